@@ -1,0 +1,64 @@
+"""`holdfast explain DIR`: the story of a run, from its first decision to its last."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.cli.options import Parser
+from holdfast.cli.rundir import open_run
+from holdfast.coordinator.story import Story
+from holdfast.errors import RunError
+from holdfast.observe.directory import read_json, running
+from holdfast.observe.progress import short_time
+
+__all__ = ["main", "tell"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Tell the story."""
+    it = Parser("explain", "Tell a run's story: what was decided, and why.")
+    it.add_argument("dir", metavar="DIR", help="the run's directory")
+    it.add_argument("--json", action="store_true", help="one JSON object per line: now, kind, sentence")
+    options = it.parse(argv)
+    path = open_run(options.dir)
+    try:
+        story = Story.decode((path / "story.jsonl").read_bytes())
+    except FileNotFoundError:
+        story = Story()
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RunError(f"{path}/story.jsonl cannot be read: {error}.") from None
+    if options.json:
+        print(story.encode().decode(), end="")
+        return 0
+    print(tell(story, read_json(path / "run.json"), read_json(path / "summary.json"), going=running(path)))
+    return 0
+
+
+def tell(story: Story, record: dict[str, object], summary: dict[str, object], *, going: bool) -> str:
+    """The story for people. Pure."""
+    config = record.get("config")
+    script = config.get("script") if isinstance(config, dict) else None
+    began = record.get("started")
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began)) if isinstance(began, (int, float)) else "unknown"
+    lines = [f"{script or 'A run'}, begun {when} on {record.get('host', 'this machine')}"]
+    lines += [f"{_clock(entry.now):>9}  {entry.sentence}" for entry in story]
+    if going:
+        lines.append("the run is going")
+    elif summary:
+        lines.append(f"ended: {summary.get('outcome')}" + _because(summary))
+    return "\n".join(lines)
+
+
+def _because(summary: dict[str, object]) -> str:
+    if error := summary.get("error"):
+        return f" ({str(error).splitlines()[0]})"
+    facts = [f"{summary[name]} {name}" for name in ("steps", "generations") if summary.get(name) is not None]
+    return f" ({', '.join(facts)}, weights_sha256 {json.dumps(summary.get('weights_sha256'))})" if facts else ""
+
+
+def _clock(seconds: float) -> str:
+    return f"{short_time(seconds)}.{int(seconds * 10) % 10}"

@@ -1,0 +1,73 @@
+"""`holdfast run`: options in, a checked configuration out, then `launch`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.cli.options import Parser
+from holdfast.config.sources import Resolved, Sources
+from holdfast.errors import UsageError
+
+__all__ = ["configure", "main"]
+
+_EPILOG = """\
+What fixes the result is the script, --lanes, --seed and --threads; the number of workers does not.
+Options stand before SCRIPT; what stands after it is the script's own.
+Ctrl-C ends the run at its next step, with its summary; a second one kills it.
+"""
+
+
+def parser() -> Parser:
+    """The options of `holdfast run`."""
+    it = Parser("run", "Train SCRIPT on a crew of workers.", _EPILOG)
+    it.add_argument("--workers", type=int, metavar="N", help="worker processes (default: one per CPU, at most lanes)")
+    it.add_argument("--servers", type=int, metavar="N", help="parameter servers (not in this build)")
+    it.add_argument("--lanes", type=int, metavar="L", help="lanes of a step (default: the script's, or 4)")
+    it.add_argument("--threads", type=int, metavar="T", help="threads per worker (default: the script's, or 1)")
+    it.add_argument("--seed", type=int, metavar="K", help="seed of the run (default: the script's, or 0)")
+    it.add_argument("--sync", metavar="MODE", help="exact (this build knows no other)")
+    it.add_argument("--dir", metavar="DIR", help="the run's directory (default: a new one under runs/)")
+    it.add_argument("--on", metavar="ENGINE", help="what starts the workers: local")
+    it.add_argument("--config", metavar="FILE", help="a TOML file with settings")
+    it.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="any setting, e.g. crew.settle=5s")
+    it.add_argument("--show-config", action="store_true", help="print every setting with its source, and end")
+    it.add_argument("script", metavar="SCRIPT", help="the training script")
+    it.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help="the script's own arguments")
+    return it
+
+
+def configure(argv: Sequence[str]) -> tuple[Resolved, argparse.Namespace]:
+    """Read the command line, and the file it names."""
+    options = parser().parse(argv)
+    sources = Sources()
+    if options.config is not None:
+        try:
+            text = Path(options.config).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--config {options.config} cannot be read: {error}.") from None
+        sources.file(options.config, text)
+    for text in options.set:
+        sources.assign(text)
+    for name in ("workers", "servers", "lanes", "threads", "seed", "sync", "dir", "on"):
+        sources.flag(name, getattr(options, name))
+    sources.flag("script", options.script, "the command line")
+    sources.flag("args", tuple(options.args) or None, "the command line")
+    return sources.resolve(), options
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a script; the exit code."""
+    resolved, options = configure(argv)
+    if options.show_config:
+        print(resolved.show())
+        return 0
+    ours = {name for action in parser()._actions for name in action.option_strings}
+    for word in options.args:
+        if (name := word.partition("=")[0]) in ours - {"-h", "--help"}:
+            print(f"note: {name} stands after the script, so the script gets it, not holdfast run", file=sys.stderr)
+    from holdfast.cli.launch import launch
+
+    return launch(resolved)

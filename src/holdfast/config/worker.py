@@ -1,0 +1,25 @@
+"""WorkerSpec: what one worker process is told when it starts. It travels to the nursery as msgpack."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["WorkerSpec"]
+
+
+class WorkerSpec(msgspec.Struct, frozen=True):
+    """One worker. `lanes`, `seed` and `threads` are overrides; None leaves them to the script's `join()`.
+
+    `crew` is how many workers were asked for by name, so that `join()` can refuse more workers than
+    lanes in its first line; 0 means that nobody asked for a number.
+    """
+
+    worker: int
+    row: int
+    script: str
+    args: tuple[str, ...]
+    dir: str
+    crew: int = 0
+    lanes: int | None = None
+    seed: int | None = None
+    threads: int | None = None

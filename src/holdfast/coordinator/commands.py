@@ -1,0 +1,58 @@
+"""What the machine wants done, in the imperative. The only outputs of the machine; the shell obeys."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.coordinator.messages import ToWorker
+
+__all__ = ["Command", "EndRun", "FailRun", "KillWorker", "MakeArena", "Send", "StartWorker"]
+
+
+class _Command(msgspec.Struct, frozen=True, tag=True):
+    """A command."""
+
+
+class StartWorker(_Command):
+    """Start a process for this worker. `row` is its row on the board, free of any other live worker."""
+
+    worker: int
+    row: int
+
+
+class KillWorker(_Command):
+    """Kill this worker's process and report WorkerLost once it is certainly gone (the fence)."""
+
+    worker: int
+    reason: str
+
+
+class MakeArena(_Command):
+    """Reserve the shared memory of the run."""
+
+    size: int
+
+
+class Send(_Command):
+    """Send a message to a worker (it may get lost; the machine says it again when it matters)."""
+
+    worker: int
+    message: ToWorker
+
+
+class EndRun(_Command):
+    """All is done: write the summary, end every process."""
+
+    reason: str
+    result: dict[str, str | int | float | bool | None]
+
+
+class FailRun(_Command):
+    """The run cannot go on: say why, end every process. `kind` is a class name of `errors`."""
+
+    kind: str
+    message: str
+    trace: str = ""
+
+
+Command = StartWorker | KillWorker | MakeArena | Send | EndRun | FailRun

@@ -1,0 +1,113 @@
+"""The control socket: how other commands ask a going run. One request, one answer, both JSON.
+
+It lies in the run's directory, is readable by its owner only, and is a SOCK_SEQPACKET socket, so a
+request is whole or not there. What the answers mean is `answer`'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+__all__ = ["Ask", "ControlSocket", "Scale", "Status", "short_address"]
+
+#: Room for the status of a few hundred workers.
+MAX_ANSWER = 192 * 1024
+_MAX_REQUEST = 4096
+
+
+class Status(msgspec.Struct, frozen=True, tag=True):
+    """Who is in the crew, and how far are they?"""
+
+
+class Scale(msgspec.Struct, frozen=True, tag=True):
+    """Have this many workers."""
+
+    workers: int
+
+
+Ask = Status | Scale
+_decoder = msgspec.json.Decoder(Ask)
+
+
+@contextlib.contextmanager
+def short_address(path: Path) -> Iterator[str]:
+    """An address for the socket at `path`, however long that is (the system's limit is 107 bytes)."""
+    if len(os.fsencode(path)) <= 107:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+class ControlSocket:
+    """Listens while the run goes; `close` removes the socket. Must be made inside a running loop."""
+
+    def __init__(self, path: Path, answer: Callable[[Ask], dict[str, Any]]) -> None:
+        self._path, self._answer = path, answer
+        self._loop = asyncio.get_running_loop()
+        self._open: set[socket.socket] = set()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            before = os.umask(0o177)
+            try:
+                with short_address(path) as address:
+                    self._socket.bind(address)
+            finally:
+                os.umask(before)
+            self._socket.listen(16)
+        except OSError:
+            self._socket.close()
+            raise
+        self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Stop listening. May be called twice."""
+        if self._socket.fileno() < 0:
+            return
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        for connection in list(self._open):
+            self._hang_up(connection)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:  # it hung up before we came, or we are out of descriptors: they may ask again
+            return
+        connection.setblocking(False)
+        self._open.add(connection)
+        self._loop.add_reader(connection.fileno(), self._hear, connection)
+
+    def _hear(self, connection: socket.socket) -> None:
+        try:
+            data = connection.recv(_MAX_REQUEST)
+            if data:
+                connection.send(self._reply(data))
+        except OSError:
+            pass  # whoever asked is gone
+        self._hang_up(connection)
+
+    def _reply(self, data: bytes) -> bytes:
+        try:
+            answer = self._answer(_decoder.decode(data))
+        except msgspec.MsgspecError as error:
+            answer = {"error": f"This run does not understand the request: {error}. Is it of another version?"}
+        return msgspec.json.encode(answer)
+
+    def _hang_up(self, connection: socket.socket) -> None:
+        self._open.discard(connection)
+        self._loop.remove_reader(connection.fileno())
+        connection.close()

@@ -1,0 +1,152 @@
+"""Whose fault was it: bad luck, bad code or bad data. Each has its own budget.
+
+Pure. `Blame` keeps the evidence; each of its methods takes one piece more and answers with the
+`FailRun` that ends the run, or None: the worker is replaced and its work tried again.
+
+* **Bad luck**: a worker was killed or left without a word. Forgiven, until `luck_budget` such losses
+  came in a row without a step of progress. One stroke hits all who are there: a loss counts only if that
+  worker was started after the last loss that counted.
+* **Bad data**: one unit was lost `unit_attempts` times, whoever tried it.
+* **Bad code**: the script raised before any step was committed, or outside a unit, or at the same
+  line in two different units with no progress between them. An exception inside a unit of a run
+  that works is held for bad luck or bad data first, since a unit can simply be tried again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast import errors
+from holdfast.coordinator.commands import FailRun
+from holdfast.coordinator.messages import Failed
+from holdfast.coordinator.roster import CrewLimits, compact, names
+
+__all__ = ["Blame", "told_together"]
+
+Unit = tuple[int, int]
+
+_OURS = frozenset(
+    name for name, item in vars(errors).items()
+    if isinstance(item, type) and issubclass(item, errors.HoldfastError)
+) - {"HoldfastError", "RunError", "ScriptFailed", "Stopped"}
+
+
+@dataclass(slots=True)
+class Blame:
+    """The evidence so far."""
+
+    limits: CrewLimits
+    step: int = 0  #: steps known to be committed
+    _losses: list[str] = field(default_factory=list)  # since the last step of progress
+    _struck: int = 0  # workers up to this number were there when the last loss was counted
+    _attempts: dict[Unit, dict[int, str]] = field(default_factory=dict)  # unit -> worker -> how it ended
+    _samples: dict[Unit, list[int]] = field(default_factory=dict)
+    _hangs: dict[Unit, set[int]] = field(default_factory=dict)
+    _raised: dict[int, Failed] = field(default_factory=dict)  # since the last step of progress
+
+    def progressed(self, step: int) -> bool:
+        """All steps before `step` are committed. Progress forgives what came before it."""
+        if step <= self.step:
+            return False
+        self.step = step
+        self._losses.clear()
+        self._raised.clear()
+        for unit in [unit for unit in self._attempts if unit[0] < step]:
+            del self._attempts[unit]
+            self._samples.pop(unit, None)
+        for unit in [unit for unit in self._hangs if unit[0] < step]:
+            del self._hangs[unit]
+        return True
+
+    def lost(self, worker: int, how: str, started: int) -> FailRun | None:
+        """A worker went without anybody's fault; `started` is how many workers were ever started."""
+        if worker < self._struck:
+            return None
+        self._struck = started
+        self._losses.append(f"worker {worker} ({how})")
+        if len(self._losses) <= self.limits.luck_budget:
+            return None
+        shown = "; ".join(self._losses[-4:])
+        return FailRun(
+            "CrewLost",
+            f"Workers were lost {len(self._losses)} times in a row without a step of progress (step {self.step}); "
+            f"{self.limits.luck_budget} are forgiven. The last ones: {shown}. "
+            f"Look at the end of logs/worker-{worker}.log, and at the memory the workers need.",
+        )
+
+    def lost_unit(self, worker: int, unit: Unit, how: str, samples: list[int]) -> FailRun | None:
+        """A worker went down, raised or hung in this unit."""
+        self.progressed(unit[0])
+        tried = self._attempts.setdefault(unit, {})
+        tried.setdefault(worker, how)
+        if samples:
+            self._samples[unit] = samples
+        if len(tried) < self.limits.unit_attempts:
+            return None
+        causes = list(dict.fromkeys(tried.values()))
+        error = errors.BadUnit(unit[0], unit[1], self._samples.get(unit, []), names(tried), "; ".join(causes))
+        return FailRun("BadUnit", str(error), self._trace(tried))
+
+    def hung(self, worker: int, unit: Unit | None, seconds: float, where: str) -> FailRun | None:
+        """A worker made no progress for `seconds`; in a unit that is forgiven once."""
+        if unit is not None:
+            self.progressed(unit[0])
+            hangs = self._hangs.setdefault(unit, set())
+            hangs.add(worker)
+            if len(hangs) < 2:
+                return None
+            place = f"in unit (step {unit[0]}, lane {unit[1]}), as {names(hangs - {worker})} did before"
+        else:
+            place = "outside any unit"
+        return FailRun(
+            "Hang",
+            f"worker {worker} made no progress for {seconds:.1f} s {place}; it stands at {where}. "
+            "Look at that line first: it waits for something that does not come.",
+        )
+
+    def raised(self, event: Failed) -> FailRun | bool:
+        """The script raised in a worker: the end of the run, or whether it is held for bad code."""
+        if event.kind in _OURS:
+            return FailRun(event.kind, event.message, event.trace)
+        if event.unit is not None:
+            self.progressed(event.unit[0])
+        twin = any(
+            (other.kind, other.where) == (event.kind, event.where) and other.unit != event.unit
+            for other in self._raised.values() if other.worker != event.worker
+        )
+        self._raised.setdefault(event.worker, event)
+        if self.step <= 0 or event.unit is None or twin:
+            return True
+        return self.lost_unit(event.worker, event.unit, told(event), event.samples) or False
+
+    def failures(self) -> list[Failed]:
+        """All that was raised since the last progress."""
+        return list(self._raised.values())
+
+    def failed(self, worker: int) -> bool:
+        """Whether this worker's script raised since the last progress."""
+        return worker in self._raised
+
+    def _trace(self, workers: dict[int, str]) -> str:
+        return next((self._raised[worker].trace for worker in workers if worker in self._raised), "")
+
+
+def told(event: Failed) -> str:
+    """What a worker raised, in one line."""
+    message = event.message.strip().splitlines()[0] if event.message.strip() else ""
+    return f"{event.kind}{': ' + message if message else ''} at {event.where}"
+
+
+def told_together(failures: list[Failed]) -> FailRun:
+    """One error for many failures: the first in full, the same ones grouped, others in a line each."""
+    groups: dict[tuple[str, str], list[Failed]] = {}
+    for failure in failures:
+        groups.setdefault((failure.kind, failure.where), []).append(failure)
+    lines = []
+    for first, *same in groups.values():
+        unit = "" if first.unit is None else f" in unit (step {first.unit[0]}, lane {first.unit[1]})"
+        others = f"; worker{'s' * (len(same) > 1)} {compact([f.worker for f in same])} the same" if same else ""
+        lines.append(f"worker {first.worker} failed{unit} with {told(first)}{others}")
+    lead = failures[0]
+    lines[0] += f". Fix the script at {lead.where}; the whole output is in logs/worker-{lead.worker}.log."
+    return FailRun("ScriptFailed", "\n".join(lines), lead.trace)

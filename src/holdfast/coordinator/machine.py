@@ -1,0 +1,308 @@
+"""The coordinator's machine: events in, commands out, nothing else.
+
+`Machine.handle(event, now)` is the only method that changes anything. It runs in two halves:
+
+1. the event's handler, here, notes what is now known (a worker is lost, ready, quiet, ...);
+2. `intent.reconcile` compares what is with what should be, and orders the difference.
+
+The second half looks at levels only, so a message that is lost, doubled or late can at worst cost time.
+The other parts: `roster` (who is who), `crew` (generations), `failures` (whose fault), `fitness` (who may
+join), `policy` (which lanes move for speed), `story` (why). All of them are pure; so is this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.coordinator import commands, events, messages, policy
+from holdfast.coordinator.commands import Command, FailRun
+from holdfast.coordinator.crew import Crew
+from holdfast.coordinator.events import Event
+from holdfast.coordinator.failures import Blame, told
+from holdfast.coordinator.fitness import misfit
+from holdfast.coordinator.intent import reconcile
+from holdfast.coordinator.roster import CrewLimits, Person, Snapshot, Stage, Worker
+from holdfast.coordinator.state import RunState
+from holdfast.coordinator.story import Story
+
+__all__ = ["BrokenInvariant", "CrewLimits", "Machine"]
+
+
+class BrokenInvariant(AssertionError):
+    """The machine found itself in a state that must not be. Prints how it got there."""
+
+    def __init__(self, what: str, event: Event, story: Story) -> None:
+        super().__init__(f"{what}; after {event!r}. The story so far:\n{story.tail()}")
+
+
+class Machine:
+    """A run's decisions.
+
+    >>> machine = Machine(CrewLimits(lanes=4, workers=2))
+    >>> machine.handle(events.RunStarted(), now=0.0)
+    [StartWorker(worker=0, row=0), StartWorker(worker=1, row=1)]
+    """
+
+    def __init__(self, limits: CrewLimits) -> None:
+        self.story = Story()
+        self._run = RunState(limits, Crew(limits), Blame(limits), wanted=limits.workers)
+        self._handlers: dict[type, Callable[[Any, float], None]] = {
+            events.RunStarted: self._run_started, events.WorkerStarted: self._worker_started,
+            events.WorkerLost: self._worker_lost, events.WorkerFrozen: self._worker_frozen,
+            events.WorkerHung: self._worker_hung, events.Measured: self._measured,
+            events.ScaleRequested: self._scale_requested, events.DrainRequested: self._drain_requested,
+            events.Ticked: self._ticked, messages.Ready: self._ready, messages.Seeded: self._seeded_by,
+            messages.Paused: self._paused, messages.Leaving: self._leaving, messages.Evaluated: self._evaluated,
+            messages.Finished: self._finished_by, messages.Failed: self._failed,
+        }
+
+    @property
+    def over(self) -> bool:
+        """EndRun or FailRun was ordered; nothing leads to anything any more."""
+        return self._run.over
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Advance the run by one event."""
+        run = self._run
+        if run.over:
+            return []
+        before = run.crew.generation
+        run.crew.out, run.happened, run.follows, run.replacing = [], [], [], False
+        self._handlers[type(event)](event, now)
+        if not run.over:
+            reconcile(run, now)
+        if run.happened or run.follows:
+            parts = ("; ".join(run.happened), "; ".join(run.follows))
+            self.story.append(now, type(event).__name__, ": ".join(part for part in parts if part))
+        self._check_invariants(event, before)
+        return run.crew.out
+
+    def snapshot(self) -> Snapshot:
+        """The crew as it stands, for `holdfast status`."""
+        run, crew = self._run, self._run.crew
+        lanes: dict[int, list[int]] = {}
+        for lane, driver in enumerate(crew.drivers):
+            lanes.setdefault(driver, []).append(lane)
+        people = [
+            Person(w.number, w.pid, w.row, "leaving" if w.leaving else str(w.stage), lanes.get(w.number, []))
+            for w in crew.workers.values()
+        ]
+        return Snapshot(
+            generation=crew.generation, step=run.blame.step, wanted=run.wanted, members=list(crew.members),
+            drivers=list(crew.drivers), people=people, lost=run.lost, changing=crew.change is not None,
+            waiting=[w.number for w in crew.waited_for()] if crew.change else [], stopping=run.drain is not None,
+        )
+
+    def _check_invariants(self, event: Event, before: int) -> None:
+        run, crew = self._run, self._run.crew
+        what = "" if before <= crew.generation <= before + 1 else f"generation {before} turned to {crew.generation}"
+        what = what or crew.broken()
+        if not what and not run.over and run.gather is None and crew.change is None:
+            lost = [m for m in crew.members if m not in run.finished and m not in crew.workers]
+            what = f"members {lost} are gone and no change is under way" if lost else ""
+        if what:
+            raise BrokenInvariant(what, event, self.story)
+
+    # ------------------------------------------------------------ what is known: the shell's events
+
+    def _run_started(self, event: events.RunStarted, now: float) -> None:
+        run = self._run
+        run.running = True
+        run.happened.append(f"the run starts with {run.wanted} of {run.limits.lanes} possible workers")
+
+    def _worker_started(self, event: events.WorkerStarted, now: float) -> None:
+        if worker := self._run.crew.workers.get(event.worker):
+            worker.pid = event.pid
+
+    def _worker_lost(self, event: events.WorkerLost, now: float) -> None:
+        run = self._run
+        worker = run.crew.workers.pop(event.worker, None)
+        if worker is None:
+            return
+        if run.seeder == event.worker:
+            run.seeder = None
+        run.blame.progressed(event.step)
+        how = f"{'signal' if event.cause == 'signal' else 'exit status'} {event.code}"
+        if worker.stage in (Stage.FINISHED, Stage.DISMISSED, Stage.REFUSED):
+            return
+        run.lost += 1
+        run.replacing = True
+        run.happened.append(f"worker {event.worker} lost ({how})")
+        judged = worker.stage is Stage.DOOMED or worker.leaving or run.blame.failed(event.worker)
+        if judged or run.gather is not None:
+            return
+        verdict = run.blame.lost_unit(event.worker, event.unit, how, event.samples) if event.unit else None
+        verdict = verdict or run.blame.lost(event.worker, how, run.crew.started)
+        if verdict:
+            run.end(verdict)
+
+    def _worker_frozen(self, event: events.WorkerFrozen, now: float) -> None:
+        run = self._run
+        worker = run.crew.workers.get(event.worker)
+        if worker is None or worker.stage in (Stage.FINISHED, Stage.DOOMED) or event.seconds < run.limits.frozen:
+            return
+        how = f"stopped by the system for {event.seconds:.1f} s"
+        if worker.stage not in (Stage.DISMISSED, Stage.REFUSED):
+            if verdict := run.blame.lost(event.worker, how, run.crew.started):
+                run.end(verdict)
+                return
+            run.replacing = True
+        run.happened.append(f"worker {event.worker} is {how} (limit {run.limits.frozen:.1f} s) and is killed")
+        run.crew.doom(worker, how)
+
+    def _worker_hung(self, event: events.WorkerHung, now: float) -> None:
+        run = self._run
+        worker = run.crew.workers.get(event.worker)
+        if worker is None or worker.stage in (Stage.FINISHED, Stage.DOOMED):
+            return
+        how = f"no progress for {event.seconds:.1f} s at {event.where}"
+        if worker.stage not in (Stage.DISMISSED, Stage.REFUSED):
+            verdict = run.blame.hung(event.worker, event.unit, event.seconds, event.where)
+            if verdict is None and event.unit is not None:
+                verdict = run.blame.lost_unit(event.worker, event.unit, how, event.samples)
+            if verdict:
+                run.end(verdict)
+                return
+            run.replacing = True
+        run.happened.append(f"worker {event.worker} makes {how} and is killed")
+        run.crew.doom(worker, how)
+
+    def _measured(self, event: events.Measured, now: float) -> None:
+        run = self._run
+        crew = run.crew
+        run.blame.progressed(event.step)
+        if crew.change is not None or not crew.generation or run.drain is not None or run.finished:
+            return
+        run.balance, run.proposal = policy.measured(
+            run.balance, now, crew.drivers, crew.members, event.unit_seconds, run.limits
+        )
+        if run.proposal:
+            run.happened.append(run.proposal.reason)
+
+    def _scale_requested(self, event: events.ScaleRequested, now: float) -> None:
+        run, lanes = self._run, self._run.limits.lanes
+        asked = f"{event.workers} workers were asked for"
+        if event.workers > lanes:
+            run.happened.append(f"{asked}, but there are only {lanes} lanes: still {run.wanted}")
+        elif event.workers < 1:
+            run.happened.append(f"{asked}, but a run needs one: still {run.wanted}")
+        elif run.drain is not None:
+            run.happened.append(f"{asked}, but the run is ending: still {run.wanted}")
+        else:
+            run.happened.append(f"{asked} instead of {run.wanted}")
+            run.wanted = event.workers
+            run.refused.clear()
+
+    def _drain_requested(self, event: events.DrainRequested, now: float) -> None:
+        run = self._run
+        if run.drain is None:
+            run.drain = event.reason
+            run.happened.append(f"the run is to end at its next step ({event.reason})")
+
+    def _ticked(self, event: events.Ticked, now: float) -> None:
+        run = self._run
+        due = now - run.limits.repeat
+        if run.crew.change is not None:
+            run.crew.pause(now, since=due)
+        if run.seeder is not None:
+            worker = run.crew.workers[run.seeder]
+            if worker.stage is Stage.SEEDING and worker.sent <= due:
+                run.crew.welcome(worker, now, seed=True)
+
+    # ------------------------------------------------------------ what is known: messages of workers
+
+    def _ready(self, event: messages.Ready, now: float) -> None:
+        crew = self._run.crew
+        worker = crew.workers.get(event.worker)
+        if worker is None:
+            return
+        if worker.stage is Stage.STARTING:
+            self._admit(worker, event, now)
+        elif worker.stage is Stage.REFUSED:
+            crew.send(worker, messages.Refuse(event.worker, worker.leaving))
+        elif worker.stage is Stage.DISMISSED:
+            crew.send(worker, messages.Leave(event.worker, worker.leaving))
+        elif worker.stage in (Stage.WAITING, Stage.MEMBER):
+            crew.welcome(worker, now, seed=False)
+            if worker.stage is Stage.MEMBER and crew.change is None:
+                crew.send(worker, crew.installation())
+
+    def _admit(self, worker: Worker, event: messages.Ready, now: float) -> None:
+        run = self._run
+        if run.first is None:
+            run.first = event
+            run.crew.out.append(commands.MakeArena(event.arena_bytes))
+        if why := misfit(run.first, event):
+            worker.stage, worker.leaving = Stage.REFUSED, why[1]
+            run.refused[event.worker] = why
+            run.happened.append(f"worker {event.worker} is refused ({why[1]})")
+            run.crew.send(worker, messages.Refuse(event.worker, why[1]))
+            return
+        if all(other.stage is Stage.STARTING for other in run.crew.joining()):
+            run.first_ready = now
+        worker.stage = Stage.READY
+        run.happened.append(f"worker {event.worker} is ready")
+
+    def _seeded_by(self, event: messages.Seeded, now: float) -> None:
+        run = self._run
+        if run.seeder != event.worker or run.crew.workers[event.worker].stage is not Stage.SEEDING:
+            return
+        run.seeded, run.seeder = True, None
+        run.crew.workers[event.worker].stage = Stage.WAITING
+        run.happened.append(f"the arena holds the weights of worker {event.worker}")
+
+    def _paused(self, event: messages.Paused, now: float) -> None:
+        run, crew = self._run, self._run.crew
+        worker = crew.workers.get(event.worker)
+        if worker is None:
+            return
+        run.blame.progressed(event.step)
+        if worker.stage is Stage.DISMISSED:
+            crew.send(worker, messages.Leave(event.worker, worker.leaving))
+        elif crew.change is not None and event.generation == crew.change.generation:
+            worker.quiet = event.generation
+        elif event.generation == crew.generation and worker.stage is Stage.MEMBER and crew.change is None:
+            crew.send(worker, crew.installation())
+
+    def _leaving(self, event: messages.Leaving, now: float) -> None:
+        run = self._run
+        worker = run.crew.workers.get(event.worker)
+        if worker is None or worker.leaving or worker.stage in (Stage.FINISHED, Stage.REFUSED, Stage.DOOMED):
+            return
+        worker.leaving = event.reason
+        run.replacing = True
+        run.happened.append(f"worker {event.worker} is to leave ({event.reason})")
+
+    def _evaluated(self, event: messages.Evaluated, now: float) -> None:
+        self._run.crew.history.setdefault(event.op, event.values)
+
+    def _finished_by(self, event: messages.Finished, now: float) -> None:
+        run, crew = self._run, self._run.crew
+        worker = crew.workers.get(event.worker)
+        if worker is None or worker.stage is not (Stage.MEMBER if crew.generation else Stage.STARTING):
+            return  # before the first generation, a script may end without ever having trained
+        worker.stage = Stage.FINISHED
+        run.finished[event.worker] = event.result
+        run.happened.append(f"worker {event.worker} has finished the script")
+        if run.lead is None and crew.members and event.worker == min(crew.members):
+            run.lead = event.worker
+
+    def _failed(self, event: messages.Failed, now: float) -> None:
+        run = self._run
+        worker = run.crew.workers.get(event.worker)
+        settled = worker is not None and worker.stage in (Stage.FINISHED, Stage.DISMISSED, Stage.REFUSED)
+        known = run.blame.failed(event.worker) or (event.unit is not None and event.unit[0] < run.blame.step)
+        if event.kind == "Stopped" or settled or known:
+            return
+        run.happened.append(f"worker {event.worker} failed with {told(event)}")
+        verdict = run.blame.raised(event)
+        if isinstance(verdict, FailRun):
+            run.end(verdict)
+        elif run.gather is not None:
+            run.failures.append(event)
+        elif verdict:
+            run.gather, run.failures = now + run.limits.gather, run.blame.failures()
+        elif worker is not None and worker.stage is not Stage.DOOMED:
+            run.replacing = True
+            run.crew.doom(worker, f"its script failed with {told(event)}")

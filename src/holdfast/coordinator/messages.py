@@ -1,0 +1,168 @@
+"""What a worker and the coordinator say to each other. The whole vocabulary, and nothing else.
+
+Messages travel as msgpack with a tag, over a link that keeps their boundaries. They may be lost,
+doubled or reordered: every message states a *level* ("I am quiet for generation 7"), never an edge,
+and is said again until it is answered. A message about an old generation is refused.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = [
+    "Evaluated", "Failed", "Finished", "FromWorker", "Install", "Leave", "Leaving", "Pause",
+    "Paused", "Ready", "Refuse", "Seeded", "Stop", "ToWorker", "Welcome", "decode_from_worker",
+    "decode_to_worker", "encode",
+]
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True):
+    """A message. Subclasses are tagged by their class name on the wire."""
+
+
+# ---------------------------------------------------------------- worker -> coordinator
+
+
+class Ready(_Message):
+    """The script has reached its first step: this worker could take lanes.
+
+    `numerics` is what decides the bits (torch build, instruction set, threads, ...), `golden` the
+    hash of a small fixed computation, `model` a fingerprint of model, optimizer, loader and lanes.
+    """
+
+    worker: int
+    numerics: dict[str, str]
+    golden: str
+    model: str
+    arena_bytes: int
+    lanes: int = 0
+
+
+class Seeded(_Message):
+    """The arena holds this worker's weights; it may be used."""
+
+    worker: int
+
+
+class Paused(_Message):
+    """This worker touches nothing until `generation` is installed."""
+
+    worker: int
+    generation: int
+    step: int
+
+
+class Leaving(_Message):
+    """This worker was asked by its machine to leave (SIGTERM); it goes on until it is let go."""
+
+    worker: int
+    reason: str
+
+
+class Evaluated(_Message):
+    """The result of the run's `op`-th collective operation, for workers that join later."""
+
+    worker: int
+    op: int
+    values: dict[str, float]
+
+
+class Finished(_Message):
+    """The script came to its end. `result` goes into the summary."""
+
+    worker: int
+    generation: int
+    result: dict[str, str | int | float | bool | None]
+
+
+class Failed(_Message):
+    """The script raised. `kind` names the class of error, `unit` the (step, lane) it was in, if any."""
+
+    worker: int
+    generation: int
+    kind: str
+    message: str
+    where: str
+    trace: str
+    unit: tuple[int, int] | None = None
+    samples: list[int] = []
+
+
+FromWorker = Ready | Seeded | Paused | Leaving | Evaluated | Finished | Failed
+
+# ---------------------------------------------------------------- coordinator -> worker
+
+
+class Welcome(_Message):
+    """Answer to Ready; the arena's descriptor travels with it. With `seed`, fill it from your weights.
+
+    `history` has the results of the operations that are done, for scripts that come by them again; it
+    is said anew when it grows while a joiner waits.
+    """
+
+    worker: int
+    seed: bool
+    history: dict[int, dict[str, float]] = {}
+
+
+class Pause(_Message):
+    """Come to rest at the end of your unit, or at once if you wait; then say Paused(generation)."""
+
+    generation: int
+
+
+class Install(_Message):
+    """The new generation. `drivers[lane]` is a worker; `rows[worker]` its row on the board.
+
+    `leaving` members of the old generation are not in `members`: they say Finished and exit.
+    With `stop`, finish the step at hand and end the training loop there.
+    The wake-up descriptors of `members` travel with it, in their order.
+    """
+
+    generation: int
+    members: list[int]
+    rows: list[int]
+    drivers: list[int]
+    stop: bool = False
+
+
+class Leave(_Message):
+    """You are not part of the crew any more (scaled down or drained): end now, all is well."""
+
+    worker: int
+    reason: str
+
+
+class Refuse(_Message):
+    """You cannot be part of this run; `reason` says why."""
+
+    worker: int
+    reason: str
+
+
+class Stop(_Message):
+    """The run ends because of something elsewhere."""
+
+    reason: str
+
+
+ToWorker = Welcome | Pause | Install | Leave | Refuse | Stop
+
+_encoder = msgspec.msgpack.Encoder()
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+
+
+def encode(message: FromWorker | ToWorker) -> bytes:
+    """The message's bytes."""
+    return _encoder.encode(message)
+
+
+def decode_from_worker(data: bytes) -> FromWorker:
+    """Read what a worker said. Raises `msgspec.ValidationError` on anything else."""
+    return _from_worker.decode(data)
+
+
+def decode_to_worker(data: bytes) -> ToWorker:
+    """Read what the coordinator said. Raises `msgspec.ValidationError` on anything else."""
+    return _to_worker.decode(data)

@@ -1,0 +1,115 @@
+"""When lanes move for the sake of speed alone. Pure functions over a frozen `Balance`.
+
+The bits of a run do not depend on who drives which lane, so moving lanes is only ever about time, and
+doing nothing is always right. Hence:
+
+* a better assignment must show in two reports in a row, and `settle` seconds after the last change,
+  before it is taken (hysteresis);
+* a worker that is so slow that it drives no lane at all can not show that it has become fast again.
+  It is tried with one lane after `probe` seconds, and after twice the time whenever that did not help.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from holdfast.coordinator.roster import CrewLimits
+from holdfast.core import lanes
+
+__all__ = ["Balance", "Proposal", "drivers_for", "installed", "measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Another assignment of lanes to the same members, and why."""
+
+    drivers: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A worker that was found too slow for any lane: when it is tried next, and how long to wait after that."""
+
+    at: float
+    wait: float
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What is known about speeds, and what was tried."""
+
+    seconds: Mapping[int, float] = field(default_factory=dict)  #: worker -> seconds of one unit, newest report
+    changed: float = 0.0  #: when the assignment last changed
+    hits: int = 0  #: reports in a row that showed a better assignment
+    calm: int = 0  #: reports in a row that showed none
+    probes: Mapping[int, Probe] = field(default_factory=dict)
+
+
+def drivers_for(balance: Balance, members: Sequence[int], num_lanes: int) -> tuple[int, ...]:
+    """Drivers for a crew that has changed: the best that the known speeds give."""
+    return lanes.assign(num_lanes, members, balance.seconds)
+
+
+def installed(
+    balance: Balance, now: float, drivers: Sequence[int], members: Sequence[int], limits: CrewLimits
+) -> Balance:
+    """Note that a generation with these drivers has begun."""
+    busy = set(drivers)
+    probes: dict[int, Probe] = {}
+    for member in members:
+        known = balance.probes.get(member)
+        if member not in busy:
+            wait = known.wait if known else limits.probe
+            probes[member] = Probe(now + wait, wait)
+        elif known:  # it is being tried: should it lose the lane again, the next try comes later
+            probes[member] = Probe(known.at, min(2 * known.wait, limits.probe_limit))
+    seconds = {worker: balance.seconds[worker] for worker in members if worker in balance.seconds}
+    return Balance(seconds, changed=now, probes=probes)
+
+
+def measured(
+    balance: Balance, now: float, drivers: Sequence[int], members: Sequence[int],
+    unit_seconds: Mapping[int, float], limits: CrewLimits,
+) -> tuple[Balance, Proposal | None]:
+    """Take in one report of speeds; propose another assignment when it is time for one."""
+    here = set(members)
+    seconds = {**balance.seconds, **{worker: s for worker, s in unit_seconds.items() if worker in here}}
+    balance = replace(balance, seconds=seconds)
+    better = lanes.rebalanced(drivers, members, seconds, limits.gain)
+    if better is not None and set(better[0]) - set(drivers) and not _fresh(balance, better[0], drivers, unit_seconds):
+        better = None  # an idle worker's speed is old news; only a probe renews it
+    if better is None:
+        balance = replace(balance, hits=0, calm=balance.calm + 1)
+        if balance.calm >= 2:  # whoever drives a lane in calm times has passed its trial
+            busy = set(drivers)
+            balance = replace(balance, probes={w: p for w, p in balance.probes.items() if w not in busy})
+    else:
+        balance = replace(balance, hits=balance.hits + 1, calm=0)
+    if now - balance.changed < limits.settle:
+        return balance, None
+    if better is not None:
+        return balance, Proposal(*better) if balance.hits >= 2 else None
+    return balance, _probe(balance, now, drivers)
+
+
+def _fresh(
+    balance: Balance, proposed: Sequence[int], drivers: Sequence[int], unit_seconds: Mapping[int, float]
+) -> bool:
+    return all(worker in unit_seconds or worker not in balance.probes for worker in set(proposed) - set(drivers))
+
+
+def _probe(balance: Balance, now: float, drivers: Sequence[int]) -> Proposal | None:
+    busy = Counter(drivers)
+    due = [worker for worker, probe in sorted(balance.probes.items()) if worker not in busy and probe.at <= now]
+    if not due or max(busy.values()) < 2:
+        return None
+    worker = due[0]
+    giver = max(busy, key=lambda other: (busy[other] * balance.seconds.get(other, 1.0), -other))
+    if busy[giver] < 2:
+        giver = max(busy, key=lambda other: (busy[other], -other))
+    lane = max(lane for lane, driver in enumerate(drivers) if driver == giver)
+    tried = tuple(worker if at == lane else driver for at, driver in enumerate(drivers))
+    return Proposal(tried, f"worker {worker} drives no lane; it is tried with lane {lane} to see how fast it is now")

@@ -1,0 +1,137 @@
+"""Who is who: one record per live worker, the limits of a run, and how people are named in sentences.
+
+Pure data; `crew` and `machine` decide with it. A worker's number is never used again; its row on
+the board is, once its process is certainly gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.errors import ConfigError
+
+__all__ = ["CrewLimits", "Person", "Snapshot", "Stage", "Worker", "compact", "names"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CrewLimits:
+    """What the machine may do, and how long it waits. All times are seconds."""
+
+    lanes: int
+    workers: int  #: wanted at the start
+    join_grace: float = 2.0  #: generation 1 starts this long after the first Ready, whoever is there
+    luck_budget: int = 5  #: losses in a row without a step of progress that are forgiven
+    unit_attempts: int = 3  #: a unit that was lost on this many workers stops the run
+    gather: float = 0.3  #: how long the failures of others are awaited, to tell them together
+    frozen: float = 3.0  #: a worker stopped by the system for longer is killed
+    repeat: float = 0.5  #: unanswered messages are sent again after this long
+    settle: float = 1.0  #: least time between two changes for balance
+    gain: float = 0.15  #: least part of the step time that a change for balance must save
+    probe: float = 5.0  #: a worker without lanes is tried again after this long, then 2x, 4x, ...
+    probe_limit: float = 300.0  #: longest time between two tries
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1:
+            raise ConfigError("lanes", self.lanes, "a run needs at least one lane", fix="Use --lanes 4.")
+        if self.workers < 1:
+            raise ConfigError("workers", self.workers, "a run needs at least one worker", fix="Use --workers 1.")
+        if self.workers > self.lanes:
+            raise ConfigError(
+                "workers", self.workers, f"there are only {self.lanes} lanes to drive, so some workers would idle",
+                fix=f"Use --workers {self.lanes}, or --lanes {self.workers} (this changes the result).",
+            )
+
+    @property
+    def rows(self) -> int:
+        """Rows on the board: twice the lanes, so that successors have a row before the lost give theirs up."""
+        return 2 * self.lanes
+
+
+class Stage(StrEnum):
+    """How far a worker has come. Workers go down this list; none ever goes back."""
+
+    STARTING = "starting"  #: its process was ordered; the script runs towards its first step
+    READY = "ready"  #: it said Ready and fits; the arena is not seeded yet
+    SEEDING = "seeding"  #: it was asked to fill the arena with its weights
+    WAITING = "waiting"  #: it has the arena; the next generation takes it in
+    MEMBER = "member"  #: it is in the installed generation
+    FINISHED = "finished"  #: its script came to its end; it writes no more
+    REFUSED = "refused"  #: it cannot be part of this run
+    DISMISSED = "dismissed"  #: it was told to leave and writes no more
+    DOOMED = "doomed"  #: its kill was ordered; until that is confirmed it may still write
+
+
+@dataclass(slots=True)
+class Worker:
+    """What the machine knows about one live worker."""
+
+    number: int
+    row: int
+    stage: Stage = Stage.STARTING
+    leaving: str = ""  #: why it goes; empty: it stays
+    quiet: int = 0  #: the newest generation it said Paused for
+    sent: float = 0.0  #: when the last message that wants an answer was sent to it
+    told: int = 0  #: results of collective operations that its last Welcome carried
+    pid: int = 0
+
+
+class Person(msgspec.Struct, frozen=True):
+    """A worker as `status` shows it."""
+
+    worker: int
+    pid: int
+    row: int
+    stage: str
+    lanes: list[int]
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The crew as `status` shows it. `waiting` are those whose quiet the next generation waits for."""
+
+    generation: int
+    step: int
+    wanted: int
+    members: list[int]
+    drivers: list[int]
+    people: list[Person]
+    lost: int
+    changing: bool
+    waiting: list[int]
+    stopping: bool
+
+
+def compact(numbers: Collection[int]) -> str:
+    """Numbers with runs folded.
+
+    >>> compact([0, 2, 3, 4, 9])
+    '0, 2-4, 9'
+    """
+    parts: list[str] = []
+    start = last = None
+    for number in [*sorted(numbers), None]:
+        if start is not None and last is not None and number != last + 1:
+            parts.append(str(start) if start == last else f"{start}-{last}")
+            start = None
+        start = number if start is None else start
+        last = number
+    return ", ".join(parts)
+
+
+def names(workers: Collection[int]) -> str:
+    """Workers as a sentence names them.
+
+    >>> names([3]), names([0, 1, 3]), names(range(8))
+    ('worker 3', 'workers 0, 1 and 3', 'workers 0-7')
+    """
+    some = sorted(workers)
+    if not some:
+        return "nobody"
+    if len(some) == 1:
+        return f"worker {some[0]}"
+    if len(some) > 4:
+        return f"workers {compact(some)}"
+    return f"workers {', '.join(map(str, some[:-1]))} and {some[-1]}"

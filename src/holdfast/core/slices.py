@@ -1,0 +1,168 @@
+"""The flat space of the trainable tensors, cut into slices, and who owns them.
+
+    entries in (dtype, group) order, each from a multiple of 64 bytes on:
+
+    float32, group 0  |conv.weight|..|conv.bias|..|fc.weight .............................|
+    slices            |--------- 0 ---------------|------- 1 ---------|------- 2 ---------|
+
+Rules:
+
+* There is one flat space per dtype; `start` and `stop` count its elements. Each space is tiled by its
+  slices exactly, padding between entries included.
+* A slice has one dtype and one parameter group, so one call of the optimizer takes one slice.
+* Slices begin at multiples of the alignment, so two owners never write into one cache line, and a
+  vector loop over a slice has the same tail wherever the slice lies.
+* The layout follows from the entries and nothing else. It decides where sums over a slice (a gradient's
+  norm) are cut, so it must be the same for every crew. Only `owners` knows of workers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+__all__ = ["Entry", "Layout", "Piece", "Slice", "Span", "layout", "owners"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Elements [start, stop) of one flat space."""
+
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One trainable tensor."""
+
+    name: str
+    numel: int
+    dtype: str
+    itemsize: int
+    group: int  #: parameter group of the optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The part of one entry that lies in one slice."""
+
+    entry: int
+    start: int  #: in the flat space of its dtype
+    stop: int
+    offset: int  #: of `start`, inside the entry
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The unit of ownership: one version, one optimizer call. Padding is in the slice, in no piece."""
+
+    index: int
+    dtype: str
+    start: int
+    stop: int
+    pieces: tuple[Piece, ...]
+    group: int
+    itemsize: int
+
+    @property
+    def span(self) -> Span:
+        return Span(self.start, self.stop)
+
+    @property
+    def nbytes(self) -> int:
+        return (self.stop - self.start) * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where every entry lies, and how the spaces are cut."""
+
+    entries: tuple[Entry, ...]
+    slices: tuple[Slice, ...]
+    offsets: tuple[int, ...]  #: entry -> where it begins in the flat space of its dtype
+    totals: Mapping[str, int]  #: dtype -> elements of its flat space, padding included
+
+    def span(self, entry: int) -> Span:
+        """Return where the entry's own elements lie, without the padding after them."""
+        return Span(self.offsets[entry], self.offsets[entry] + self.entries[entry].numel)
+
+
+def layout(entries: Sequence[Entry], target_bytes: int = 1 << 20, align_bytes: int = 64) -> Layout:
+    """Lay the entries out and cut them into slices of about `target_bytes`.
+
+    Big tensors are cut, small ones share a slice. Where an entry begins within a quarter of a slice of the
+    even cut, the cut is made there, so that few small tensors are cut in two.
+    """
+    if target_bytes < 1 or align_bytes < 1:
+        raise ValueError(f"target_bytes = {target_bytes} and align_bytes = {align_bytes} must be 1 or more")
+    itemsizes: dict[str, int] = {}
+    for entry in entries:
+        if entry.numel < 0 or entry.itemsize < 1 or align_bytes % entry.itemsize:
+            raise ValueError(f"{entry} cannot be laid out with an alignment of {align_bytes} bytes")
+        if itemsizes.setdefault(entry.dtype, entry.itemsize) != entry.itemsize:
+            raise ValueError(f"{entry} has not the itemsize {itemsizes[entry.dtype]} of others of its dtype")
+
+    def place(index: int) -> tuple[str, int]:
+        return entries[index].dtype, entries[index].group
+
+    offsets = [0] * len(entries)
+    totals = dict.fromkeys(sorted(itemsizes), 0)
+    slices: list[Slice] = []
+    for (dtype, group), run in groupby(sorted(range(len(entries)), key=place), key=place):
+        itemsize = itemsizes[dtype]
+        align = align_bytes // itemsize
+        start = end = totals[dtype]
+        filled: list[int] = []  # the entries with elements, in flat order
+        for index in run:
+            offsets[index] = end
+            end += -(-entries[index].numel // align) * align
+            if entries[index].numel:
+                filled.append(index)
+        totals[dtype] = end
+        begins = [offsets[index] for index in filled]
+        for lo, hi in pairwise(_cuts(start, end, begins, max(1, target_bytes // itemsize), align)):
+            pieces = []
+            for index in filled[max(bisect_left(begins, lo + 1) - 1, 0) : bisect_left(begins, hi)]:
+                first, last = max(lo, offsets[index]), min(hi, offsets[index] + entries[index].numel)
+                if first < last:
+                    pieces.append(Piece(index, first, last, first - offsets[index]))
+            slices.append(Slice(len(slices), dtype, lo, hi, tuple(pieces), group, itemsize))
+    return Layout(tuple(entries), tuple(slices), tuple(offsets), totals)
+
+
+def owners(layout: Layout, members: Sequence[int]) -> tuple[int, ...]:
+    """Give every slice to the member whose even share of the bytes its middle lies in.
+
+    Members own contiguous runs in the order given, each within one slice of an even share. With fewer
+    slices than members some own none.
+    """
+    if not members:
+        raise ValueError(f"{len(layout.slices)} slices and no member to own them")
+    total = sum(piece.nbytes for piece in layout.slices)
+    given, before = [], 0
+    for piece in layout.slices:
+        given.append(members[(2 * before + piece.nbytes) * len(members) // (2 * total)])
+        before += piece.nbytes
+    return tuple(given)
+
+
+def _cuts(start: int, end: int, begins: Sequence[int], target: int, align: int) -> list[int]:
+    """Return where slices begin in [start, end), and `end`; all are multiples of `align`."""
+    if start == end:
+        return []
+    number = max(1, -(-(end - start) // target))
+    reach = (end - start) // number // 4
+    cuts = {start, end}
+    for i in range(1, number):
+        even = start + (end - start) * i // number
+        at = bisect_left(begins, even)
+        near = min(begins[max(at - 1, 0) : at + 1], key=lambda begin: abs(begin - even))
+        cuts.add(near if abs(near - even) <= reach else even // align * align)
+    return sorted(cuts)

@@ -1,0 +1,138 @@
+"""What a worker does next within a step: one pure function over what the board shows.
+
+The board (in shared memory on one host) shows, for everybody to read:
+
+* for each lane the newest *slot*: a finished partial sum of `span` lanes that starts at this lane,
+  for one step. A slot outlives the worker that wrote it;
+* for each member the newest step at which it *arrived*: it runs no more user code for that step,
+  so parameters may change under it;
+* for each slice the *version* it stands at (and, in steps with clipping, the version its gradient
+  sum stands at).
+
+A step `t` takes every slice from version `t` to `t + 1`, in this order and never otherwise:
+
+    compute my uncovered lanes -> arrive -> (all lanes covered, all arrived) -> [sum my slices ->
+    all summed] -> finish my slices -> all slices at t + 1 -> advance
+
+So no slice moves before every lane of the step lies complete in shared memory. Whoever dies, dies
+with nothing that is not either published or computable again from parameters at version `t`.
+
+Only this module says when a step may be finished; the simulation and the real worker both call it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.core.tree import Node, uncovered
+
+__all__ = ["Action", "Advance", "Arrive", "Board", "Compute", "Finish", "Place", "Quiesce", "Sum", "Wait", "next_action"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quiesce:
+    """Touch nothing, tell the coordinator, wait for the next generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Compute the unit of this lane and publish its gradient."""
+
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """Mark that this worker has no more user code to run for this step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Sum these slices of the gradient and publish their norms (only in steps that clip)."""
+
+    slices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Finish the tree for these slices, run the optimizer on them, publish the new version."""
+
+    slices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do until one of these workers has done its part."""
+
+    workers: tuple[int, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """The step is complete: go on to the next one."""
+
+
+Action = Quiesce | Compute | Arrive | Sum | Finish | Wait | Advance
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker stands: who it is, and what its generation gives it."""
+
+    worker: int
+    step: int
+    driver: Sequence[int]  #: lane -> worker that drives it in this generation
+    owner: Sequence[int]  #: slice -> worker that owns it in this generation
+    members: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """What everybody can see. Lanes that have no samples in this step are not in `lanes`."""
+
+    lanes: Sequence[int]  #: lanes that have work in this step
+    nodes: Sequence[Node]  #: complete partial sums published for this step
+    arrived: Mapping[int, int]  #: member -> newest step it arrived at
+    versions: Sequence[int]  #: slice -> version
+    summed: Sequence[int] | None  #: slice -> version of its gradient sum; None in steps without clipping
+    pausing: bool  #: the coordinator asked for quiet
+
+
+def next_action(place: Place, board: Board) -> Action:
+    """Say what `place.worker` does next. Total: every board has exactly one answer."""
+    if board.pausing:
+        return Quiesce()
+    step, me = place.step, place.worker
+    if all(version > step for version in board.versions):
+        return Advance()
+    missing = uncovered(board.lanes, board.nodes)
+    for lane in missing:
+        if place.driver[lane] == me:
+            return Compute(lane)
+    if board.arrived.get(me, -1) < step:
+        return Arrive()
+    if missing:
+        late = tuple(sorted({place.driver[lane] for lane in missing}))
+        return Wait(late, f"the gradients of lanes {_few(missing)}")
+    absent = tuple(member for member in place.members if board.arrived.get(member, -1) < step)
+    if absent:
+        return Wait(absent, f"their arrival at step {step}")
+    if board.summed is not None:
+        mine = tuple(s for s, at in enumerate(board.summed) if at <= step and place.owner[s] == me)
+        if mine:
+            return Sum(mine)
+        others = tuple(sorted({place.owner[s] for s, at in enumerate(board.summed) if at <= step}))
+        if others:
+            return Wait(others, "their part of the gradient norm")
+    mine = tuple(s for s, at in enumerate(board.versions) if at <= step and place.owner[s] == me)
+    if mine:
+        return Finish(mine)
+    others = tuple(sorted({place.owner[s] for s, at in enumerate(board.versions) if at <= step}))
+    return Wait(others, "their slices of the new parameters")
+
+
+def _few(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8]))
+    return shown + (f", ... ({len(numbers)} in all)" if len(numbers) > 8 else "")

@@ -1,0 +1,238 @@
+"""The batch of a unit, from the user's `DataLoader`: which samples, in what order, and how they are fetched.
+
+A unit's batch is a pure function of (seed, epoch, step, lane), so there is no iterator that could be
+lost: this module asks for the samples of a unit by number, as often as it likes. What the user's loader
+says is kept: batch size (as the global batch), shuffle or not, `drop_last`, `collate_fn`, `num_workers`,
+`worker_init_fn`. What cannot be kept (samplers with an order of their own, iterable datasets) is refused.
+
+With `num_workers` the units ahead are fetched by torch's own worker processes. A worker that is given
+other lanes drops what was fetched for the old ones; the random state is set before each unit's fetch,
+so who fetches changes nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler
+
+from holdfast.core.lanes import shares
+from holdfast.core.order import Order
+from holdfast.data.randomness import seed_everything
+from holdfast.errors import ConfigError, NotExact
+
+__all__ = ["Batches", "UnitRequest"]
+
+_AHEAD = 64  # steps whose sample numbers are computed at once
+
+
+class UnitRequest(list[int]):
+    """The sample numbers of one unit, with the key of its data randomness. A list, as torch's fetcher wants."""
+
+    def __init__(self, ids: Sequence[int], seed: int, step: int, lane: int) -> None:
+        super().__init__(ids)
+        self.seed, self.step, self.lane = seed, step, lane
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnitRequest, (list(self), self.seed, self.step, self.lane)
+
+
+class Batches:
+    """The batches of one prepared loader."""
+
+    def __init__(self, loader: DataLoader[Any], *, num_lanes: int, seed: int) -> None:
+        self._loader, self._num_lanes, self._seed = loader, num_lanes, seed
+        self._subset = _check(loader)
+        self.size = len(self._subset) if self._subset is not None else len(loader.dataset)  # type: ignore[arg-type]
+        self.batch = int(loader.batch_size or 0)
+        if self.batch < num_lanes:
+            raise ConfigError(
+                "batch_size", self.batch, f"smaller than lanes = {num_lanes}, so some lanes would never have a sample",
+                source="the DataLoader", fix=f"Use a batch of at least {num_lanes}, or hf.join(lanes={self.batch}).",
+            )  # fmt: skip
+        if self.size == 0:
+            raise ConfigError("dataset", 0, "has no samples", source="the DataLoader")
+        self.steps = self.size // self.batch if loader.drop_last else -(-self.size // self.batch)
+        if self.steps == 0:
+            raise ConfigError(
+                "batch_size", self.batch, f"larger than the data set ({self.size} samples), and drop_last leaves nothing",
+                source="the DataLoader", fix="Use a smaller batch or drop_last=False.",
+            )  # fmt: skip
+        shuffled = not isinstance(loader.sampler, SequentialSampler)
+        self._orders = lambda epoch: Order(n=self.size, seed=seed, epoch=epoch, shuffle=shuffled)
+        self._collate: Callable[[Any], Any] = loader.collate_fn
+        self._dataset = _UnitDataset(loader.dataset, self._subset)
+        self._ids: dict[int, numpy.ndarray[Any, numpy.dtype[numpy.int64]]] = {}
+        self._ids_of = (-1, -1)
+        self._stream: _Stream | None = None
+
+    def counts(self, step: int) -> tuple[int, ...]:
+        """How many samples each lane has in a step of the epoch."""
+        size = min(self.batch, self.size - step * self.batch)
+        return tuple(len(share) for share in shares(size, self._num_lanes))
+
+    def ids(self, epoch: int, step: int, lane: int) -> list[int]:
+        """The samples of a unit."""
+        block = step // _AHEAD
+        if self._ids_of != (epoch, block):
+            start = block * _AHEAD * self.batch
+            stop = min(start + _AHEAD * self.batch, self.size)
+            numbers = self._orders(epoch).ids(start, stop)
+            if self._subset is not None:
+                numbers = self._subset[numbers]
+            self._ids = {
+                block * _AHEAD + i: numbers[i * self.batch : (i + 1) * self.batch]
+                for i in range(-(-(stop - start) // self.batch))
+            }
+            self._ids_of = (epoch, block)
+        batch = self._ids[step]
+        share = shares(len(batch), self._num_lanes)[lane]
+        ids: list[int] = batch[share.start : share.stop].tolist()
+        return ids
+
+    def request(self, key: int, epoch: int, step: int, lane: int) -> UnitRequest:
+        """What has to be fetched for a unit."""
+        return UnitRequest(self.ids(epoch, step, lane), key, step, lane)
+
+    def fetch(self, request: UnitRequest, ahead: Callable[[], Iterator[UnitRequest]]) -> Any:
+        """The batch of a unit. `ahead` gives this unit and those that this worker expects to need after it."""
+        if len(self._loader.dataset) != len(self._dataset):  # type: ignore[arg-type]
+            raise NotExact(
+                f"the data set had {len(self._dataset)} samples when it was prepared and has "
+                f"{len(self._loader.dataset)} now",  # type: ignore[arg-type]
+                "Keep its length fixed during a run.",
+            )
+        if self._loader.num_workers == 0:
+            return self._collate(self._dataset.__getitems__(request))
+        if self._stream is None or not self._stream.serves(request):
+            self.close()
+            self._stream = _Stream(self._loader, self._dataset, self._collate, ahead())
+        return self._stream.take()
+
+    def close(self) -> None:
+        """End the fetching processes, if there are any."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+class _UnitDataset:
+    """The user's data set behind requests: sets the random state, then fetches. Travels to fetching processes."""
+
+    def __init__(self, dataset: Any, subset: object) -> None:
+        self._dataset, self._length = dataset, len(dataset)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset[index]
+
+    def __getitems__(self, request: UnitRequest) -> Any:
+        seed_everything(request.seed)
+        many = getattr(self._dataset, "__getitems__", None)
+        if many is not None:
+            return many(list(request))
+        return [self._dataset[index] for index in request]
+
+
+class _Stream:
+    """Units fetched ahead by torch's worker processes, in the order they were asked for."""
+
+    def __init__(
+        self, loader: DataLoader[Any], dataset: _UnitDataset, collate: Callable[[Any], Any], requests: Iterator[UnitRequest]
+    ) -> None:
+        self._expected: list[tuple[int, int]] = []
+        self._requests = requests
+        inner: DataLoader[Any] = DataLoader(
+            dataset,  # type: ignore[arg-type]
+            batch_sampler=_Asked(self),  # type: ignore[arg-type]
+            num_workers=loader.num_workers,
+            collate_fn=collate,
+            prefetch_factor=loader.prefetch_factor,
+            timeout=loader.timeout,
+            worker_init_fn=_Init(loader.worker_init_fn),
+            multiprocessing_context=loader.multiprocessing_context,
+        )
+        self._iterator = iter(inner)
+
+    def serves(self, request: UnitRequest) -> bool:
+        """Is this unit the next one to come?"""
+        return bool(self._expected) and self._expected[0] == (request.step, request.lane)
+
+    def take(self) -> Any:
+        """The next unit's batch."""
+        batch = next(self._iterator)
+        self._expected.pop(0)
+        return batch
+
+    def asked(self) -> Iterator[UnitRequest]:
+        """Pass requests on to torch, remembering what was asked."""
+        for request in self._requests:
+            self._expected.append((request.step, request.lane))
+            yield request
+
+    def close(self) -> None:
+        """End the processes."""
+        shutdown = getattr(self._iterator, "_shutdown_workers", None)
+        if shutdown is not None:
+            shutdown()
+
+
+class _Asked:
+    """A batch sampler that yields what the stream asks for."""
+
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[UnitRequest]:
+        return self._stream.asked()
+
+
+class _Init:
+    """What a fetching process does first: die with its parent, let go of its descriptors, then the user's own."""
+
+    def __init__(self, theirs: Callable[[int], None] | None) -> None:
+        self._theirs, self._parent = theirs, os.getpid()
+
+    def __call__(self, worker: int) -> None:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != self._parent:
+            os._exit(1)
+        if self._theirs is not None:
+            self._theirs(worker)
+
+
+def _check(loader: DataLoader[Any]) -> numpy.ndarray[Any, numpy.dtype[numpy.int64]] | None:
+    """Refuse what has no order of its own we could keep. Returns the chosen samples of a subset sampler."""
+    if isinstance(loader.dataset, IterableDataset):
+        raise NotExact(
+            "the data set is iterable, so its samples have no numbers that a unit could ask for",
+            "Use a map-style data set (with __len__ and __getitem__).",
+        )
+    if not hasattr(loader.dataset, "__len__"):
+        raise NotExact("the data set has no length", "Give it a __len__.")
+    if loader.batch_size is None:
+        raise NotExact(
+            "the DataLoader has a batch_sampler (or no batching), which decides batches by itself",
+            "Give it batch_size and shuffle instead.",
+        )
+    sampler = loader.sampler
+    if isinstance(sampler, SubsetRandomSampler):
+        return numpy.asarray(list(sampler.indices), dtype=numpy.int64)
+    if isinstance(sampler, RandomSampler):
+        if sampler.replacement or (sampler._num_samples is not None and sampler._num_samples != len(loader.dataset)):
+            raise NotExact("the sampler draws with replacement or a part only", "Use shuffle=True.")
+        return None
+    if isinstance(sampler, SequentialSampler):
+        return None
+    raise NotExact(
+        f"the sampler {type(sampler).__name__} has an order of its own, which would be lost with a worker",
+        "Use shuffle=True or shuffle=False; choose samples with torch.utils.data.Subset.",
+    )

@@ -1,0 +1,1 @@
+"""What starts processes on machines."""

@@ -1,0 +1,193 @@
+"""The nursery: a process that has imported everything once and forks a worker for each request.
+
+    launcher ── nursery ──┬── worker 0
+     (engine)             └── worker 1
+
+So a worker starts in milliseconds, where importing torch takes seconds. Rules:
+
+* the nursery runs no user code and starts no thread: what it forks is clean;
+* every process dies with its parent (PR_SET_PDEATHSIG), so nothing outlives the launcher, however
+  it ended;
+* a worker is the leader of its own session; when it is gone, so is everything it left behind.
+
+Run as `python -m holdfast.engines.nursery`, by `local.LocalEngine` only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import errno
+import faulthandler
+import gc
+import importlib
+import io
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from holdfast.config.worker import WorkerSpec
+from holdfast.transport.link import Link
+
+__all__ = ["DEFAULT_ENTRY", "Born", "Died", "Report", "log_path", "main", "stack_path"]
+
+#: Called in each new process as `main(spec, link_fd)`. A function `warm_up()` beside it, where there
+#: is one, is called once in the nursery, to import and initialise what every worker will need.
+DEFAULT_ENTRY = "holdfast.train.worker:main"
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Born(msgspec.Struct, frozen=True, tag=True):
+    """The worker has a process; its pidfd travels with this message."""
+
+    worker: int
+    pid: int
+
+
+class Died(msgspec.Struct, frozen=True, tag=True):
+    """The worker's process has been reaped. `code` is its exit status, or minus the signal."""
+
+    worker: int
+    code: int
+
+
+Report = Born | Died
+
+
+def log_path(spec: WorkerSpec) -> Path:
+    """Where this worker's output goes."""
+    return Path(spec.dir, "logs", f"worker-{spec.worker}.log")
+
+
+def stack_path(spec: WorkerSpec) -> Path:
+    """Where this worker writes its stacks on SIGUSR2."""
+    return Path(spec.dir, "logs", f"worker-{spec.worker}.stack")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serve until the launcher is gone. In a forked worker: return that worker's exit status."""
+    parser = argparse.ArgumentParser(prog="holdfast.engines.nursery")
+    parser.add_argument("--control", type=int, required=True, help="descriptor of the link to the engine")
+    parser.add_argument("--parent", type=int, required=True, help="pid of the launcher")
+    parser.add_argument("--entry", default=DEFAULT_ENTRY, help="module:function that a worker runs")
+    parser.add_argument("--run", required=True, help="the run's directory (so that people see it in ps)")
+    options = parser.parse_args(argv)
+    die_with_parent(options.parent)
+    control = Link.from_fd(options.control)
+    module_name, _, function = options.entry.partition(":")
+    module = importlib.import_module(module_name)
+    getattr(module, "warm_up", lambda: None)()
+    gc.collect()
+    gc.freeze()  # what is alive now stays shared between the workers: the collector must not touch it
+    return _serve(control, getattr(module, function))
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, and end now if that has happened already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _serve(control: Link, entry: Callable[[WorkerSpec, int], object]) -> int:
+    children: dict[int, tuple[int, int]] = {}  #: pidfd -> (worker, pid)
+    decode = msgspec.msgpack.Decoder(WorkerSpec).decode
+    poll = select.poll()
+    poll.register(control.fileno(), select.POLLIN)
+    while True:
+        for fd, _ in poll.poll():
+            if fd in children:
+                poll.unregister(fd)
+                worker, pid = children.pop(fd)
+                control.send(msgspec.msgpack.encode(Died(worker, _reap(pid))))
+                os.close(fd)
+                continue
+            frame = control.recv()
+            if frame is None:
+                return 0  # the launcher is gone; the workers follow us by PDEATHSIG
+            spec, (link_fd,) = decode(frame.data), frame.fds
+            nursery = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                return _live(spec, link_fd, nursery, entry)
+            os.close(link_fd)
+            pidfd = os.pidfd_open(pid)
+            children[pidfd] = spec.worker, pid
+            poll.register(pidfd, select.POLLIN)
+            control.send(msgspec.msgpack.encode(Born(spec.worker, pid)), [pidfd])
+
+
+def _reap(pid: int) -> int:
+    """Wait for a child that has ended, and end whatever it left in its session."""
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)  # before the reaping, while the number is certainly its own
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _live(spec: WorkerSpec, link_fd: int, nursery: int, entry: Callable[[WorkerSpec, int], object]) -> int:
+    """The life of a worker: its own session and output, nothing inherited but its link."""
+    try:
+        os.setsid()
+        die_with_parent(nursery)
+        os.closerange(3, link_fd)
+        os.closerange(link_fd + 1, os.sysconf("SC_OPEN_MAX"))
+        _own_output(spec)
+        entry(spec, link_fd)
+    except SystemExit as end:
+        return _exit_status(end)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _exit_status(end: SystemExit) -> int:
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+class _Forgiving(io.FileIO):
+    """A log on a full disk loses lines; it does not stop the training that wrote them."""
+
+    def write(self, data: object, /) -> int:
+        try:
+            return super().write(data) or 0  # type: ignore[arg-type]
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
+                return memoryview(data).nbytes  # type: ignore[arg-type]
+            raise
+
+
+def _own_output(spec: WorkerSpec) -> None:
+    try:
+        log = os.open(log_path(spec), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except OSError:
+        log = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        raw = io.BufferedWriter(_Forgiving(fd, "w", closefd=False))
+        text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        setattr(sys, name, text)
+        setattr(sys, f"__{name}__", text)
+    with contextlib.suppress(OSError):
+        stacks = os.open(stack_path(spec), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
+    faulthandler.enable(file=2)  # a segmentation fault of the script says where
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Every error Holdfast raises, as one tree.
+
+    HoldfastError
+    ├── UsageError (ValueError)       you asked for something that cannot be      exit 2
+    │   ├── ConfigError               one setting is wrong: field, value, source
+    │   └── NotExact                  it could run, but not with the same bits
+    ├── RunError                      a run that was going could not go on
+    │   ├── ScriptFailed              your script raised, or left early           exit 1
+    │   ├── BadUnit                   one piece of work fails wherever it runs    exit 3
+    │   ├── NonFinite                 a loss or gradient is NaN or infinite       exit 4
+    │   ├── Hang                      no progress, and we can say where           exit 5
+    │   ├── CrewLost                  workers die faster than they make progress  exit 6
+    │   ├── OutOfSync                 two workers are at different places of the script  exit 9
+    │   └── Stopped                   this worker was told to end: not its fault
+    ├── ResourceError                 disk, memory or descriptors are used up     exit 7
+    └── DirectoryBusy                 the run's directory belongs to another run  exit 8
+
+Every message says what happened, with its values, and then what to do. `exit_code` is what the
+`holdfast` command returns, so scripts can tell the classes apart. Nothing here may be matched by
+its text: catch the class.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Root of the tree. `exit_code` is the exit status of the `holdfast` command."""
+
+    exit_code = 1
+
+
+class UsageError(HoldfastError, ValueError):
+    """Something was asked for that cannot be done as asked."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """One setting has a value that it cannot have.
+
+    >>> str(ConfigError("lanes", 0, "must be 1 or more", source="--lanes", fix="Use --lanes 4."))
+    'lanes = 0: must be 1 or more (set by --lanes). Use --lanes 4.'
+    """
+
+    def __init__(self, field: str, value: object, problem: str, *, source: str = "default", fix: str = "") -> None:
+        self.field, self.value, self.source = field, value, source
+        super().__init__(f"{field} = {value}: {problem} (set by {source}).{' ' + fix if fix else ''}")
+
+
+class NotExact(UsageError):
+    """It could run, but two crews would not get the same bits; so it is refused.
+
+    >>> str(NotExact("LBFGS needs the whole gradient at once", "Use SGD, Adam or AdamW."))
+    'This cannot be kept exact: LBFGS needs the whole gradient at once. Use SGD, Adam or AdamW.'
+    """
+
+    def __init__(self, why: str, fix: str) -> None:
+        super().__init__(f"This cannot be kept exact: {why}. {fix}")
+
+
+class RunError(HoldfastError):
+    """A run that was going could not go on."""
+
+
+class ScriptFailed(RunError):
+    """The user's script raised an exception or left before its end."""
+
+    exit_code = 1
+
+
+class BadUnit(RunError):
+    """One unit of work fails on every worker that tries it: bad data, or code that cannot take it."""
+
+    exit_code = 3
+
+    def __init__(self, step: int, lane: int, samples: list[int], attempts: str, cause: str) -> None:
+        self.step, self.lane, self.samples = step, lane, samples
+        shown = ", ".join(map(str, samples[:16])) + (f", ... ({len(samples)} in all)" if len(samples) > 16 else "")
+        super().__init__(
+            f"Unit (step {step}, lane {lane}) failed on {attempts}: {cause}. "
+            f"Its samples are {shown}. Look at these samples first; the rest of the data got through."
+        )
+
+
+class NonFinite(RunError):
+    """A loss or a gradient became NaN or infinite; the step was not committed."""
+
+    exit_code = 4
+
+
+class Hang(RunError):
+    """A worker made no progress within the limit, and we know where it stands."""
+
+    exit_code = 5
+
+
+class CrewLost(RunError):
+    """Workers were lost faster than they made progress; the restart budget is spent."""
+
+    exit_code = 6
+
+
+class OutOfSync(RunError):
+    """Two workers are at different places of the script, so they would wait for each other for ever."""
+
+    exit_code = 9
+
+
+class Stopped(RunError):
+    """This worker was told to end because of something elsewhere; it is a victim, not the culprit."""
+
+
+class ResourceError(HoldfastError):
+    """Memory, disk or descriptors are used up."""
+
+    exit_code = 7
+
+
+class DirectoryBusy(HoldfastError):
+    """The run's directory already belongs to another run."""
+
+    exit_code = 8

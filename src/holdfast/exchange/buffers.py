@@ -1,0 +1,168 @@
+"""Buffers of the model (BatchNorm statistics and the like): part of the state, changed by forward passes.
+
+A unit must be a pure function, so each starts from the buffers of its step's version. What it leaves
+in them is put into the lane's record; when the step is finished, the owner of the first slice merges
+the lanes in lane order:
+
+* real numbers: the mean over the lanes, weighted by their samples. For BatchNorm's running statistics
+  this is the same exponential average, of the lanes' mean statistic;
+* whole numbers and flags (BatchNorm's counter): all lanes must agree; if they do not, the step stops
+  with a sentence, because there is no meaning that one machine would have given them.
+
+Buffers that a step does not touch (masks, tables) are not copied. torch counts writes to a tensor, but
+its batch normalisation writes running statistics past that count; so a buffer counts as touched when its
+number of writes changed, when it belongs to a normalisation layer, or, if it is small, when its bytes differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from holdfast.core.tree import reference_sum
+from holdfast.errors import NotExact
+from holdfast.exchange.space import Space, typed
+from holdfast.transport.arena import Arena, Sections
+
+__all__ = ["Buffers", "add_sections"]
+
+_SMALL = 64 * 1024  # bytes
+
+
+def _placed(space: Space) -> tuple[list[int], int]:
+    offsets, size = [], 0
+    for _, buffer in space.buffers:
+        offsets.append(size)
+        size += -(-buffer.numel() * buffer.element_size() // 64) * 64
+    return offsets, size
+
+
+def add_sections(sections: Sections, space: Space, num_lanes: int) -> None:
+    """Lay out the buffers' base (two copies that take turns) and one record per lane."""
+    _, size = _placed(space)
+    sections.add("buffers", size * (2 + num_lanes))
+    sections.add("buffers-changed", max(1, len(space.buffers)) * (1 + num_lanes))
+
+
+class Buffers:
+    """The buffers of the models, as one worker computes with them."""
+
+    def __init__(self, models: Sequence[nn.Module], space: Space, arena: Arena, num_lanes: int) -> None:
+        self._count = len(space.buffers)
+        self._num_lanes = num_lanes
+        self._names = [name for name, _ in space.buffers]
+        self._live = [buffer for _, buffer in space.buffers]
+        self._homes = _homes(models, self._live)
+        offsets, size = _placed(space)
+        raw = typed(arena.section("buffers"), torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+        self._stores = [
+            [
+                raw[copy * size + at : copy * size + at + b.numel() * b.element_size()].view(b.dtype).view(b.shape)
+                for at, b in zip(offsets, self._live, strict=True)
+            ]
+            for copy in range(2 + num_lanes)
+        ]
+        flags = arena.section("buffers-changed").cast("B")
+        self._ever, self._changed = flags[: self._count], flags[self._count :]
+        self._versions = [b._version for b in self._live]
+        self._silent = [
+            isinstance(module, _NormBase) or b.numel() * b.element_size() <= _SMALL
+            for (module, _), b in zip(self._homes, self._live, strict=True)
+        ]
+        self._dirty = [False] * self._count
+
+    def seed(self) -> None:
+        """Take over the values of the first worker."""
+        for copy in (0, 1):
+            for store, live in zip(self._stores[copy], self._live, strict=True):
+                store.copy_(live)
+
+    def load(self, step: int, *, everything: bool = False) -> None:
+        """Make the live buffers those of version `step`: at a unit's start, or all of them on joining."""
+        base = self._stores[step % 2]
+        for index, live in enumerate(self._live):
+            if everything or self._dirty[index] or live._version != self._versions[index]:
+                self._show(index, base[index])
+
+    def _show(self, index: int, value: Tensor) -> None:
+        live = self._live[index]
+        with torch.no_grad():
+            live.copy_(value)
+        self._versions[index], self._dirty[index] = live._version, False
+
+    def record(self, lane: int, step: int) -> None:
+        """Put what the unit left in the buffers into the lane's record."""
+        at = lane * self._count
+        for index, live in enumerate(self._live):
+            module, key = self._homes[index]
+            now = module._buffers[key]
+            if now is not live:  # the module put a new tensor in place of the old one
+                _copy_over(live, now, self._names[index])
+                module._buffers[key] = live
+            changed = live._version != self._versions[index]
+            if not changed and self._silent[index]:
+                changed = not torch.equal(live, self._stores[step % 2][index])
+            self._changed[at + index] = 1 if changed else 0
+            if changed:
+                self._stores[2 + lane][index].copy_(live)
+                self._dirty[index] = True
+
+    def merge(self, step: int, lanes: Sequence[int], weights: dict[int, int]) -> None:
+        """Merge the lanes' records into version `step + 1`. Done by one worker; doing it twice is harmless."""
+        old, new = self._stores[step % 2], self._stores[(step + 1) % 2]
+        for index in range(self._count):
+            touched = [lane for lane in lanes if self._changed[lane * self._count + index]]
+            if not touched:
+                if self._ever[index]:  # a mask that no step ever wrote is the same in both copies
+                    new[index].copy_(old[index])
+                continue
+            self._ever[index] = 1
+            values = {
+                lane: self._stores[2 + lane][index] if lane in touched else old[index] for lane in lanes
+            }
+            new[index].copy_(self._merged(index, values, weights))
+
+    def advance(self, step: int, lanes: Sequence[int]) -> None:
+        """Step `step` is complete: show its merged buffers where any lane changed them."""
+        base = self._stores[(step + 1) % 2]
+        for index in range(self._count):
+            if self._dirty[index] or any(self._changed[lane * self._count + index] for lane in lanes):
+                self._show(index, base[index])
+
+    def _merged(self, index: int, values: dict[int, Tensor], weights: dict[int, int]) -> Tensor:
+        first = values[min(values)]
+        if all(torch.equal(first, value) for value in values.values()):
+            return first
+        if not first.is_floating_point():
+            raise NotExact(
+                f"buffer {self._names[index]} ({first.dtype}) ended with different values in different lanes",
+                "Keep such a count outside the model, or register it as a floating-point buffer (it is then averaged).",
+            )
+        even = len({weights[lane] for lane in values}) == 1
+        leaves = {lane: value if even else value * weights[lane] for lane, value in values.items()}
+        total = reference_sum(leaves, self._num_lanes, torch.add)
+        return total / (len(values) if even else sum(weights[lane] for lane in values))
+
+
+def _homes(models: Sequence[nn.Module], buffers: Sequence[Tensor]) -> list[tuple[nn.Module, str]]:
+    where: dict[int, tuple[nn.Module, str]] = {}
+    for model in models:
+        for module in model.modules():
+            for key, buffer in module._buffers.items():
+                if buffer is not None:
+                    where.setdefault(id(buffer), (module, key))
+    return [where[id(buffer)] for buffer in buffers]
+
+
+def _copy_over(live: Tensor, now: Tensor | None, name: str) -> None:
+    if now is None or now.shape != live.shape or now.dtype != live.dtype:
+        shape = None if now is None else (tuple(now.shape), now.dtype)
+        raise NotExact(
+            f"buffer {name} changed from {(tuple(live.shape), live.dtype)} to {shape} during a unit",
+            "Keep the shape and type of registered buffers.",
+        )
+    with torch.no_grad():
+        live.copy_(now)

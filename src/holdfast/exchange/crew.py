@@ -1,0 +1,287 @@
+"""One worker's part in the exchange: carry out what `core.step` says, on the arena.
+
+This is the thin acting half; every decision is `next_action`'s. The loop over units belongs to the
+user's script, so the worker is driven from outside:
+
+    member.next_lane(work)   acts and waits until a lane is mine to compute, or the step is complete
+    member.fill(...)         takes the gradient of the unit that was computed
+    member.show()            lets the others use it, once the unit's user code is through
+
+Whoever waits, waits on its doorbell and on the link to the coordinator together (`Controls`), so a
+death elsewhere ends the wait at once with a new generation.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from holdfast.core import step as decide
+from holdfast.core.slices import owners
+from holdfast.core.tree import Node
+from holdfast.errors import NonFinite
+from holdfast.exchange import board as cells
+from holdfast.exchange.board import Board
+from holdfast.exchange.buffers import Buffers
+from holdfast.exchange.optimizer import SliceOptimizer
+from holdfast.exchange.slots import LaneSlots
+from holdfast.exchange.space import Space
+
+__all__ = ["Controls", "Member", "StepWork", "UnitResult"]
+
+
+class Controls(Protocol):
+    """How a worker is steered: by the coordinator's link, or by nobody in a run of one process."""
+
+    @property
+    def pausing(self) -> bool:
+        """The coordinator asked for quiet."""
+
+    def look(self) -> None:
+        """Read what the link has to say, without waiting."""
+
+    def rest(self, step: int) -> None:
+        """Say that this worker is quiet; return when the next generation is installed."""
+
+    def wait(self, changed: Callable[[], bool]) -> None:
+        """Wait until `changed()` or the link speaks."""
+
+    def ring(self) -> None:
+        """Wake the others: the board changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """What a step consists of: a pure function of configuration and position."""
+
+    step: int
+    lanes: tuple[int, ...]  #: lanes with samples
+    counts: tuple[int, ...]  #: samples of every lane
+
+    @property
+    def even(self) -> bool:
+        return len({self.counts[lane] for lane in self.lanes}) == 1
+
+    @property
+    def factor(self) -> float:
+        """What the sum of the leaves is multiplied by."""
+        return 1.0 / (len(self.lanes) if self.even else sum(self.counts))
+
+    def weight(self, lane: int) -> float | None:
+        """What a leaf is multiplied by; None where the leaves are summed as they are."""
+        return None if self.even else float(self.counts[lane])
+
+
+@dataclass(frozen=True, slots=True)
+class UnitResult:
+    """What a unit gives besides its gradient."""
+
+    loss: float
+    clip_norm: float  #: 0: no clipping by norm
+    clip_value: float  #: 0: no clipping by value
+
+
+class Member:
+    """This worker as a member of the crew."""
+
+    def __init__(
+        self, space: Space, board: Board, slots: LaneSlots, optimizer: SliceOptimizer, buffers: Buffers, controls: Controls
+    ) -> None:
+        self.space, self.board, self.slots, self.optimizer, self.buffers = space, board, slots, optimizer, buffers
+        self._controls = controls
+        self.worker = -1
+        self.members: Sequence[int] = ()
+        self._rows: dict[int, int] = {}
+        self._driver: Sequence[int] = ()
+        self._owner: Sequence[int] = ()
+        self._work = StepWork(-1, (), ())
+        self.hyper: list[dict[str, Any]] = []  #: per parameter group, for the step at hand
+        self.before_wait: Callable[[], None] = lambda: None  #: raises where waiting would be for ever
+        self.before_finish: Callable[[], None] = lambda: None  #: has `hyper` set where no unit of mine did
+        self.finite = True  #: refuse NaN and infinities
+        self.guarded = True  #: copy a slice before it is changed; off only where nobody could ever take over
+        self.alone = False
+        self.grad_norm = math.nan
+        self._seen: decide.Board | None = None
+
+    # ------------------------------------------------------------ generations
+
+    def install(self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int]) -> None:
+        """Take my place in a new generation. Everybody is quiet now."""
+        self.worker, self.members, self._driver = worker, tuple(members), tuple(driver)
+        self._rows = dict(zip(members, rows, strict=True))
+        self._owner = owners(self.space.layout, self.members)
+        self.alone = len(members) == 1
+        self.slots.forget()
+        self.optimizer.forget()
+        # I may be given more lanes of the step at hand, and then run user code for it again.
+        self.board.put(cells.R_ARRIVED, min(self.board.cell(self.board.row, cells.R_ARRIVED), self._work.step - 1))
+        self._mend()
+
+    def _mend(self) -> None:
+        """Put torn slices that are mine now back to the version they had before their owner died."""
+        for row in range(self.board.num_rows):
+            undo = self.board.undo(row)
+            if undo is None or self._owner[undo.slice] != self.worker:
+                continue
+            if self.board.versions()[undo.slice] == undo.version:  # else the new version was out already
+                self.optimizer.restore(undo.slice, row)
+            self.board.clear_undo(row)
+
+    # ------------------------------------------------------------ one step
+
+    def next_lane(self, work: StepWork) -> int | None:
+        """Act and wait until a lane is mine to compute; None when the step is complete."""
+        self._work = work
+        while True:
+            self._controls.look()
+            # What is decided on is what a wait compares with: a change between the two cannot be missed.
+            self._seen = self._board()
+            action = decide.next_action(self._place(), self._seen)
+            match action:
+                case decide.Compute(lane):
+                    return lane
+                case decide.Advance():
+                    self._advance()
+                    return None
+                case decide.Arrive():
+                    self.board.put(cells.R_ARRIVED, work.step)
+                    self._controls.ring()
+                case decide.Sum(slices):
+                    self._sum(slices)
+                    self._controls.ring()
+                case decide.Finish(slices):
+                    self.before_finish()
+                    self._finish(slices)
+                    self._controls.ring()
+                case decide.Wait():
+                    self.before_wait()
+                    start = time.perf_counter_ns()
+                    self.board.put(cells.R_WAITING_FOR, action.workers[0])
+                    self._controls.wait(self.changed)
+                    self.board.put(cells.R_WAITING_FOR, -1)
+                    self.board.add(cells.R_WAIT_NS, time.perf_counter_ns() - start)
+                case decide.Quiesce():
+                    self._controls.rest(work.step)
+
+    def rows(self) -> Sequence[tuple[int, int]]:
+        """(member, its row on the board)."""
+        return tuple(self._rows.items())
+
+    def drives(self, lane: int) -> bool:
+        """Is this lane mine in this generation?"""
+        return self._driver[lane] == self.worker
+
+    def driven(self) -> list[int]:
+        """My lanes in this generation."""
+        return [lane for lane, driver in enumerate(self._driver) if driver == self.worker]
+
+    def changed(self) -> bool:
+        """Has the board moved since this worker began to wait?"""
+        return self._board() != self._seen
+
+    def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
+        """Take what the unit of `lane` gave. Nobody uses it before `show`."""
+        self.buffers.record(lane, self._work.step)
+        count = self._work.counts[lane]
+        self.board.put_result(lane, count, result.loss, result.clip_norm, result.clip_value)
+        self.slots.fill(self._work.step, lane, gradients, self._work.weight(lane))
+
+    def show(self) -> None:
+        """Let the others use the unit that was filled last."""
+        self.slots.show()
+
+    def loss(self) -> float:
+        """The mean loss of the step at hand, weighted by samples, in lane order."""
+        total = sum(self.board.result(lane)[1] * self._work.counts[lane] for lane in self._work.lanes)
+        return total / sum(self._work.counts)
+
+    def _place(self) -> decide.Place:
+        return decide.Place(self.worker, self._work.step, self._driver, self._owner, self.members)
+
+    def _board(self) -> decide.Board:
+        nodes = self.board.nodes(self._work.step)
+        return decide.Board(
+            lanes=self._work.lanes,
+            nodes=nodes,
+            arrived={member: self.board.cell(row, cells.R_ARRIVED) for member, row in self._rows.items()},
+            versions=self.board.versions(),
+            summed=self.board.summed() if self._clips(nodes) else None,
+            pausing=self._controls.pausing,
+        )
+
+    def _clips(self, nodes: Sequence[Node]) -> bool:
+        """Whether this step clips by norm: said by its units, all alike, once one is complete."""
+        return bool(nodes) and self.board.result(nodes[0].lane)[2] > 0.0
+
+    def _sum(self, slices: Sequence[int]) -> None:
+        work, nodes = self._work, self.board.nodes(self._work.step)
+        for index in slices:
+            piece = self.space.layout.slices[index]
+            total = self.slots.sum_of(piece)
+            self.slots.total(piece, nodes, work.lanes, work.factor, total)
+            norm = float(torch.linalg.vector_norm(total, dtype=torch.float32))
+            self.board.publish_norm(index, work.step + 1, norm)
+
+    def _finish(self, slices: Sequence[int]) -> None:
+        work, board, optimizer = self._work, self.board, self.optimizer
+        nodes = board.nodes(work.step)
+        absent = self.slots.absent(work.lanes)
+        _, _, clip_norm, clip_value = board.result(work.lanes[0])
+        scale = self._clip_scale(clip_norm) if clip_norm > 0.0 else 1.0
+        for index in slices:
+            piece = self.space.layout.slices[index]
+            gradient = optimizer.scratch(piece)
+            if clip_norm > 0.0:
+                torch.mul(self.slots.sum_of(piece), scale, out=gradient)
+            else:
+                self.slots.total(piece, nodes, work.lanes, work.factor, gradient)
+            if clip_value > 0.0:
+                gradient.clamp_(-clip_value, clip_value)
+            if self.finite and not math.isfinite(float(torch.linalg.vector_norm(gradient, math.inf))):
+                raise self._not_finite(index, nodes)
+            if self.guarded:
+                if not self._undo_free():
+                    return
+                optimizer.guard(index, board.row)
+                board.begin_undo(index, work.step)
+            if index == 0:
+                self.buffers.merge(work.step, work.lanes, dict(enumerate(work.counts)))
+            optimizer.apply(index, self.hyper[piece.group], absent)
+            board.publish(index, work.step + 1)
+            board.clear_undo(board.row)
+
+    def _undo_free(self) -> bool:
+        """My undo section may still hold a torn slice of the row's last holder; its new owner clears it."""
+        while self.board.undo(self.board.row) is not None:
+            self._controls.look()
+            if self._controls.pausing:
+                return False
+            time.sleep(0.0005)
+        return True
+
+    def _clip_scale(self, max_norm: float) -> float:
+        """The factor of `clip_grad_norm_`, from the slices' norms in slice order: the same for every crew."""
+        self.grad_norm = math.sqrt(math.fsum(norm * norm for norm in self.board.norms()))
+        return min(1.0, max_norm / (self.grad_norm + 1e-6))
+
+    def _advance(self) -> None:
+        self.buffers.advance(self._work.step, self._work.lanes)
+        self.board.put(cells.R_STEP, self._work.step + 1)
+
+    def _not_finite(self, index: int, nodes: Sequence[Node]) -> NonFinite:
+        piece = self.space.layout.slices[index]
+        bad = self.slots.culprits(piece, nodes)
+        lanes = sorted({lane for node in bad for lane in range(node.lane, node.lane + node.span)})
+        names = ", ".join(dict.fromkeys(self.space.names[part.entry] for part in piece.pieces[:3]))
+        return NonFinite(
+            f"Step {self._work.step}: the gradient of {names} is not finite (lanes {lanes or 'none alone'}; loss "
+            f"{self.loss():.6g}). The step was not committed. Lower the learning rate, clip with "
+            "run.clip_grad_norm_, or look at the step's data; hf.join(finite=False) lets such steps pass."
+        )

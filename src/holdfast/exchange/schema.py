@@ -1,0 +1,123 @@
+"""What an optimizer keeps per parameter, found by trying it on a few numbers.
+
+An optimizer can be cut into slices when it is *elementwise*: the new value of each element follows
+from that element's own gradient and state. That is not declared anywhere, so it is probed: the
+optimizer is run on a small matrix as a whole and again cut into two flat pieces; only when both give
+the same numbers is it accepted. So the optimizers of `torch.optim` and a stranger's are treated alike.
+
+The probe also shows the names and kinds of the optimizer's state, from which the arena is laid out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import NotExact
+
+__all__ = ["Schema", "clone", "pin", "probe"]
+
+_SUPPORTED = "Use an elementwise optimizer: SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta, Adamax, NAdam, RAdam, Rprop or ASGD."
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The state of one parameter group's optimizer: name -> dtype."""
+
+    tensors: dict[str, torch.dtype]  #: as long as the parameter
+    scalars: dict[str, torch.dtype]  #: one number per piece, held as a 0-dim tensor
+    numbers: dict[str, type]  #: one plain Python number per piece
+
+
+def pin(optimizer: torch.optim.Optimizer) -> None:
+    """Choose one implementation, because loop, foreach and fused differ in their last bits.
+
+    What the user chose stays. Where nothing was chosen: fused where the class has it, else foreach.
+    """
+    options = inspect.signature(type(optimizer).__init__).parameters
+    for group in optimizer.param_groups:
+        if group.get("fused") or group.get("foreach") or group.get("differentiable") or group.get("capturable"):
+            continue
+        if group.get("fused") is None and "fused" in options and group.get("foreach") is None:
+            group["fused"] = True
+        elif group.get("foreach") is None and "foreach" in options:
+            group["foreach"] = True
+
+
+def clone(optimizer: torch.optim.Optimizer, group: int, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
+    """The same optimizer over other tensors, with empty state."""
+    twin = type(optimizer).__new__(type(optimizer))
+    twin.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k not in ("step", "zero_grad", "state_dict")})
+    twin.param_groups = [{**optimizer.param_groups[group], "params": list(parameters)}]
+    twin.state = defaultdict(dict)
+    return twin
+
+
+def probe(optimizer: torch.optim.Optimizer, group: int, dtype: torch.dtype) -> Schema:
+    """Try the optimizer on a few numbers. Raises NotExact when it cannot be cut into slices."""
+    name = type(optimizer).__name__
+    for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+        if getattr(optimizer, hooks, None):
+            raise NotExact(f"{name} has step hooks, which would run on slices instead of steps", "Remove the hooks.")
+    source = torch.Generator().manual_seed(0)
+    whole = torch.randn(6, 7, generator=source).to(dtype)
+    pieces = [whole.flatten()[:20].clone(), whole.flatten()[20:].clone()]
+    try:
+        as_one = _try(optimizer, group, [whole], source.clone_state())
+        as_two = _try(optimizer, group, pieces, source.clone_state())
+    except Exception as error:
+        raise NotExact(
+            f"{name} cannot run on a slice of a parameter ({type(error).__name__}: {str(error)[:120]})", _SUPPORTED
+        ) from error
+    if not torch.allclose(whole.flatten().float(), torch.cat(pieces).float(), rtol=1e-4, atol=1e-6):
+        raise NotExact(f"{name} mixes the elements of a parameter, so it gives other numbers on slices", _SUPPORTED)
+    tensors: dict[str, torch.dtype] = {}
+    scalars: dict[str, torch.dtype] = {}
+    numbers: dict[str, type] = {}
+    for key, value in as_one[0].items():
+        if isinstance(value, Tensor) and value.shape == whole.shape:
+            tensors[key] = value.dtype
+        elif isinstance(value, Tensor) and value.dim() == 0:
+            scalars[key] = value.dtype
+        elif isinstance(value, bool | int | float):
+            numbers[key] = type(value)
+        elif value is not None:
+            kind = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise NotExact(f"{name} keeps {key!r} as {kind} for a parameter of shape (6, 7)", _SUPPORTED)
+    if {k for k, v in as_two[0].items() if v is not None} != {*tensors, *scalars, *numbers}:
+        raise NotExact(f"{name} keeps other state for a slice than for a whole parameter", _SUPPORTED)
+    return Schema(tensors, scalars, numbers)
+
+
+def _try(
+    optimizer: torch.optim.Optimizer, group: int, parameters: list[Tensor], source: torch.Generator
+) -> list[dict[str, Any]]:
+    twin = clone(optimizer, group, parameters)
+    total = sum(p.numel() for p in parameters)
+    for parameter in parameters:
+        _initial_state(optimizer, group, twin, parameter)
+    for _ in range(3):
+        gradient = torch.randn(total, generator=source).to(parameters[0].dtype)
+        start = 0
+        for parameter in parameters:
+            parameter.grad = gradient[start : start + parameter.numel()].view(parameter.shape)
+            start += parameter.numel()
+        type(twin).step(twin)
+    return [twin.state[p] for p in parameters]
+
+
+def _initial_state(optimizer: torch.optim.Optimizer, group: int, twin: torch.optim.Optimizer, like: Tensor) -> None:
+    """Some optimizers (Adagrad) make their state in the constructor: carry its shape over to the probe."""
+    for parameter in optimizer.param_groups[group]["params"]:
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape and value.dim() > 0:
+                twin.state[like][key] = torch.full_like(like, float(value.flatten()[0]) if value.numel() else 0.0)
+            else:
+                twin.state[like][key] = value.clone() if isinstance(value, Tensor) else value
+        return

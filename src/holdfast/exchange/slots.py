@@ -1,0 +1,163 @@
+"""Lane slots: where the gradients of units lie until their step is finished.
+
+Every lane has a slot as large as the gradient; a complete partial sum of several lanes lies in the
+slot of its first lane. A worker that drives a run of lanes adds each new gradient straight into the
+slot it belongs to, so a run that is a subtree leaves one slot behind, and the pages of the others are
+never touched. Slots are in the arena: they are as good after their writer's death as before.
+
+Canonical weights. With equal shares the leaves are summed as they are, and the sum is multiplied by
+1/lanes. With unequal shares each leaf is first multiplied by its number of samples, and the sum by
+1/samples. Both are decided by the batch alone, so no assignment of lanes can change a bit. A parameter
+that got no gradient in a lane counts as zeros there; one that got none in any lane is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from holdfast.core.slices import Slice
+from holdfast.core.tree import ADD, Node, plan, push
+from holdfast.errors import NotExact
+from holdfast.exchange.board import Board
+from holdfast.exchange.space import Space, typed
+from holdfast.transport.arena import Arena, Sections
+
+__all__ = ["LaneSlots", "add_sections"]
+
+
+def add_sections(sections: Sections, space: Space, num_lanes: int) -> None:
+    """Lay out one slot per lane, the presence flags and the sums that clipping needs."""
+    for name, total in space.layout.totals.items():
+        for lane in range(num_lanes):
+            sections.add(f"slot/{lane}/{name}", total * space.dtypes[name].itemsize)
+        sections.add(f"sum/{name}", total * space.dtypes[name].itemsize)
+    sections.add("present", num_lanes * len(space.trainable))
+
+
+class LaneSlots:
+    """The slots of all lanes, as one worker fills and sums them."""
+
+    def __init__(self, space: Space, arena: Arena, board: Board) -> None:
+        self._space, self._board, self._num_lanes = space, board, board.num_lanes
+        names = space.layout.totals
+        self._flats = [
+            {n: typed(arena.section(f"slot/{lane}/{n}"), space.dtypes[n])[: names[n]] for n in names}
+            for lane in range(self._num_lanes)
+        ]
+        self._sums = {n: typed(arena.section(f"sum/{n}"), space.dtypes[n])[: names[n]] for n in names}
+        self._windows: list[list[Tensor] | None] = [None] * self._num_lanes
+        count = len(space.trainable)
+        self._present = arena.section("present").cast("B")[: self._num_lanes * count]
+        self._all_present = bytes([1]) * count
+        self._stack: list[Node] = []
+        self._stack_step = -1
+        longest = {n: max(s.stop - s.start for s in space.layout.slices if s.dtype == n) for n in names}
+        depth = max(1, self._num_lanes.bit_length())
+        self._spare = {n: [torch.empty(longest[n], dtype=space.dtypes[n]) for _ in range(depth)] for n in names}
+
+    # ------------------------------------------------------------ filling
+
+    def fill(self, step: int, lane: int, gradients: Sequence[Tensor | None], weight: float | None) -> None:
+        """Add a unit's gradient into its slot. Nobody uses it before `show`."""
+        if self._stack_step != step:
+            self._stack, self._stack_step = [], step
+        merges, self._stack = push(self._stack, Node(lane, 1), self._num_lanes)
+        leaves = self._leaves(lane, gradients)
+        if weight is not None:
+            leaves = torch._foreach_mul(leaves, weight)
+        board, held = self._board, lane
+        if merges and merges[0].into.lane != lane:  # the leaf is a right child: add it where it belongs
+            held = merges[0].into.lane
+            board.open_slot(held)
+            torch._foreach_add_(self._window(held), list(leaves))
+            merges = merges[1:]
+        else:
+            board.open_slot(lane)
+            torch._foreach_copy_(self._window(lane), list(leaves))
+        for merge in merges:
+            left, right = merge.into.lane, merge.take.lane
+            board.open_slot(left)
+            for name, flat in self._flats[left].items():
+                flat.add_(self._flats[right][name])
+            board.open_slot(right)
+            held = left
+        assert self._stack[-1].lane == held, f"the partial sum {self._stack[-1]} lies in slot {held}"
+
+    def show(self) -> None:
+        """Let the partial sum that the last `fill` completed be used."""
+        grown = self._stack[-1]
+        self._board.close_slot(grown.lane, self._stack_step, grown.span)
+
+    def forget(self) -> None:
+        """A new generation: what I published stays, but I merge into it no more."""
+        self._stack = []
+
+    def _leaves(self, lane: int, gradients: Sequence[Tensor | None]) -> list[Tensor]:
+        count = len(gradients)
+        at = lane * count
+        leaves: list[Tensor] = []
+        flags = self._all_present
+        for index, gradient in enumerate(gradients):
+            if gradient is None:
+                flags = bytes(0 if g is None else 1 for g in gradients)
+                gradient = torch.zeros_like(self._space.trainable[index])
+            elif gradient.layout != torch.strided:
+                raise NotExact(
+                    f"the gradient of {self._space.names[index]} is sparse, and slices are dense",
+                    "Use sparse=False for this embedding.",
+                )
+            leaves.append(gradient)
+        self._present[at : at + count] = flags
+        return leaves
+
+    def _window(self, lane: int) -> list[Tensor]:
+        windows = self._windows[lane]
+        if windows is None:
+            windows = self._windows[lane] = self._space.views(self._flats[lane])
+        return windows
+
+    # ------------------------------------------------------------ summing
+
+    def absent(self, lanes: Sequence[int]) -> frozenset[int]:
+        """Entries that got a gradient in no lane of this step."""
+        count = len(self._space.trainable)
+        flags = [bytes(self._present[lane * count : lane * count + count]) for lane in lanes]
+        if self._all_present in flags:
+            return frozenset()
+        return frozenset(i for i in range(count) if not any(flag[i] for flag in flags))
+
+    def total(self, piece: Slice, nodes: Sequence[Node], lanes: Sequence[int], factor: float, out: Tensor) -> None:
+        """Finish the tree for one slice: the weighted gradient of the step, into `out`."""
+        name, start, stop = piece.dtype, piece.start, piece.stop
+        spare, used = self._spare[name], 0
+        stack: list[tuple[Tensor, bool]] = []  # (value, is it a buffer of ours)
+        for code in plan(nodes, lanes, self._num_lanes):
+            if code != ADD:
+                stack.append((self._flats[code][name][start:stop], False))
+                continue
+            right, right_ours = stack.pop()
+            left, left_ours = stack.pop()
+            if not left_ours and not right_ours:
+                target = spare[used][: stop - start]
+                used += 1
+            else:
+                target = left if left_ours else right
+                used -= 1 if left_ours and right_ours else 0
+            torch.add(left, right, out=target)
+            stack.append((target, True))
+        value, _ = stack.pop()
+        if factor == 1.0:
+            out.copy_(value)
+        else:
+            torch.mul(value, factor, out=out)
+
+    def sum_of(self, piece: Slice) -> Tensor:
+        """Where the slice's weighted gradient is kept between its norm and its use (steps that clip)."""
+        return self._sums[piece.dtype][piece.start : piece.stop]
+
+    def culprits(self, piece: Slice, nodes: Sequence[Node]) -> list[Node]:
+        """The partial sums of a slice that hold a NaN or an infinity."""
+        return [n for n in nodes if not torch.isfinite(self._flats[n.lane][piece.dtype][piece.start : piece.stop]).all()]

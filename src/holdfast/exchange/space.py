@@ -1,0 +1,107 @@
+"""The flat space of a torch model: which tensor lies where in the arena.
+
+Four kinds of tensors make up the state of a model, and each has a section:
+
+* trainable parameters, flat per dtype, cut into slices that owners update;
+* fixed parameters (frozen, or not handed to the optimizer), shared but never written;
+* buffers (BatchNorm statistics and the like), each in its own place;
+* optimizer state, flat like the parameters it belongs to (see `optimizer`).
+
+The space depends on model and optimizer only, never on the crew, so every worker computes the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.core.slices import Entry, Layout, layout
+from holdfast.errors import NotExact
+
+__all__ = ["Space", "dtype_name", "typed"]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`torch.float32` -> "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def typed(memory: memoryview, dtype: torch.dtype) -> Tensor:
+    """A section's bytes as a flat tensor; writes go to the arena."""
+    return torch.frombuffer(memory, dtype=dtype)
+
+
+class Space:
+    """The tensors of models and optimizer, in the order that every worker agrees on."""
+
+    def __init__(self, models: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> None:
+        names = {id(p): n for n, p in _named(models, "parameters")}
+        self.trainable: list[nn.Parameter] = []
+        self.groups: list[int] = []
+        for index, group in enumerate(optimizer.param_groups):
+            for parameter in group["params"]:
+                if id(parameter) not in names:
+                    raise NotExact(
+                        f"the optimizer holds a parameter of shape {tuple(parameter.shape)} that is in no prepared model",
+                        "Hand every model whose parameters are trained to run.prepare(...).",
+                    )
+                if parameter.requires_grad:
+                    _check(names[id(parameter)], parameter)
+                    self.trainable.append(parameter)
+                    self.groups.append(index)
+        if not self.trainable:
+            raise NotExact("no parameter of the optimizer requires a gradient", "Unfreeze what is to be trained.")
+        chosen = {id(p) for p in self.trainable}
+        self.names = [names[id(p)] for p in self.trainable]
+        self.fixed = [p for _, p in _named(models, "parameters") if id(p) not in chosen]
+        self.buffers = [(name, b) for name, b in _named(models, "buffers")]
+        entries = [
+            Entry(name=name, numel=p.numel(), dtype=dtype_name(p.dtype), itemsize=p.element_size(), group=group)
+            for name, p, group in zip(self.names, self.trainable, self.groups, strict=True)
+        ]
+        self.layout: Layout = layout(entries)
+        self.dtypes = {dtype_name(p.dtype): p.dtype for p in self.trainable}
+
+    def fingerprint(self, *extra: object) -> str:
+        """What two workers must agree on before they may share a crew."""
+        text = "\n".join(
+            [f"{n} {tuple(p.shape)} {p.dtype} {g}" for n, p, g in zip(self.names, self.trainable, self.groups, strict=True)]
+            + [f"fixed {tuple(p.shape)} {p.dtype}" for p in self.fixed]
+            + [f"buffer {n} {tuple(b.shape)} {b.dtype}" for n, b in self.buffers]
+            + [str(item) for item in extra]
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def views(self, flats: dict[str, Tensor]) -> list[Tensor]:
+        """For each trainable parameter its window into flat tensors (one per dtype)."""
+        windows = []
+        for parameter, start in zip(self.trainable, self.layout.offsets, strict=True):
+            flat = flats[dtype_name(parameter.dtype)]
+            windows.append(flat[start : start + parameter.numel()].view(parameter.shape))
+        return windows
+
+
+def _named(models: Sequence[nn.Module], kind: str) -> Iterable[tuple[str, nn.Parameter]]:
+    seen: set[int] = set()
+    for index, model in enumerate(models):
+        prefix = f"{index}." if len(models) > 1 else ""
+        for name, tensor in getattr(model, f"named_{kind}")():
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield prefix + name, tensor
+
+
+def _check(name: str, parameter: nn.Parameter) -> None:
+    if parameter.device.type != "cpu":
+        raise NotExact(
+            f"parameter {name} lives on {parameter.device}, and this build keeps parameters in host memory",
+            "Leave the model on the CPU.",
+        )
+    if parameter.layout != torch.strided or parameter.is_complex():
+        raise NotExact(
+            f"parameter {name} is {parameter.layout}, {parameter.dtype}; only dense real tensors have slices",
+            "Use a dense real parameter.",
+        )

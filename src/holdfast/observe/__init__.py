@@ -1,0 +1,1 @@
+"""What a run looks like from outside: its directory, its processes, its progress. Reads, never decides."""

@@ -1,0 +1,283 @@
+"""A run's directory: everything there is to know about the run, and nothing that two runs share.
+
+    DIR/run.json        the configuration, the launcher's pid, when it began
+        story.jsonl     every decision with its reason, as it was made
+        logs/           worker-N.log, worker-N.stack (only after a hang), nursery.log (only if it said something)
+        control.sock    while the run is going
+        lock            while the run is going: its launcher holds an flock on it
+        summary.json    once the run has ended, however it ended
+        failure.txt, hang-N.txt   what went wrong, in full
+
+A directory belongs to one run for ever. The lock, not a pid, says whether a run is going, so a launcher
+that was killed leaves nothing that blocks anybody; `recover` sweeps up after it.
+
+A full disk does not stop a run: the first write that fails is said once, and training goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import DirectoryBusy, ResourceError, UsageError
+from holdfast.observe import processes
+
+__all__ = ["RunDirectory", "default_path", "read_json", "recover", "recover_siblings", "running"]
+
+_TRACES = ("run.json", "story.jsonl", "summary.json", "control.sock")
+
+
+def default_path(script: str, when: float) -> Path:
+    """Where a run of `script` goes when nobody says where."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(when))
+    return Path("runs", f"{Path(script).stem}-{stamp}")
+
+
+class RunDirectory:
+    """The directory of the run that this process launches; use `create`.
+
+    Resources: `close` gives up the lock and takes away what only a going run needs.
+    """
+
+    def __init__(self, path: Path, lock: int, complain: Callable[[str], None]) -> None:
+        self.path, self._lock, self._complain = path, lock, complain
+        self._full = False
+        self._closed = False
+
+    @classmethod
+    def create(cls, path: Path, *, complain: Callable[[str], None], unique: bool = False) -> RunDirectory:
+        """Make `path` and take it; with `unique`, a free name that starts like it.
+
+        Raises:
+            DirectoryBusy: it belongs to another run, going or ended.
+            ResourceError: it cannot be written.
+        """
+        first, number = path, 2
+        while True:
+            try:
+                return cls._take(path, complain)
+            except DirectoryBusy:
+                if not unique:
+                    raise
+                path = first.with_name(f"{first.name}-{number}")
+                number += 1
+
+    @classmethod
+    def _take(cls, path: Path, complain: Callable[[str], None]) -> RunDirectory:
+        lock = -1
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(lock)
+            raise DirectoryBusy(
+                f"{path} is being used by another run (pid {holder}). Use another --dir, or wait until that run "
+                f"has ended; `holdfast status {path}` shows it."
+            ) from None
+        except OSError as error:
+            if lock >= 0:
+                os.close(lock)
+            if isinstance(error, (FileExistsError, NotADirectoryError)):
+                raise UsageError(f"{path} is not a directory. Use another --dir.") from None
+            raise ResourceError(f"{path} cannot be used as a run's directory: {error.strerror}.") from None
+        left = [name for name in _TRACES if os.path.lexists(path / name)]
+        if left:
+            os.unlink(path / "lock")
+            os.close(lock)
+            raise DirectoryBusy(
+                f"{path} holds another run, which {_how_it_ended(path)}. Use another --dir, or remove {path} "
+                "if you do not need it any more."
+            )
+        with contextlib.suppress(OSError):
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):
+            (path / "logs").mkdir(exist_ok=True)
+        return cls(path.resolve(), lock, complain)
+
+    @property
+    def logs(self) -> Path:
+        """Where output of the run's processes goes."""
+        return self.path / "logs"
+
+    @property
+    def socket(self) -> Path:
+        """Where the run can be asked."""
+        return self.path / "control.sock"
+
+    def write(self, name: str, text: str) -> bool:
+        """Write a file whole, or not at all; False when the disk does not take it."""
+        return self._guarded(lambda: _write_atomically(self.path / name, text.encode()))
+
+    def append(self, name: str, data: bytes) -> bool:
+        """Add to a file; False when the disk does not take it."""
+
+        def act() -> None:
+            with open(self.path / name, "ab", buffering=0) as file:
+                file.write(data)
+
+        return self._guarded(act)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json. Raises ResourceError, with the summary in it, when the disk does not take it."""
+        text = json.dumps(summary, indent=2) + "\n"
+        try:
+            _write_atomically(self.path / "summary.json", text.encode())
+        except OSError as error:
+            raise ResourceError(
+                f"The run's summary could not be written to {self.path}: {error.strerror}. Here it is:\n{text}"
+            ) from None
+
+    def close(self) -> None:
+        """Let go of the directory. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        _sweep(self.path)
+        os.close(self._lock)
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _guarded(self, act: Callable[[], None]) -> bool:
+        try:
+            act()
+        except OSError as error:
+            if not self._full:
+                self._full = True
+                self._complain(
+                    f"warning: {self.path} cannot be written ({error.strerror}); training goes on, "
+                    "but its story and logs will have holes"
+                )
+            return False
+        return True
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file of ours, or an empty dict when it is not there or cut off."""
+    try:
+        tree = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
+
+
+def running(path: Path) -> bool:
+    """Whether a launcher holds this directory now."""
+    try:
+        lock = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def recover(path: Path) -> str:
+    """Sweep up after a launcher that was killed. One line that says so, or "" when all was well."""
+    started = read_json(path / "run.json")
+    ended = (path / "summary.json").exists()
+    leftovers = [name for name in ("control.sock", "lock") if os.path.lexists(path / name)]
+    if not started or (ended and not leftovers) or running(path):
+        return ""
+    try:
+        lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError:
+        return ""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:  # somebody was faster
+        os.close(lock)
+        return ""
+    orphans = _end(processes.of_run(path))
+    if not ended:
+        killed = {
+            "outcome": "killed", "error": "The launcher was killed.", "steps": None, "weights_sha256": None,
+            "config": started.get("config"), "started": started.get("started"),
+        }
+        with contextlib.suppress(OSError):
+            _write_atomically(path / "summary.json", (json.dumps(killed, indent=2) + "\n").encode())
+    _sweep(path)
+    os.close(lock)
+    what = [*(f"removed {name}" for name in leftovers if name != "lock"), *(["ended " + orphans] if orphans else [])]
+    return (
+        f"{path}: the launcher of this run (pid {started.get('pid', 'unknown')}) was killed; "
+        f"{' and '.join(what) or 'nothing was left behind'}, the run is closed"
+    )
+
+
+def recover_siblings(path: Path) -> list[str]:
+    """Sweep up in every run beside `path`."""
+    try:
+        others = sorted(other.parent for other in path.parent.glob("*/run.json") if other.parent != path)
+    except OSError:
+        return []
+    return [line for line in map(recover, others) if line]
+
+
+def _end(pids: Iterable[int]) -> str:
+    """Kill processes that a killed launcher left (they die with it by themselves, a moment later)."""
+    ended = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+            ended.append(str(pid))
+    return f"process{'es' * (len(ended) > 1)} {', '.join(ended)}" if ended else ""
+
+
+def _sweep(path: Path) -> None:
+    """Remove what only a going run needs, and logs that say nothing. The lock goes last."""
+    with contextlib.suppress(OSError):
+        for log in [*(path / "logs").glob("*.stack"), path / "logs" / "nursery.log"]:
+            with contextlib.suppress(FileNotFoundError):
+                if log.stat().st_size == 0:
+                    log.unlink()
+    for name in ("control.sock", "summary.json.new", "run.json.new", "lock"):
+        with contextlib.suppress(OSError):
+            os.unlink(path / name)
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    new = path.with_name(path.name + ".new")
+    try:
+        with open(new, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _how_it_ended(path: Path) -> str:
+    outcome = read_json(path / "summary.json").get("outcome")
+    known = {"ok": "ended well", "stopped": "was stopped", "failed": "failed", "killed": "was killed"}
+    return known.get(str(outcome), "did not end well")
+
+
+def host() -> str:
+    """This machine's name, as `status` shows it."""
+    return socket.gethostname()

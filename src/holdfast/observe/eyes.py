@@ -1,0 +1,127 @@
+"""The coordinator's eyes: looks at the board and at /proc, and tells the machine what it saw.
+
+The judgement is `watch`'s, the arithmetic `meter`'s; here is only the looking. A hung worker is asked
+for its stacks (SIGUSR2, answered by `faulthandler` even inside a C call), and the report is saved
+before anybody is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.coordinator.events import Event, Measured, WorkerFrozen, WorkerHung, WorkerLost
+from holdfast.exchange.board import Plan, Row, read_plan, read_rows
+from holdfast.observe import frames, processes
+from holdfast.observe.directory import RunDirectory
+from holdfast.observe.meter import Meter
+from holdfast.observe.watch import Seen, Suspect, Watch, WatchLimits
+
+__all__ = ["BoardEyes"]
+
+#: A worker's stacks are a small write; one that does not come within this time will not come.
+_STACK_SECONDS = 1.0
+
+
+class BoardEyes:
+    """See `coordinator.ports.Eyes`. `rows` and `meter` are for whoever shows the run."""
+
+    def __init__(self, limits: WatchLimits, directory: RunDirectory, send_signal: Callable[[int, int], None]) -> None:
+        self.meter = Meter()
+        self.rows: dict[int, Row] = {}
+        self._watch = Watch(limits)
+        self._directory, self._send_signal = directory, send_signal
+        self._arena: memoryview | None = None
+        self._looked: float | None = None
+        self._measured = 0.0
+
+    def opened(self, arena: memoryview) -> None:
+        """The arena is there."""
+        self._arena = arena
+
+    def closed(self) -> None:
+        """The arena goes away."""
+        if self._arena is not None:
+            self._arena.release()
+            self._arena = None
+
+    async def look(self, pids: Mapping[int, int], now: float) -> Sequence[Event]:
+        """Frozen and hung workers, and the speeds measured since the last time."""
+        elapsed = 0.0 if self._looked is None else now - self._looked
+        self._looked = now
+        rows, plan = self._read()
+        # A row outlives its worker until the next one takes it: the pid tells whose it is.
+        self.rows = {row.worker: row for row in rows if pids.get(row.worker) == row.pid}
+        if self.rows:
+            self.meter.update(list(self.rows.values()), plan, now)
+        states = {worker: processes.state(pid) for worker, pid in pids.items()}
+        seen = [Seen(worker, state in ("T", "t"), self.rows.get(worker)) for worker, state in states.items()]
+        events: list[Event] = [await self._event(suspect) for suspect in self._watch.look(seen, elapsed)]
+        if self.rows and now - self._measured >= 0.5:
+            self._measured = now
+            seconds = {worker: row.unit_seconds for worker, row in self.rows.items() if row.unit_seconds > 0}
+            events.append(Measured(max(row.step for row in self.rows.values()), seconds))
+        return events
+
+    def lost(self, event: WorkerLost) -> WorkerLost:
+        """Add the step and the unit that the dead worker's row shows."""
+        row = next((row for row in self._read()[0] if row.worker == event.worker), None)
+        if row is None:
+            return event
+        unit = (row.unit_step, row.unit_lane) if row.unit_lane >= 0 else None
+        return msgspec.structs.replace(event, step=row.step, unit=unit)
+
+    def _read(self) -> tuple[list[Row], Plan]:
+        if self._arena is None:
+            return [], Plan(0, 0, 0)
+        return read_rows(self._arena), read_plan(self._arena)
+
+    async def _event(self, suspect: Suspect) -> Event:
+        if suspect.frozen:
+            return WorkerFrozen(suspect.worker, suspect.seconds)
+        dump = await self._stacks(suspect.worker)
+        where = frames.innermost(dump)
+        self._directory.write(f"hang-{suspect.worker}.txt", self._report(suspect, where, dump))
+        return WorkerHung(suspect.worker, suspect.seconds, where, suspect.unit)
+
+    async def _stacks(self, worker: int) -> str:
+        path = self._directory.logs / f"worker-{worker}.stack"
+        before = _size(path)
+        self._send_signal(worker, signal.SIGUSR2)
+        size, waited = before, 0.0
+        while waited < _STACK_SECONDS:
+            await asyncio.sleep(0.05)
+            waited += 0.05
+            size, last = _size(path), size
+            if size > before and size == last:  # it has come, and is complete
+                break
+        try:
+            return path.read_bytes()[before:].decode(errors="replace")
+        except OSError:
+            return ""
+
+    def _report(self, suspect: Suspect, where: str, dump: str) -> str:
+        place = f"in unit (step {suspect.unit[0]}, lane {suspect.unit[1]})" if suspect.unit else "outside any unit"
+        lines = [
+            f"Worker {suspect.worker} made no progress for {suspect.seconds:.1f} s {place}.",
+            f"It stands at {where}.",
+            f"A unit may take {self._watch.unit_limit():.1f} s; the slowest so far took {self._watch.slowest:.3f} s.",
+            *(
+                f"Worker {worker} is at step {row.step}"
+                + (f" and waits for worker {row.waiting_for}." if row.waiting_for >= 0 else ".")
+                for worker, row in sorted(self.rows.items()) if worker != suspect.worker
+            ),
+            "", "Its stacks:", "", dump or "(it did not answer)",
+        ]  # fmt: skip
+        return "\n".join(lines) + "\n"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

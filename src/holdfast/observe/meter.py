@@ -1,0 +1,105 @@
+"""How fast a run is, from what its rows showed over the last seconds. Pure: rows and time in, a view out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+
+from holdfast.exchange.board import Plan, Row
+
+__all__ = ["Meter", "View"]
+
+_WINDOW = 4.0
+_LOSSES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A run at one moment. What is not known (yet) is 0, NaN-free and empty."""
+
+    step: int = 0
+    total_steps: int = 0
+    epoch: int = 0
+    epochs: int = 0
+    losses: tuple[float, ...] = ()  #: oldest first, the newest is the loss
+    samples: int = 0
+    samples_per_second: float = 0.0
+    waits: Mapping[int, float] = field(default_factory=dict)  #: worker -> share of its time it waited
+    speeds: Mapping[int, float] = field(default_factory=dict)  #: worker -> samples per second
+    steps: Mapping[int, int] = field(default_factory=dict)  #: worker -> step it is at
+    eta: float | None = None
+
+    @property
+    def loss(self) -> float | None:
+        """The newest loss."""
+        return self.losses[-1] if self.losses else None
+
+
+@dataclass(slots=True)
+class _Look:
+    now: float
+    step: int
+    rows: dict[int, Row]
+
+
+@dataclass(slots=True)
+class Meter:
+    """Remembers the looks of the last seconds."""
+
+    view: View = View()
+    _looks: deque[_Look] = field(default_factory=deque)
+    _samples: dict[int, int] = field(default_factory=dict)  #: worker -> samples it showed, also of the lost
+    _losses: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_LOSSES))
+
+    def update(self, rows: Sequence[Row], plan: Plan, now: float) -> View:
+        """Take in one look at the board; the new view."""
+        here = {row.worker: row for row in rows}
+        for worker, row in here.items():
+            self._samples[worker] = max(self._samples.get(worker, 0), row.samples)
+        step = max((row.step for row in rows), default=self.view.step)
+        self._looks.append(_Look(now, step, here))
+        while len(self._looks) > 2 and now - self._looks[1].now >= _WINDOW:
+            self._looks.popleft()
+        self._note_loss(rows, step, plan)
+        first = self._looks[0]
+        seconds = now - first.now
+        total = plan.steps_per_epoch * plan.epochs
+        speeds = {worker: _rate(row, first.rows.get(worker), seconds) for worker, row in here.items()}
+        steps_per_second = (step - first.step) / seconds if seconds > 0 else 0.0
+        self.view = View(
+            step=step, total_steps=total, epochs=plan.epochs,
+            epoch=max((row.epoch for row in rows), default=self.view.epoch),
+            losses=tuple(loss for _, loss in self._losses),
+            samples=sum(self._samples.values()),
+            samples_per_second=sum(speeds.values()), speeds=speeds,
+            waits={worker: _wait(row, first.rows.get(worker)) for worker, row in sorted(here.items())},
+            steps={worker: row.step for worker, row in here.items()},
+            eta=(total - step) / steps_per_second if total > step and steps_per_second > 0 else None,
+        )
+        return self.view
+
+    def _note_loss(self, rows: Sequence[Row], step: int, plan: Plan) -> None:
+        """One loss per stretch of steps, so that the sparkline spans the run and not a moment."""
+        newest = max(rows, key=lambda row: row.step, default=None)
+        if newest is None or step == 0 or not isfinite(newest.loss):
+            return
+        stretch = max(1, plan.steps_per_epoch * plan.epochs // (2 * _LOSSES))
+        if self._losses and step - self._losses[-1][0] < stretch:
+            self._losses[-1] = (self._losses[-1][0], newest.loss)
+        else:
+            self._losses.append((step, newest.loss))
+
+
+def _rate(row: Row, before: Row | None, seconds: float) -> float:
+    if before is None or seconds <= 0:
+        return 0.0
+    return max(0, row.samples - before.samples) / seconds
+
+
+def _wait(row: Row, before: Row | None) -> float:
+    waited, busy = row.wait_seconds, row.busy_seconds
+    if before is not None:
+        waited, busy = waited - before.wait_seconds, busy - before.busy_seconds
+    return waited / (waited + busy) if waited + busy > 0 else 0.0

@@ -1,0 +1,35 @@
+"""Keeps the story of a run: on disk as it grows, and on the screen for whoever looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.coordinator.ports import StoryEntry
+from holdfast.coordinator.story import Entry
+from holdfast.observe.directory import RunDirectory
+from holdfast.observe.screen import Screen
+
+__all__ = ["RunNotebook"]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class RunNotebook:
+    """See `coordinator.ports.Notebook`."""
+
+    def __init__(self, directory: RunDirectory, screen: Screen) -> None:
+        self._directory, self._screen = directory, screen
+        self.length = 0
+
+    def tell(self, entries: Sequence[StoryEntry], *, aloud: bool = True) -> None:
+        """Write these entries down, and say them."""
+        self._directory.append("story.jsonl", b"".join(_encode(entry) + b"\n" for entry in entries))
+        self.length += len(entries)
+        for entry in entries if aloud else ():
+            self._screen.say(entry.sentence)
+
+    def note(self, now: float, kind: str, sentence: str) -> None:
+        """Write down a sentence of our own, without saying it."""
+        self.tell([Entry(now, kind, sentence)], aloud=False)

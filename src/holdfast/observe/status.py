@@ -1,0 +1,93 @@
+"""A run's status: the stable JSON that scripts read, and the table that people read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.coordinator.roster import Snapshot
+from holdfast.observe.meter import View
+from holdfast.observe.progress import line, short_number
+
+__all__ = ["of_ended", "of_going", "table"]
+
+
+def of_going(snapshot: Snapshot, view: View, *, pid: int, host: str, seconds: float, directory: str) -> dict[str, Any]:
+    """The status of a going run. The names here are an interface: add, never rename."""
+    return {
+        "state": "stopping" if snapshot.stopping else "running" if snapshot.generation else "starting",
+        "dir": directory,
+        "step": view.step,
+        "total_steps": view.total_steps or None,
+        "epoch": view.epoch,
+        "epochs": view.epochs or None,
+        "generation": snapshot.generation,
+        "loss": view.loss,
+        "samples": view.samples,
+        "samples_per_second": round(view.samples_per_second, 1),
+        "eta_seconds": None if view.eta is None else round(view.eta, 1),
+        "seconds": round(seconds, 3),
+        "workers_wanted": snapshot.wanted,
+        "workers_lost": snapshot.lost,
+        "waiting_for": snapshot.waiting,
+        "coordinator": {"pid": pid, "host": host},
+        "workers": [
+            {
+                "worker": person.worker,
+                "pid": person.pid,
+                "host": host,
+                "lanes": person.lanes,
+                "step": view.steps.get(person.worker, 0),
+                "speed": round(view.speeds.get(person.worker, 0.0), 1),
+                "wait": round(view.waits.get(person.worker, 0.0), 4),
+                "state": person.stage,
+                "lead": bool(snapshot.members) and person.worker == min(snapshot.members),
+            }
+            for person in sorted(snapshot.people, key=lambda person: person.worker)
+        ],
+        "servers": [],
+        "progress": line(view),
+    }
+
+
+def of_ended(summary: Mapping[str, Any], directory: str) -> dict[str, Any]:
+    """The same shape for a run that has ended, from its summary."""
+    return {
+        "state": "ended",
+        "outcome": summary.get("outcome"),
+        "error": summary.get("error"),
+        "dir": directory,
+        "step": summary.get("steps"),
+        "epoch": summary.get("epochs"),
+        "generation": summary.get("generations"),
+        "loss": summary.get("loss"),
+        "samples": summary.get("samples"),
+        "samples_per_second": summary.get("samples_per_second"),
+        "seconds": summary.get("seconds"),
+        "workers_lost": summary.get("workers_lost"),
+        "weights_sha256": summary.get("weights_sha256"),
+        "coordinator": {"pid": None, "host": summary.get("host")},
+        "workers": [],
+        "servers": [],
+    }
+
+
+def table(status: Mapping[str, Any]) -> str:
+    """The status for people."""
+    if status["state"] == "ended":
+        lines = [f"{status['dir']}: ended ({status['outcome']})"]
+        if status["error"]:
+            lines.append(f"  {str(status['error']).splitlines()[0]}")
+        if status["step"] is not None:
+            lines.append(f"  {status['step']} steps, weights_sha256 {status['weights_sha256'] or 'unknown'}")
+        return "\n".join(lines)
+    head = f"{status['dir']}: {status['state']}, generation {status['generation']}, launcher pid "
+    lines = [f"{head}{status['coordinator']['pid']}", f"  {status['progress']}"]
+    lines.append(f"  {'worker':>6} {'pid':>8} {'state':<10} {'lanes':<14} {'step':>7} {'samples/s':>10} {'wait':>5}")
+    for worker in status["workers"]:
+        lanes = ",".join(map(str, worker["lanes"])) or "-"
+        lines.append(
+            f"  {worker['worker']:>6} {worker['pid']:>8} {worker['state']:<10} {lanes:<14} {worker['step']:>7} "
+            f"{short_number(worker['speed']):>10} {worker['wait']:>5.0%}" + ("  lead" if worker["lead"] else "")
+        )
+    return "\n".join(lines)

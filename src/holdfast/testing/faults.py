@@ -1,0 +1,183 @@
+"""Faults as data: what goes wrong in a run, when, and to whom.
+
+    from holdfast.testing import faults
+
+    schedule = faults.Schedule(faults=(
+        faults.at(worker=1, step=7).kill(),
+        faults.at(worker=2, step=3, during="finish").freeze(seconds=0.4),
+        faults.unit(step=5, lane=2).crashes(),
+        faults.after(1.5).scale(3),
+    ))
+
+A fault fires on a logical event (this worker, this step, this action), never on wall time, except those
+made by `after`. `swarm` draws a random schedule: each kind of fault is switched on or off as a whole
+first, so that some runs see many of one kind and none of another.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+__all__ = ["At", "Fault", "Link", "Schedule", "Timed", "UnitFault", "after", "at", "swarm", "unit"]
+
+#: Where in a step a fault can strike. "compute" and "finish" strike in the middle of the action.
+POINTS = ("compute", "finish", "arrive", "quiet", "install", "start")
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Strikes `worker` at the first such point at or after `step`."""
+
+    worker: int
+    step: int
+    during: str
+    part: float  #: how much of the action is done when it strikes, 0 to 1
+    what: str = ""  #: kill, freeze, leave, slow
+    seconds: float = 0.0  #: of a freeze; infinite: until it is killed
+    factor: float = 1.0  #: of a slow-down
+
+    def kill(self) -> At:
+        """Kill it, as SIGKILL does."""
+        return self._with("kill")
+
+    def freeze(self, seconds: float = float("inf")) -> At:
+        """Stop it, as SIGSTOP does, and let it go on later (if it still exists)."""
+        return self._with("freeze", seconds=seconds)
+
+    def leave(self) -> At:
+        """Ask it to leave, as SIGTERM does."""
+        return self._with("leave")
+
+    def slow(self, factor: float) -> At:
+        """Make its units take this many times as long from now on."""
+        return self._with("slow", factor=factor)
+
+    def _with(self, what: str, seconds: float = 0.0, factor: float = 1.0) -> At:
+        return At(self.worker, self.step, self.during, self.part, what, seconds, factor)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFault:
+    """Strikes whoever computes this unit, every time."""
+
+    step: int
+    lane: int
+    what: str = ""  #: crash, raise, hang
+
+    def crashes(self) -> UnitFault:
+        """The process dies of it."""
+        return UnitFault(self.step, self.lane, "crash")
+
+    def raises(self) -> UnitFault:
+        """The script raises."""
+        return UnitFault(self.step, self.lane, "raise")
+
+    def hangs(self) -> UnitFault:
+        """It never ends."""
+        return UnitFault(self.step, self.lane, "hang")
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Happens to the run as a whole, so long after its start."""
+
+    seconds: float
+    what: str = ""  #: kill all, scale, drain
+    workers: int = 0
+
+    def kill_all(self) -> Timed:
+        """Kill every worker at once."""
+        return Timed(self.seconds, "kill all")
+
+    def scale(self, workers: int) -> Timed:
+        """Ask for this many workers."""
+        return Timed(self.seconds, "scale", workers)
+
+    def drain(self) -> Timed:
+        """Ask for the end."""
+        return Timed(self.seconds, "drain")
+
+
+Fault = At | UnitFault | Timed
+
+
+def at(*, worker: int, step: int, during: str = "compute", part: float = 0.5) -> At:
+    """Name a worker and a moment; then say what happens: `.kill()`, `.freeze()`, `.leave()`, `.slow()`."""
+    if during not in POINTS:
+        raise ValueError(f"during = {during!r}: must be one of {', '.join(POINTS)}")
+    return At(worker, step, during, part)
+
+
+def unit(*, step: int, lane: int) -> UnitFault:
+    """Name a unit; then say what it does: `.crashes()`, `.raises()`, `.hangs()`."""
+    return UnitFault(step, lane)
+
+
+def after(seconds: float) -> Timed:
+    """Name a time; then say what happens: `.kill_all()`, `.scale(n)`, `.drain()`."""
+    return Timed(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What the link between workers and the coordinator does to messages."""
+
+    loss: float = 0.0  #: chance that a message is lost
+    double: float = 0.0  #: chance that it comes twice
+    late: float = 0.0  #: chance that it takes up to `delay`
+    delay: float = 1.0
+    usual: float = 0.002  #: most messages take up to this long
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """All that goes wrong in one run."""
+
+    faults: tuple[Fault, ...] = ()
+    link: Link = field(default_factory=Link)
+    misfits: tuple[int, ...] = ()  #: workers whose numerics differ
+
+    def ends(self) -> frozenset[str]:
+        """How a run under this schedule may end: "end", or the kinds of errors that are in order."""
+        ends = {"end"}
+        for fault in self.faults:
+            if isinstance(fault, UnitFault):
+                ends |= {"BadUnit", {"crash": "CrewLost", "raise": "ScriptFailed", "hang": "Hang"}[fault.what]}
+        if self.misfits:
+            ends.add("NotExact")
+        return frozenset(ends)
+
+
+def swarm(rng: random.Random, *, workers: int, lanes: int, steps: int) -> Schedule:
+    """Draw a schedule for a run of this size."""
+    kinds = [kind for kind in ("kill", "freeze", "leave", "slow") if rng.random() < 0.5]
+    found: list[Fault] = []
+    newest, span = workers + 6, 0.5 + 0.03 * steps * lanes / workers  # successors are struck, too
+    if kinds:
+        for _ in range(rng.randrange(1, 15)):
+            worker, step = (min(rng.randrange(most), rng.randrange(most)) for most in (newest, steps))  # rather early
+            moment = At(worker, step, rng.choice(POINTS), rng.random())
+            what = rng.choice(kinds)
+            if what == "freeze":
+                found.append(moment.freeze(rng.choice((0.05, 0.3, 0.7, 2.0, float("inf")))))
+            elif what == "slow":
+                found.append(moment.slow(rng.choice((2.0, 4.0, 10.0))))
+            else:
+                found.append(moment.kill() if what == "kill" else moment.leave())
+    if rng.random() < 0.25:
+        found += [after(rng.random() * span).kill_all() for _ in range(rng.randrange(1, 3))]
+    if rng.random() < 0.3:
+        found += [after(rng.random() * span).scale(rng.randrange(1, lanes + 2)) for _ in range(rng.randrange(1, 4))]
+    if rng.random() < 0.15:
+        found.append(after(rng.random() * span).drain())
+    if rng.random() < 0.1:
+        bad = unit(step=rng.randrange(steps), lane=rng.randrange(lanes))
+        found.append(rng.choice((bad.crashes, bad.raises, bad.hangs))())
+    link = Link()
+    if rng.random() < 0.6:
+        link = Link(
+            loss=rng.choice((0.0, 0.05, 0.2)), double=rng.choice((0.0, 0.1, 0.3)), late=rng.choice((0.0, 0.1, 0.3)),
+        )
+    misfits = (rng.randrange(newest),) if rng.random() < 0.05 else ()
+    return Schedule(tuple(found), link, misfits)

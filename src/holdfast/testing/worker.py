@@ -1,0 +1,383 @@
+"""A simulated worker: the worker's side of the protocol in miniature, around the real `core.step`.
+
+What a real worker has to do is what this one does:
+
+* it says Ready again and again until a generation is installed, and Paused again and again until it is
+  answered (and Ready as well, while it was not welcomed); with its first Welcome it resets its row of the board;
+* it goes quiet when it is asked to, but only between two actions, and then never acts again before an
+  Install of at least the generation it was asked to be quiet for;
+* an Install that is not newer than what it has, or older than its quiet, means nothing to it;
+* told to stop, it ends after the step that the first worker to be told so noted in the arena;
+* having finished, it says Finished again and again until it is told to end.
+
+Faults strike between actions or in the middle of one. A frozen worker does nothing at all, but all that
+would have happened to it happens when it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.coordinator.messages import (
+    Failed, Finished, FromWorker, Install, Leave, Leaving, Pause, Paused, Ready, Refuse, Seeded, Stop, ToWorker,
+    Welcome,
+)
+from holdfast.core import tree
+from holdfast.core.step import Advance, Arrive, Board, Compute, Finish, Place, Quiesce, Sum, Wait
+from holdfast.core.tree import Node
+from holdfast.testing.faults import At
+
+if TYPE_CHECKING:
+    from holdfast.testing.cluster import Cluster
+
+__all__ = ["FakeWorker"]
+
+
+class _Arrivals(Mapping[int, int]):
+    """member -> newest step it arrived at, read from the rows of the board."""
+
+    __slots__ = ("_arrived", "_rows")
+
+    def __init__(self, arrived: list[int], rows: dict[int, int]) -> None:
+        self._arrived, self._rows = arrived, rows
+
+    def __getitem__(self, member: int) -> int:
+        return self._arrived[self._rows[member]]
+
+    def get(self, member: int, default: Any = None) -> Any:
+        return self._arrived[self._rows[member]]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+class FakeWorker:
+    """One worker. `cluster` gives it its clock, its link and its fate."""
+
+    def __init__(self, cluster: Cluster, number: int, row: int, faults: list[At]) -> None:
+        self.cluster, self.arena, self.number, self.row = cluster, cluster.arena, number, row
+        self.alive = True
+        self.frozen_since: float | None = None
+        self.hung_since: float | None = None
+        self.unit: tuple[int, int] | None = None  #: what it computes now
+        self.factor = 1.0  #: how many times slower than usual it is
+        self.measured = False
+        self.generation = 0
+        self.step = -1
+        self.awaits: frozenset[int] = frozenset()  #: while it waits: whose deeds wake it
+        self._faults = faults
+        self._deferred: list[tuple[Any, tuple[Any, ...]]] = []
+        self._welcomed = self._filled = self._busy = self._ended = False
+        self._leave: str | None = None
+        self._pausing = 0
+        self._pending: Install | None = None
+        threads = "2" if number in cluster.schedule.misfits else "1"
+        self._ready = Ready(number, {"threads": threads}, "golden", "model", 1024)
+        self._level: FromWorker | None = None
+        self._epoch = 0  # of the level that is repeated
+        self._woken = False
+        self._finishing: tuple[int, ...] = ()
+        self._stack: Sequence[Node] = ()
+        self._place = Place(number, -1, (), (), ())
+        self._arrivals = _Arrivals(self.arena.arrived, {})
+
+    # ------------------------------------------------------------ being a process
+
+    def later(self, seconds: float, do: Any, *args: Any) -> None:
+        """Do something later, if alive then; once it is frozen, only when it goes on."""
+        self.cluster.clock.after(seconds, self._fire, do, args)
+
+    def _fire(self, do: Any, args: tuple[Any, ...]) -> None:
+        if self.alive:
+            if self.frozen_since is None:
+                do(*args)
+            else:
+                self._deferred.append((do, args))
+
+    def start(self) -> None:
+        """The script has come to its first step."""
+        if self._struck("start"):
+            self.later(0.0, self.start)
+        else:
+            self._state(self._ready)
+
+    def freeze(self, seconds: float) -> None:
+        """Stop, as SIGSTOP does."""
+        if self.frozen_since is None:
+            self.frozen_since = self.cluster.clock.now
+            if seconds < float("inf"):
+                self.cluster.clock.after(seconds, self._thaw)
+
+    def _thaw(self) -> None:
+        if self.alive:
+            self.frozen_since = None
+            deferred, self._deferred = self._deferred, []
+            for do, args in deferred:
+                self.later(0.0, do, *args)
+            self.later(0.0, self._continue)
+
+    def _struck(self, point: str, duration: float = 0.0) -> bool:
+        """Let the next fault strike if this is its moment; True if the worker does not go on."""
+        if not self._faults:
+            return False
+        for fault in self._faults:
+            if fault.during == point and self.step >= fault.step or (point == "start" and fault.during == "start"):
+                break
+        else:
+            return False
+        self._faults.remove(fault)
+        self.cluster.note("fault", self.number, fault)
+        if fault.what == "leave":
+            self.say(Leaving(self.number, "SIGTERM"))
+            self.later(self.cluster.repeat, self._leave_again)
+        elif fault.what == "slow":
+            self.factor = fault.factor
+        elif duration:
+            self.cluster.clock.after(duration * fault.part, self._strike, fault)
+        else:
+            self._strike(fault)
+        return not duration and (not self.alive or self.frozen_since is not None)
+
+    def _strike(self, fault: At) -> None:
+        if self.alive and fault.what == "kill":
+            self._torn(fault.part)
+            self.cluster.died(self, "signal", 9)
+        elif self.alive:
+            self.freeze(fault.seconds)
+
+    def _torn(self, part: float) -> None:
+        """What a kill in the middle of an action leaves behind."""
+        if self.frozen_since is not None:
+            return
+        if self.unit is not None and part > 0.8 and self.hung_since is None:
+            step, lane = self.unit
+            if part > 0.9:
+                self.arena.withdraw(step, tree.push(self._stack, Node(lane, 1), self.arena.model.lanes)[0])
+            else:
+                self.arena.publish(step, lane, ())  # the gradient is there, but was not merged yet
+            self.cluster.wake(self.number)
+        elif self._finishing and part < 1.0:
+            done = self._finishing[: int(part * len(self._finishing))]
+            if done:
+                self.arena.finish(self.step, done)
+                self.cluster.wake(self.number)
+
+    def _leave_again(self) -> None:
+        self.say(Leaving(self.number, "SIGTERM"))
+        self.later(self.cluster.repeat, self._leave_again)
+
+    # ------------------------------------------------------------ messages
+
+    def say(self, message: FromWorker) -> None:
+        self.cluster.from_worker(message)
+
+    def _state(self, message: FromWorker | None) -> None:
+        """Say something until something else is true."""
+        self._level = message
+        self._epoch += 1
+        if message is not None:
+            self._again(self._epoch)
+
+    def _again(self, epoch: int) -> None:
+        if epoch == self._epoch and self._level is not None:
+            self.say(self._level)
+            if self._level is not self._ready and not self._welcomed:
+                self.say(self._ready)  # quiet it may be, but it has no arena yet
+            self.later(self.cluster.repeat, self._again, epoch)
+
+    def receive(self, message: ToWorker) -> None:
+        """A message has arrived."""
+        if isinstance(message, Pause):
+            if self._ended:
+                self._again(self._epoch)
+            elif message.generation > max(self.generation, self._pausing):
+                self._pausing = message.generation
+                self._continue()
+        elif isinstance(message, Install):
+            newest = self._pending.generation if self._pending else self.generation
+            if self._welcomed and message.generation > newest and not self._ended:
+                self._pending = message
+                self._continue()
+        elif isinstance(message, Welcome):
+            if not self._welcomed:
+                self._welcomed = True
+                self.arena.arrived[self.row] = -1  # a predecessor's row says nothing about me
+                if message.seed:
+                    self.later(self.cluster.jitter(0.02), self._seed)
+            elif message.seed and self._filled:
+                self.say(Seeded(self.number))
+        elif isinstance(message, Leave | Refuse | Stop):
+            self._leave = message.reason
+            self._continue()
+
+    def _seed(self) -> None:
+        self.arena.seed()
+        self._filled = True
+        self.say(Seeded(self.number))
+
+    # ------------------------------------------------------------ acting
+
+    def _continue(self) -> None:
+        """Something changed; look again unless in the middle of an action."""
+        if not self._busy:
+            self.look()
+
+    def wake(self) -> None:
+        """Somebody this worker waits for has done something."""
+        if not self._woken:
+            self._woken = True
+            self.later(self.cluster.jitter(0.0005), self._wake)
+
+    def _wake(self) -> None:
+        self._woken = False
+        if not self._busy:
+            self.look()
+
+    def look(self) -> None:
+        """Do what is to be done now, until it takes time or there is nothing."""
+        self.awaits = frozenset()
+        while self.alive and self.frozen_since is None and not self._busy:
+            if self._leave is not None:
+                return self.cluster.died(self, "exit", 0)
+            if self._pending is not None and not self._install(self._pending):
+                return None
+            if self._pausing and not self._ended:
+                if not self.generation or self.cluster.decide(self._place, _PAUSING) == Quiesce():
+                    return self._go_quiet()
+            if self._ended or not self.generation:
+                return None
+            if not self._act():
+                return None
+        return None
+
+    def _go_quiet(self) -> None:
+        if not (isinstance(self._level, Paused) and self._level.generation == self._pausing):
+            self._state(Paused(self.number, self._pausing, max(self.step, 0)))
+            self._struck("quiet")
+
+    def _install(self, install: Install) -> bool:
+        self._pending = None
+        if install.generation < self._pausing:
+            return True
+        self.generation, self._pausing = install.generation, 0
+        self._stack = tree.keep(self._stack, install.drivers, self.number)
+        self._state(None)
+        arena, members = self.arena, install.members
+        if install.rows[members.index(self.number)] != self.row:
+            raise AssertionError(f"worker {self.number} is given somebody else's row")
+        joins = self.step < 0
+        if joins:
+            self.step = arena.step()
+        if install.stop and arena.stop_at is None:
+            arena.stop_at = arena.step()
+        owners = tuple(members[s % len(members)] for s in range(arena.model.slices))
+        self._place = Place(self.number, self.step, install.drivers, owners, members)
+        self._arrivals = _Arrivals(arena.arrived, dict(zip(members, install.rows, strict=True)))
+        arena.installed(self.number, install.generation)
+        if joins:
+            self._read()
+        return not self._struck("install") and not self._busy
+
+    def _act(self) -> bool:
+        """Take the next action; False when it takes time or there is none."""
+        arena, step = self.arena, self.step
+        if step >= arena.model.steps or (arena.stop_at is not None and step > arena.stop_at):
+            return self._end()
+        work = arena.model.lanes_at(step)
+        board = Board(work, arena.nodes(step), self._arrivals, arena.versions, arena.summed, False)
+        action = self.cluster.decide(self._place, board)
+        kind = type(action)
+        if kind is Wait:
+            self.awaits = frozenset(action.workers)  # type: ignore[union-attr]
+            return False
+        if kind is Compute:
+            return self._compute(action.lane)  # type: ignore[union-attr]
+        if kind is Advance:
+            self.step += 1
+            place = self._place
+            self._place = Place(place.worker, self.step, place.driver, place.owner, place.members)
+            self._stack = ()
+            if self.cluster.jitter(1.0) < 0.2:
+                self._read()
+            return True
+        if kind is Arrive:
+            if self._struck("arrive"):
+                return False
+            arena.arrived[self.row] = step
+            self.cluster.wake(self.number)
+            return True
+        slices = action.slices  # type: ignore[union-attr]
+        return self._slices("sum" if kind is Sum else "finish", slices)
+
+    def _read(self) -> None:
+        """The script does something with the parameters between two units: prints, saves, evaluates."""
+        self._busy = True
+        self.arena.read(self.number, self.step)
+        self.later(self.cluster.jitter(2 * self.cluster.unit_seconds), self._acted)
+
+    def _compute(self, lane: int) -> bool:
+        duration = self.cluster.unit_seconds * self.factor * (0.8 + self.cluster.jitter(0.4))
+        self.arena.begin(self.number, self.generation, self.step, "compute", (lane, *(n.lane for n in self._stack)))
+        self._busy, self.unit = True, (self.step, lane)
+        self._struck("compute", duration)
+        what = self.cluster.unit_faults.get(self.unit)
+        if what == "hang":
+            self.hung_since = self.cluster.clock.now
+        elif what == "crash":
+            self.later(duration / 2, self.cluster.died, self, "signal", 11)
+        elif what == "raise":
+            self.later(duration / 2, self._raise)
+        else:
+            self.later(duration, self._computed, lane)
+        return False
+
+    def _computed(self, lane: int) -> None:
+        merges, self._stack = tree.push(self._stack, Node(lane, 1), self.arena.model.lanes)
+        self.arena.publish(self.step, lane, merges)
+        self.measured = True
+        self._acted()
+
+    def _raise(self) -> None:
+        assert self.unit is not None
+        self._state(Failed(
+            self.number, self.generation, "ValueError", "bad sample", "data.py:7", "Traceback ...", self.unit,
+            [self.unit[0] * 100 + self.unit[1]],
+        ))
+        self.later(0.3, self.cluster.died, self, "exit", 1)
+
+    def _slices(self, what: str, slices: tuple[int, ...]) -> bool:
+        duration = self.cluster.unit_seconds * 0.1 * self.factor
+        self.arena.begin(self.number, self.generation, self.step, what, slices)
+        self._busy = True
+        if what == "finish":
+            self._finishing = slices
+            self._struck("finish", duration)
+        self.later(duration, self._sliced, what, slices)
+        return False
+
+    def _sliced(self, what: str, slices: tuple[int, ...]) -> None:
+        self._finishing = ()
+        if what == "sum":
+            self.arena.sum(self.step, slices)
+        else:
+            self.arena.finish(self.step, slices)
+        self._acted()
+
+    def _acted(self) -> None:
+        self._busy, self.unit = False, None
+        self.arena.end(self.number)
+        self.cluster.wake(self.number)
+        self.look()
+
+    def _end(self) -> bool:
+        self._ended = True
+        result: dict[str, str | int | float | bool | None] = {"steps": self.step}
+        self._state(Finished(self.number, self.generation, result))
+        return False
+
+
+_PAUSING = Board((), (), {}, (), None, True)

@@ -1,0 +1,1 @@
+"""The user's face: join, prepare, epochs, evaluate, fit; and the worker process around the script."""

@@ -1,0 +1,167 @@
+"""Binding: a worker's model and optimizer moved into the arena, and its place in the crew.
+
+Built once per process, at the script's first collective operation. The first worker of a run fills the
+arena from its own weights; every other one drops its weights and looks at the arena's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from holdfast.coordinator import messages as say
+from holdfast.exchange import board as cells
+from holdfast.exchange import buffers, optimizer, slots
+from holdfast.exchange.board import Board, board_bytes
+from holdfast.exchange.buffers import Buffers
+from holdfast.exchange.crew import Member
+from holdfast.exchange.optimizer import SliceOptimizer
+from holdfast.exchange.schema import probe
+from holdfast.exchange.slots import LaneSlots
+from holdfast.exchange.space import Space, dtype_name, typed
+from holdfast.train import evaluation, schedule
+from holdfast.train.numerics import golden, numerics
+from holdfast.train.schedule import Settings
+from holdfast.train.steering import Alone, Steered
+from holdfast.transport.arena import Arena, Sections
+
+__all__ = ["Binding", "Crewing"]
+
+
+class Crewing(Protocol):
+    """What a binding needs to know of its run."""
+
+    lanes: int
+    seed: int
+    finite: bool
+    worker: int
+    row: int
+    steered: Steered | None  #: None in a run of one process
+
+    def audit(self, step: int, lane: int, ids: Sequence[int]) -> None:
+        """Note which samples a unit used."""
+
+
+class Binding:
+    """The arena as this worker uses it."""
+
+    def __init__(
+        self, crewing: Crewing, models: Sequence[nn.Module], user: torch.optim.Optimizer, space: Space,
+        settings: Settings, facts: Sequence[object],
+    ) -> None:  # fmt: skip
+        self._crewing, self._space, self.settings = crewing, space, settings
+        self._steered = crewing.steered
+        rows = 2 * crewing.lanes
+        schemas = {
+            key: probe(user, *key_dtype)
+            for key, key_dtype in {
+                (group, dtype_name(p.dtype)): (group, p.dtype) for p, group in zip(space.trainable, space.groups, strict=True)
+            }.items()
+        }
+        sections = Sections()
+        sections.add("board", board_bytes(crewing.lanes, rows, len(space.layout.slices)))
+        optimizer.add_sections(sections, space, schemas, rows)
+        slots.add_sections(sections, space, crewing.lanes)
+        buffers.add_sections(sections, space, crewing.lanes)
+        schedule.add_sections(sections, rows)
+        evaluation.add_sections(sections)
+        for index, parameter in enumerate(space.fixed):
+            sections.add(f"fixed/{index}", parameter.numel() * parameter.element_size())
+        self.late = False
+        self._stop_at: int | None = None
+        welcome, arena = self._arena(sections, user, facts)
+        self.arena = arena
+        self.board = Board(arena.section("board"), crewing.lanes, rows, len(space.layout.slices))
+        self.optimizer = SliceOptimizer(user, space, schemas, arena, rows)
+        self.buffers = Buffers(models, space, arena, crewing.lanes)
+        self.evaluation = evaluation.Table(arena)
+        controls = self._steered or Alone()
+        self.controls: Alone | Steered = controls
+        self.member = Member(
+            space, self.board, LaneSlots(space, arena, self.board), self.optimizer, self.buffers, controls
+        )
+        self.member.finite = crewing.finite
+        self._seeds = welcome is None or welcome.seed
+
+    def enter(self) -> None:
+        """Fill the arena or look at it; then take a place in the crew."""
+        if self._seeds:
+            self._seed()
+        self._look()
+        self.board.claim(self._crewing.row, self._crewing.worker, os.getpid())
+        self.settings.attach(self.arena, self._crewing.row)
+        if self._steered is None:
+            lanes = self._crewing.lanes
+            self.member.guarded = False
+            self.member.install(0, [0], [self._crewing.row], [0] * lanes)
+            return
+        if self._seeds:
+            self._steered.seeded()
+        self._steered.installed = self._installed
+        self._steered.muster(self._ready)
+        self.late = self.board.op()[0] >= 0 or self.board.epoch()[0] >= 0
+        self.buffers.load(min(self.board.versions()), everything=True)
+
+    def history(self, op: int) -> dict[str, float]:
+        """What an operation returned that was done before this worker came."""
+        assert self._steered is not None, "alone, every operation is made, none is skipped"
+        return self._steered.history[op]
+
+    def stopping(self, step: int) -> bool:
+        """Has the run been asked to end before this step?"""
+        return self._stop_at is not None and step >= self._stop_at
+
+    def report(self, op: int, values: dict[str, float]) -> None:
+        """Tell the coordinator an operation's result, for workers that join later."""
+        if self._steered is not None:
+            self._steered.send(say.Evaluated(self._crewing.worker, op, values))
+
+    def ops(self) -> Iterator[tuple[int, int]]:
+        """(member, newest operation it entered)."""
+        for member, row in self.member.rows():
+            yield member, self.board.cell(row, cells.R_OP)
+
+    def _arena(
+        self, sections: Sections, user: torch.optim.Optimizer, facts: Sequence[object]
+    ) -> tuple[say.Welcome | None, Arena]:
+        if self._steered is None:
+            return None, Arena(sections)
+        crewing = self._crewing
+        groups = [sorted(k for k in group if k != "params") for group in user.param_groups]
+        model = self._space.fingerprint(crewing.lanes, crewing.seed, type(user).__name__, groups, *facts)
+        self._ready = say.Ready(crewing.worker, numerics(), golden(), model, sections.size, crewing.lanes)
+        welcome, fd = self._steered.enlist(self._ready)
+        arena = Arena(sections, fd=fd)
+        os.close(fd)
+        return welcome, arena
+
+    def _installed(self, install: say.Install) -> None:
+        self.member.install(self._crewing.worker, install.members, install.rows, install.drivers)
+        if install.stop and self._stop_at is None:
+            self._stop_at = min(self.board.versions()) + 1
+
+    def _seed(self) -> None:
+        self.board.format()
+        self.optimizer.seed()
+        self.buffers.seed()
+        for index, parameter in enumerate(self._space.fixed):
+            self._fixed(index, parameter).copy_(parameter.detach())
+
+    def _look(self) -> None:
+        """Let the model's parameters be windows into the arena."""
+        views = self._space.views(self.optimizer.parameters)
+        for parameter, window in zip(self._space.trainable, views, strict=True):
+            parameter.data = window
+            parameter.grad = None
+        for index, parameter in enumerate(self._space.fixed):
+            parameter.data = self._fixed(index, parameter)
+
+    def _fixed(self, index: int, parameter: nn.Parameter) -> torch.Tensor:
+        if parameter.numel() == 0:
+            return parameter.detach()
+        flat = typed(self.arena.section(f"fixed/{index}"), parameter.dtype)
+        return flat[: parameter.numel()].view(parameter.shape)

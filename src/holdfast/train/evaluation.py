@@ -1,0 +1,153 @@
+"""Evaluation: the mean of what the user measures, over a whole data set, shared by the crew.
+
+The batches of an evaluation are like units whose result is a few numbers instead of a gradient: numbered,
+pure, computed by whoever drives their lane, and computed again by somebody else if that one dies. Their
+results lie in a table in the arena and are added up in the order of their numbers, so every worker gets
+the same result, whatever the crew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from holdfast.core.keys import STREAM_EVALUATE, key
+from holdfast.data.batches import Batches
+from holdfast.data.randomness import seed_everything
+from holdfast.errors import UsageError
+from holdfast.exchange import board as cells
+from holdfast.transport.arena import Arena, Sections
+
+if TYPE_CHECKING:
+    from holdfast.train.training import Training
+
+__all__ = ["Table", "add_sections", "agree", "collect", "evaluate"]
+
+ROWS, WIDTH, NAMES = 4096, 32, 8192
+
+
+def add_sections(sections: Sections) -> None:
+    """Lay out the table and the names of its columns."""
+    sections.add("evaluation", ROWS * WIDTH * 8)
+    sections.add("evaluation-names", NAMES)
+
+
+class Table:
+    """Results of the batches of one evaluation: (tag, samples, values...) a row."""
+
+    def __init__(self, arena: Arena) -> None:
+        raw = arena.section("evaluation")
+        self._words, self._reals = raw.cast("q"), raw.cast("d")
+        self._names = arena.section("evaluation-names")
+
+    def put(self, row: int, tag: int, count: int, values: Mapping[str, float]) -> None:
+        """Store one result; the tag goes last."""
+        names = json.dumps(sorted(values)).encode()
+        if len(values) > WIDTH - 2 or len(names) > NAMES - 8:
+            raise UsageError(f"measure returned {len(values)} numbers. Return at most {WIDTH - 2}, with short names.")
+        self._names[8 : 8 + len(names)] = names
+        self._names[:8].cast("q")[0] = len(names)
+        at = row * WIDTH
+        self._reals[at + 1] = count
+        for column, name in enumerate(sorted(values)):
+            self._reals[at + 2 + column] = values[name]
+        self._words[at] = tag
+
+    def missing(self, rows: int, tag: int) -> list[int]:
+        """Rows that have no result yet."""
+        return [row for row, seen in enumerate(self._words[: rows * WIDTH : WIDTH].tolist()) if seen != tag]
+
+    def mean(self, rows: int) -> dict[str, float]:
+        """The weighted mean of every column, added up in the order of the rows."""
+        names = json.loads(bytes(self._names[8 : 8 + self._names[:8].cast("q")[0]]))
+        counts = [self._reals[row * WIDTH + 1] for row in range(rows)]
+        return {
+            name: sum(self._reals[row * WIDTH + 2 + column] * counts[row] for row in range(rows)) / sum(counts)
+            for column, name in enumerate(names)
+        }
+
+
+Compute = Callable[[int], tuple[int, Mapping[str, float]]]  # row -> (samples, means over them)
+
+
+def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]:
+    """The weighted mean of what `compute(row)` gives, the rows shared by the crew. One collective operation."""
+    if not training.begin_op():
+        return training.bound.history(training.op)
+    binding, op = training.bound, training.op
+    table, member, controls = binding.evaluation, binding.member, binding.controls
+    tag, missing = op + 1, list(range(rows))
+
+    def together() -> bool:
+        return all(entered >= op for _, entered in binding.ops())
+
+    def moved() -> bool:
+        return table.missing(rows, tag) != missing
+
+    controls.ring()
+    while not together():  # somebody may still be reading the last operation's results
+        _rest_or(controls, training.step, lambda: controls.wait(together))
+    while missing := table.missing(rows, tag):
+        mine = [row for row in missing if member.drives(row % training.num_lanes)]
+        if mine:
+            table.put(mine[0], tag, *compute(mine[0]))
+            binding.board.add(cells.R_BEAT, 1)
+            if len(mine) == 1:
+                controls.ring()
+        _rest_or(controls, training.step, (lambda: None) if mine else (lambda: controls.wait(moved)))
+    result = table.mean(rows)
+    binding.report(op, result)
+    return result
+
+
+def agree(training: Training, value: float) -> float:
+    """One worker's number, the same for all: whoever drives lane 0 decides."""
+    return collect(training, 1, lambda _: (1, {"value": value}))["value"]
+
+
+def evaluate(
+    training: Training, measure: Callable[..., Mapping[str, Any]], loader: DataLoader[Any], seed: int
+) -> dict[str, float]:
+    """The mean of what `measure(*batch)` returns, weighted by batch size. Called by every worker of the crew."""
+    batches = Batches(loader, num_lanes=1, seed=seed)
+    per_row = -(-batches.steps // ROWS)
+
+    def compute(row: int) -> tuple[int, Mapping[str, float]]:
+        total: dict[str, float] = {}
+        count = 0
+        for at in range(row * per_row, min((row + 1) * per_row, batches.steps)):
+            request = batches.request(key(seed, STREAM_EVALUATE, at), 0, at, 0)
+            batch = batches.fetch(request, lambda request=request: iter([request]))
+            seed_everything(key(seed, STREAM_EVALUATE, at, 1))
+            with torch.no_grad():
+                values = measure(*batch) if isinstance(batch, list | tuple) else measure(batch)
+            for name, value in _means(values).items():
+                total[name] = total.get(name, 0.0) + value * len(request)
+            count += len(request)
+        return count, {name: value / count for name, value in total.items()}
+
+    try:
+        return collect(training, -(-batches.steps // per_row), compute)
+    finally:
+        batches.close()
+
+
+def _means(values: object) -> dict[str, float]:
+    if not isinstance(values, Mapping) or not values:
+        raise UsageError(
+            f"measure returned {type(values).__name__} instead of a dict of means over its batch. Return for example "
+            '{"loss": loss, "accuracy": (prediction == y).float().mean()}.'
+        )
+    return {str(name): float(value) for name, value in values.items()}
+
+
+def _rest_or(controls: Any, step: int, otherwise: Callable[[], None]) -> None:
+    controls.look()
+    if controls.pausing:
+        controls.rest(step)
+    else:
+        otherwise()

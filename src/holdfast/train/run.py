@@ -1,0 +1,325 @@
+"""`join` and `Run`: what a script sees of Holdfast.
+
+Under plain `python` a run is one process that drives all lanes in private memory. Under `holdfast run`
+the same script is one worker of a crew; the worker process sets `_enlisted` before the script's first
+line, and nothing else differs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from holdfast.config.worker import WorkerSpec
+from holdfast.core.keys import STREAM_START, key
+from holdfast.data.batches import Batches
+from holdfast.data.randomness import seed_everything
+from holdfast.errors import ConfigError, NotExact, UsageError
+from holdfast.train.evaluation import agree, evaluate
+from holdfast.train.numerics import keep_freed_memory
+from holdfast.train.steering import Steered
+from holdfast.train.takeover import refuse_lane_clipping
+from holdfast.train.training import Pass, Training
+
+__all__ = ["Loader", "Run", "enlist", "join"]
+
+_enlisted: tuple[WorkerSpec, Steered] | None = None
+_current: Run | None = None
+
+
+def enlist(spec: WorkerSpec, steered: Steered) -> None:
+    """Make `join` in this process join a crew. Called by the worker process, before the script."""
+    global _enlisted
+    _enlisted = spec, steered
+
+
+def current() -> Run | None:
+    """The run this process has joined, if it has."""
+    return _current
+
+
+def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True) -> Run:
+    """Join the run: alone under plain `python`, as one worker of the crew under `holdfast run`.
+
+    >>> run = join(lanes=2)          # doctest: +SKIP
+    >>> model, optimizer, loader = run.prepare(model, optimizer, loader)   # doctest: +SKIP
+
+    Args:
+        lanes: into how many parts every step is cut. Together with `seed` and `threads` it fixes the
+            result; the number of workers does not.
+        seed: of data order, dropout and augmentation.
+        threads: torch threads per worker; part of the result, because sums depend on it.
+        finite: stop, and say where, when a loss or gradient is NaN or infinite.
+
+    Raises:
+        ConfigError: a value that cannot be, or a second `join` in one process.
+
+    `holdfast run` overrides `lanes`, `seed` and `threads` where its options say so.
+    """
+    global _current
+    if _current is not None:
+        raise UsageError("hf.join() was called twice in one process. Keep the run it returned and use that.")
+    spec, steered = _enlisted if _enlisted is not None else (None, None)
+    said = {"lanes": lanes, "seed": seed, "threads": threads}
+    source = dict.fromkeys(said, "hf.join")
+    for name in said:
+        override = getattr(spec, name, None)
+        if override is not None:
+            said[name], source[name] = override, "holdfast run"
+    for name, least in (("lanes", 1), ("seed", 0), ("threads", 1)):
+        if not isinstance(said[name], int) or said[name] < least:
+            raise ConfigError(name, said[name], f"must be a whole number of at least {least}", source=source[name])
+    if spec is not None and spec.crew > said["lanes"]:
+        raise ConfigError(
+            "workers", spec.crew, f"more than lanes = {said['lanes']} (set by {source['lanes']}), so some would have no work",
+            source="holdfast run", fix=f"Use --workers {said['lanes']} or fewer, or --lanes {spec.crew}.",
+        )  # fmt: skip
+    _current = Run(said["lanes"], said["seed"], said["threads"], finite=finite, spec=spec, steered=steered)
+    return _current
+
+
+class Loader:
+    """A prepared loader: iterating it gives this worker's units. `len` is the number of steps in a pass."""
+
+    def __init__(self, run: Run, batches: Batches, loader: DataLoader[Any]) -> None:
+        self._run, self._batches = run, batches
+        self.dataset, self.batch_size = loader.dataset, loader.batch_size
+
+    def __len__(self) -> int:
+        return self._batches.steps
+
+    def __iter__(self) -> Pass:
+        return self._run._training_or_refuse().new_pass(self._batches)
+
+
+class Run:
+    """One process's part in a run. Made by `join`."""
+
+    def __init__(
+        self, lanes: int, seed: int, threads: int, *, finite: bool, spec: WorkerSpec | None, steered: Steered | None
+    ) -> None:
+        self.lanes, self.seed, self.threads, self.finite = lanes, seed, threads, finite
+        self.steered = steered
+        self.worker, self.row = (spec.worker, spec.row) if spec is not None else (0, 0)
+        self._started = time.perf_counter()
+        self._training: Training | None = None
+        self._models: list[nn.Module] = []
+        self._undo: list[Callable[[], None]] = []
+        self._auditor: Callable[[int, int, Sequence[int]], None] | None = None
+        torch.set_num_threads(threads)
+        keep_freed_memory()
+        seed_everything(key(seed, STREAM_START))
+        if lanes > 1:
+            self._undo.append(refuse_lane_clipping())
+        atexit.register(self.close)
+
+    # ------------------------------------------------------------ facts
+
+    @property
+    def lead(self) -> bool:
+        """True in exactly one process of the crew: print, save and plot there."""
+        if self._training is None or self._training._bound is None or self.steered is None:
+            return self.worker == 0
+        return self.worker == min(self._training.bound.member.members)
+
+    @property
+    def workers(self) -> int:
+        """How many workers the crew has now."""
+        return len(self._training.bound.member.members) if self._training and self._training._bound else 1
+
+    @property
+    def step(self) -> int:
+        """Steps committed so far."""
+        return self._training.step if self._training else 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of `epochs` that is under way."""
+        return max(self._training.epoch, 0) if self._training else 0
+
+    @property
+    def loss(self) -> float:
+        """The mean loss over the newest committed step's whole batch."""
+        return self._training.loss if self._training else float("nan")
+
+    @property
+    def grad_norm(self) -> float:
+        """The gradient's norm, before clipping, of the newest step that was clipped by norm."""
+        return self._training.bound.member.grad_norm if self._training and self._training._bound else float("nan")
+
+    @property
+    def unit(self) -> tuple[int, int, list[int]] | None:
+        """(step, lane, samples) of the unit under way, if there is one."""
+        if self._training is None or self._training.unit is None:
+            return None
+        work, lane, request = self._training.unit
+        return work.step, lane, list(request)
+
+    @property
+    def stopping(self) -> bool:
+        """The run was asked to end: loops over loader and epochs end at the next step boundary."""
+        return bool(self._training and self._training._bound and self._training.bound.stopping(self.step))
+
+    # ------------------------------------------------------------ the three verbs
+
+    def prepare(self, *objects: Any) -> Any:
+        """Hand over models, one optimizer, loaders and LR schedulers, in any order; get them back in that order.
+
+        Models, the optimizer and schedulers stay the objects you made. Loaders come back as `Loader`s,
+        whose batch size is the global batch.
+
+        Raises:
+            NotExact: something among them could not be kept the same for every crew; says what to do.
+        """
+        if self._training is not None:
+            raise UsageError("run.prepare(...) was called twice. Hand everything over in one call.")
+        models = [o for o in objects if isinstance(o, nn.Module)]
+        optimizers = [o for o in objects if isinstance(o, torch.optim.Optimizer)]
+        loaders = [o for o in objects if isinstance(o, DataLoader)]
+        schedulers = [o for o in objects if isinstance(o, LRScheduler)]
+        known = {id(o) for o in (*models, *optimizers, *loaders, *schedulers)}
+        for other in objects:
+            if id(other) not in known:
+                raise UsageError(
+                    f"run.prepare got a {type(other).__name__}. It takes models, one optimizer, DataLoaders and "
+                    "LR schedulers."
+                )
+        if not models or len(optimizers) != 1:
+            raise NotExact(
+                f"run.prepare got {len(models)} models and {len(optimizers)} optimizers",
+                "Hand over at least one model and exactly one optimizer (put several models' parameters into its groups).",
+            )
+        self._models = models
+        training = self._training = Training(models, optimizers[0], schedulers, self)
+        out = [Loader(self, training.add_loader(o), o) if isinstance(o, DataLoader) else o for o in objects]
+        return out[0] if len(out) == 1 else tuple(out)
+
+    def epochs(self, number: int) -> Iterator[int]:
+        """The epochs 0 ... number - 1; a worker that joins late begins with the crew's current one."""
+        return self._training_or_refuse().epochs(number)
+
+    def evaluate(self, measure: Callable[..., Mapping[str, Any]], loader: DataLoader[Any]) -> dict[str, float]:
+        """The mean over a data set of what `measure(*batch)` returns: a dict of means over its batch.
+
+        The crew shares the batches; every worker gets the same result. Call it in every worker, outside
+        of the loop over the prepared loader. `loader` is an ordinary DataLoader.
+        """
+        if isinstance(loader, Loader):
+            raise UsageError("run.evaluate got a prepared loader. Hand it an ordinary DataLoader.")
+        return evaluate(self._training_or_refuse(), measure, loader, self.seed)
+
+    def agree(self, value: float) -> float:
+        """One worker's number, the same in all: for decisions on clocks and the like. Call it in every worker."""
+        return agree(self._training_or_refuse(), value)
+
+    # ------------------------------------------------------------ clipping
+
+    def clip_grad_norm_(self, parameters: Iterable[torch.Tensor] | torch.Tensor, max_norm: float) -> None:
+        """Clip this step's whole gradient to `max_norm`, once it is summed: between backward() and step().
+
+        The norm is that of all trained parameters; it is known when the step is complete (`run.grad_norm`).
+        """
+        training = self._check_clip(parameters, "max_norm", max_norm)
+        training.clip_norm = float(max_norm)
+
+    def clip_grad_value_(self, parameters: Iterable[torch.Tensor] | torch.Tensor, clip_value: float) -> None:
+        """Clip every element of this step's summed gradient to [-clip_value, clip_value]."""
+        training = self._check_clip(parameters, "clip_value", clip_value)
+        training.clip_value = float(clip_value)
+
+    def _check_clip(self, parameters: Iterable[torch.Tensor] | torch.Tensor, name: str, value: float) -> Training:
+        training = self._training_or_refuse()
+        if not value > 0:
+            raise ConfigError(name, value, "must be above 0", source="clip_grad")
+        given = {id(p) for p in ([parameters] if isinstance(parameters, torch.Tensor) else parameters)}
+        left_out = [n for n, p in zip(training.space.names, training.space.trainable, strict=True) if id(p) not in given]
+        if left_out:
+            raise NotExact(
+                f"clipping was asked for without {', '.join(left_out[:3])}{' ...' if len(left_out) > 3 else ''}",
+                "Hand over model.parameters(): the norm is that of all trained parameters.",
+            )
+        return training
+
+    # ------------------------------------------------------------ results
+
+    def weights_sha256(self) -> str:
+        """SHA-256 of all parameters and persistent buffers: name, dtype, shape and raw bytes, in order."""
+        if self._training is not None:
+            self._training.leave_pass()
+        digest = hashlib.sha256()
+        for index, model in enumerate(self._models):
+            prefix = f"{index}." if len(self._models) > 1 else ""
+            for name, tensor in model.state_dict().items():
+                plain = tensor.detach().cpu().contiguous()
+                digest.update(f"{prefix}{name}\n{plain.dtype}\n{tuple(plain.shape)}\n".encode())
+                digest.update(_raw(plain))
+        return digest.hexdigest()
+
+    def result(self) -> dict[str, str | int | float | bool | None]:
+        """What the summary says of this worker's view of the run."""
+        seconds = time.perf_counter() - self._started
+        training = self._training
+        if training is None or training._bound is None:
+            return {"steps": 0, "epochs": 0, "seconds": seconds}
+        samples = self._samples()
+        return {
+            "steps": training.step,
+            "epochs": training.epoch + 1,
+            "samples": samples,
+            "weights_sha256": self.weights_sha256(),
+            "seconds": seconds,
+            "samples_per_second": samples / seconds,
+            "loss": training.loss,
+            "lanes": self.lanes,
+            "seed": self.seed,
+            "threads": self.threads,
+        }
+
+    def _samples(self) -> int:
+        assert self._training is not None
+        batches = self._training.loaders[0] if self._training.loaders else None
+        if batches is None:
+            return 0
+        passes, rest = divmod(self._training.step, batches.steps)
+        return passes * min(batches.size, batches.steps * batches.batch) + rest * batches.batch
+
+    def audit(self, step: int, lane: int, ids: Sequence[int]) -> None:
+        """Note which samples a unit used, where somebody wants to know."""
+        if self._auditor is not None:
+            self._auditor(step, lane, ids)
+
+    def close(self) -> None:
+        """Put back what `prepare` changed on your objects. Done at exit by itself."""
+        global _current
+        atexit.unregister(self.close)
+        if self._training is not None:
+            training, self._training = self._training, None
+            training.close()
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+        if _current is self:
+            _current = None
+
+    def _training_or_refuse(self) -> Training:
+        if self._training is None:
+            raise UsageError("Nothing is prepared yet. Call run.prepare(model, optimizer, loader) first.")
+        return self._training
+
+
+def _raw(tensor: torch.Tensor) -> bytes:
+    flat = tensor.view(-1) if tensor.dim() else tensor.reshape(1)
+    data = cast("numpy.ndarray[Any, Any]", flat.view(torch.uint8).numpy()) if flat.numel() else numpy.empty(0, "u1")
+    if sys.byteorder == "big":
+        data = data.reshape(-1, tensor.element_size())[:, ::-1]
+    return data.tobytes()

@@ -1,0 +1,253 @@
+"""Learning rates and other settings of the optimizer: kept the same on every worker, early or late.
+
+A scheduler is stepped by the user's loop, once per *unit*; it must move once per *step*, as it would on
+one machine. So a call inside a unit only notes that the scheduler was called; it moves when the step is
+complete. A call outside (at the end of an epoch) moves it at once.
+
+A worker that joins late has not made the calls of the steps it missed. Therefore each worker writes
+into its row's *settings* cells in the arena: before it arrives at a step, what its settings are and which
+schedulers were called in that step; and when it enters a loop over the loader, its settings then. Whoever
+needs the settings with which step `t` begins takes the newest cell from before and makes the noted calls.
+Nothing is pickled: the cells are msgpack of plain numbers.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from holdfast.errors import NotExact
+from holdfast.transport.arena import Arena, Sections
+
+__all__ = ["Settings", "add_sections", "find_schedulers"]
+
+_CELL = 16 * 1024
+_HEAD = 24  # tag, length, spare
+
+
+def add_sections(sections: Sections, num_rows: int) -> None:
+    """Two cells per row, which take turns."""
+    sections.add("settings", 2 * _CELL * num_rows)
+
+
+class Settings:
+    """The optimizer's settings and its schedulers on this worker."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, schedulers: Sequence[Any]) -> None:
+        self._optimizer, self._schedulers = optimizer, list(schedulers)
+        self._pending: list[list[float]] = []  # [scheduler, metrics...] called in the step at hand
+        self._called: set[int] = set()
+        self._in_unit = False
+        self._applied: list[dict[str, Any]] | None = None
+        self._written: bytes | None = None
+        self._cells: memoryview | None = None
+        self._row = 0
+        for index, scheduler in enumerate(self._schedulers):
+            _take_over(scheduler, index, self)
+
+    # ------------------------------------------------------------ what the user's loop does
+
+    def begin_unit(self) -> None:
+        """Calls from now on belong to a step."""
+        self._in_unit = True
+
+    def end_units(self) -> None:
+        """The step is complete: make the noted calls."""
+        self._in_unit = False
+        for index, *metrics in self._pending:
+            scheduler = self._schedulers[int(index)]
+            scheduler._holdfast_step(*metrics)
+        self._pending, self._called = [], set()
+
+    def leave_units(self) -> None:
+        """The loop over the loader has ended: calls take effect at once again."""
+        self._in_unit = False
+
+    def called(self, index: int, metrics: tuple[Any, ...]) -> None:
+        """The user called a scheduler."""
+        if not self._in_unit:
+            self._schedulers[index]._holdfast_step(*metrics)
+            return
+        if metrics and isinstance(self._schedulers[index], ReduceLROnPlateau):
+            raise NotExact(
+                "ReduceLROnPlateau was stepped inside a unit with a number that only this lane knows",
+                "Step it once per epoch with a value from run.evaluate(...).",
+            )
+        if index not in self._called:
+            self._called.add(index)
+            self._pending.append([index, *map(float, metrics)])
+
+    def hyper(self) -> list[dict[str, Any]]:
+        """The settings of each parameter group now."""
+        return [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
+
+    # ------------------------------------------------------------ cells
+
+    def attach(self, arena: Arena, row: int) -> None:
+        """Use the cells of this row from now on."""
+        self._cells, self._row, self._written = arena.section("settings"), row, None
+
+    def enter(self, step: int) -> None:
+        """A loop over the loader begins at `step`: leave the settings it begins with."""
+        self._applied = None
+        self._write(2 * step + 1)
+
+    def write(self, step: int, applied: list[dict[str, Any]]) -> None:
+        """Before a unit of `step` is shown: leave its settings for whoever comes later.
+
+        `applied` are those the step is made with, taken at `optimizer.step()`.
+        """
+        self._applied = applied
+        self._write(2 * step + 2)
+
+    def applied(self, step: int) -> list[dict[str, Any]]:
+        """The settings that `step` is made with, from a worker that computed a unit of it."""
+        found = self._newest(2 * step + 2)
+        if found is None:
+            return self.hyper()
+        now = self.hyper()
+        return [_like(mine, values) for mine, values in zip(now, found[0], strict=True)]
+
+    def _write(self, tag: int) -> None:
+        if self._cells is None:
+            return
+        applied = self._applied if self._applied is not None else self.hyper()
+        data = msgspec.msgpack.encode([[_plain(group) for group in applied], self._plain(), self._pending])
+        if data == self._written and not self._pending:
+            return  # nothing moved: the older cell says the same
+        if len(data) > _CELL - _HEAD:
+            raise NotExact(
+                f"the settings of optimizer and schedulers take {len(data)} bytes, more than {_CELL - _HEAD}",
+                "Use fewer parameter groups or a simpler scheduler.",
+            )
+        tags = [self._tag(self._row, cell)[0] for cell in (0, 1)]
+        at = (2 * self._row + tags.index(min(tags))) * _CELL
+        head = self._cells[at : at + 16].cast("q")
+        head[0] = 0
+        self._cells[at + _HEAD : at + _HEAD + len(data)] = data
+        head[1] = len(data)
+        head[0] = tag
+        self._written = data
+
+    def restore(self, step: int, *, entered: bool) -> None:
+        """Take over the settings that hold when `step` begins: those of the newest cell before it.
+
+        With `entered`, the loop over the loader that `step` belongs to has begun; without, calls made
+        between two loops are still to be made by this worker's own script.
+        """
+        found = self._newest(2 * step + (1 if entered else 0))
+        if found is None:
+            return
+        _, (groups, states), pending = found
+        for group, values in zip(self._optimizer.param_groups, groups, strict=True):
+            group.update(_like({k: v for k, v in group.items() if k != "params"}, values))
+        for scheduler, values in zip(self._schedulers, states, strict=True):
+            scheduler.__dict__.update(_like(_state(scheduler), values))
+        self._pending, self._called = pending, {int(call[0]) for call in pending}
+        self.end_units()
+
+    def _newest(self, latest: int) -> tuple[Any, Any, Any] | None:
+        """(applied, (groups, schedulers), pending) of the newest cell whose tag is at most `latest`."""
+        if self._cells is None:
+            return None
+        best, where = 0, -1
+        for cell in range(len(self._cells) // _CELL):
+            tag = self._tag(cell // 2, cell % 2)[0]
+            if best < tag <= latest:
+                best, where = tag, cell
+        if where < 0:
+            return None
+        at, length = where * _CELL + _HEAD, self._tag(where // 2, where % 2)[1]
+        applied, plain, pending = msgspec.msgpack.decode(bytes(self._cells[at : at + length]))
+        return applied, plain, pending
+
+    def _tag(self, row: int, cell: int) -> tuple[int, int]:
+        assert self._cells is not None
+        at = (2 * row + cell) * _CELL
+        head = self._cells[at : at + 16].cast("q")
+        return head[0], head[1]
+
+    def _plain(self) -> list[Any]:
+        return [[_plain(group) for group in self.hyper()], [_plain(_state(s)) for s in self._schedulers]]
+
+
+def find_schedulers(optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> list[Any]:
+    """The schedulers of this optimizer: those handed over, and those that hooked it without being handed over.
+
+    A scheduler leaves no list of itself on the optimizer, only a wrapper around `step` that its
+    constructor made, so it is looked for among the objects that refer to the optimizer.
+    """
+    import gc
+
+    found = list(given)
+    if "step" in optimizer.__dict__ or any("initial_lr" in group for group in optimizer.param_groups):
+        for holder in gc.get_objects():
+            # By type, not isinstance: that would wake lazy attributes of strangers' objects.
+            if issubclass(type(holder), LRScheduler) and holder.optimizer is optimizer and holder not in found:
+                found.append(holder)
+    return _outermost(found)
+
+
+def _outermost(schedulers: list[Any]) -> list[Any]:
+    """Without those that another one drives (SequentialLR, ChainedScheduler): their owner steps them."""
+    inner = {id(child) for s in schedulers for child in getattr(s, "_schedulers", ())}
+    return [s for s in schedulers if id(s) not in inner]
+
+
+def _take_over(scheduler: Any, index: int, settings: Settings) -> None:
+    scheduler._holdfast_step = types.MethodType(type(scheduler).step, scheduler)
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Once per unit in the loop; moves once per step."""
+        settings.called(index, (*args, *kwargs.values()))
+
+    scheduler.step = types.MethodType(step, scheduler)
+
+
+_OURS = ("step", "_holdfast_step", "optimizer")
+
+
+def _state(scheduler: Any) -> dict[str, Any]:
+    """What moves in a scheduler: its plain attributes, and those of the schedulers it drives."""
+    return {k: v for k, v in scheduler.__dict__.items() if k not in _OURS and _is_plain(v)}
+
+
+def _is_plain(value: Any) -> bool:
+    if value is None or isinstance(value, bool | int | float | str):
+        return True
+    if isinstance(value, list | tuple):
+        return all(_is_plain(v) or isinstance(v, LRScheduler) for v in value)
+    return isinstance(value, dict) and all(_is_plain(v) for v in value.values())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, LRScheduler):
+        return _plain(_state(value))
+    if isinstance(value, torch.Tensor):
+        return float(value)
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def _like(old: Any, new: Any) -> Any:
+    """The new value with the old one's types: msgpack knows neither tuples nor Counters nor tensors."""
+    if isinstance(old, LRScheduler):
+        old.__dict__.update(_like(_state(old), new))
+        return old
+    if isinstance(old, torch.Tensor):
+        return torch.full_like(old, new)
+    if isinstance(old, dict):
+        return type(old)({k: _like(old[k], v) if k in old else v for k, v in new.items()})
+    if isinstance(old, tuple) and isinstance(new, list):
+        return tuple(_like(o, n) for o, n in zip(old, new, strict=True)) if len(old) == len(new) else tuple(new)
+    if isinstance(old, list) and isinstance(new, list):
+        return [_like(o, n) for o, n in zip(old, new, strict=True)] if len(old) == len(new) else new
+    return new

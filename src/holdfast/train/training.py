@@ -1,0 +1,360 @@
+"""Training: the prepared model, optimizer and loaders, bound to the arena, and where the script stands.
+
+The script drives; this module follows it. Its collective *operations* are the loops over a prepared
+loader (passes) and the evaluations. They are numbered in the order in which the script makes them, and
+the board shows the newest one that was begun, so a worker that joins late runs the script from its top
+and skips what is already done: a finished pass yields nothing, a finished evaluation returns what it
+returned then. With `run.epochs`, whole epochs are skipped.
+
+A unit begins when the loop asks for a batch and ends when it asks for the next one. In between, the
+parameters do not change: `optimizer.step()` takes the gradient, and the step is committed while the loop
+waits for its next batch. So what a unit does is a pure function of (parameters, seed, step, lane).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from holdfast.data.batches import Batches, UnitRequest
+from holdfast.data.randomness import compute_key, data_key, seed_everything
+from holdfast.errors import NonFinite, NotExact, OutOfSync
+from holdfast.exchange import board as cells
+from holdfast.exchange.crew import StepWork, UnitResult
+from holdfast.exchange.schema import pin
+from holdfast.exchange.space import Space
+from holdfast.train.binding import Binding, Crewing
+from holdfast.train.schedule import Settings, find_schedulers
+from holdfast.train.takeover import LossTap, take_optimizer
+
+__all__ = ["Pass", "Training"]
+
+
+class Training:
+    """One prepared model (or several), one optimizer, any number of loaders."""
+
+    def __init__(
+        self, models: Sequence[nn.Module], optimizer: torch.optim.Optimizer, schedulers: Sequence[Any], crewing: Crewing
+    ) -> None:
+        self._models, self._optimizer, self._given = models, optimizer, schedulers
+        self._crewing, self.num_lanes = crewing, crewing.lanes
+        pin(optimizer)
+        self.space = Space(models, optimizer)
+        self.tap = LossTap()
+        self.loaders: list[Batches] = []
+        self.undo = [take_optimizer(optimizer, self.end_unit, self._fill_state), self.tap.close]
+        self.tap.open()
+        self._bound: Binding | None = None
+        self.op = -1  #: the script's newest collective operation
+        self.step = 0  #: committed steps
+        self.epoch = -1
+        self._passes: dict[int, int] = {}
+        self._open: Pass | None = None
+        self.unit: tuple[StepWork, int, UnitRequest] | None = None
+        self._unit_started = 0
+        self._filled = False
+        self._units_of_step = 0
+        self._versions: list[int] = []
+        self.clip_norm = self.clip_value = 0.0
+        self.loss = math.nan
+        self.samples = 0
+
+    # ------------------------------------------------------------ binding
+
+    def add_loader(self, loader: DataLoader[Any]) -> Batches:
+        """Take a loader over."""
+        batches = Batches(loader, num_lanes=self._crewing.lanes, seed=self._crewing.seed)
+        self.loaders.append(batches)
+        return batches
+
+    def bind(self) -> Binding:
+        """Move parameters and state into the arena: at the first collective operation, not before.
+
+        So whatever the script still does between `prepare` and its first step (loading a checkpoint,
+        making a scheduler) counts for the first worker, and is not forced upon a crew that is under way.
+        """
+        if self._bound is None:
+            settings = Settings(self._optimizer, find_schedulers(self._optimizer, self._given))
+            facts = [(b.size, b.batch, b.steps) for b in self.loaders]
+            self._bound = Binding(self._crewing, self._models, self._optimizer, self.space, settings, facts)
+            self._bound.enter()
+            self._bound.member.before_finish = self._settle_hyper
+            self._bound.member.before_wait = self._check_together
+            self.step = min(self._bound.board.versions())
+            self._versions = [p._version for p in self.space.trainable]
+        return self._bound
+
+    @property
+    def bound(self) -> Binding:
+        """The binding; an error of ours if nothing was bound yet."""
+        assert self._bound is not None
+        return self._bound
+
+    def _fill_state(self) -> None:
+        if self._bound is not None:
+            for index, parameter in enumerate(self.space.trainable):
+                state = self._bound.optimizer.state_of(index)
+                if state:
+                    self._optimizer.state[parameter] = state
+
+    # ------------------------------------------------------------ operations
+
+    def epochs(self, number: int) -> Iterator[int]:
+        """The epochs from the crew's current one on."""
+        board = self.bind().board
+        if not self.bound.late:
+            steps = sum(b.steps for b in self.loaders[:1])
+            board.put_plan(steps, number, self.loaders[0].batch if self.loaders else 0)
+        for epoch in range(number):
+            now, first_op = board.epoch()
+            if epoch < now:
+                continue
+            if epoch == now:
+                self.op = max(self.op, first_op - 1)
+            else:
+                if self.bound.stopping(self.step):
+                    return
+                board.begin_epoch(epoch, self.op + 1)
+            self.epoch = epoch
+            self._passes = {}
+            board.put(cells.R_EPOCH, epoch)
+            yield epoch
+        self.leave_pass()
+
+    def begin_op(self) -> bool:
+        """Number the script's next operation. False: the crew has done it already."""
+        binding = self.bind()
+        self.leave_pass()
+        self.op += 1
+        newest, first = binding.board.op()
+        if self.op < newest or binding.board.op_closed(self.op):
+            return False
+        self.step = min(binding.board.versions())
+        if self.op == newest:
+            self.first_step = first
+            binding.settings.restore(self.step, entered=True) if binding.late else None
+        else:
+            self.first_step = self.step
+            binding.settings.enter(self.step)
+            binding.board.begin_op(self.op, self.step)
+        binding.board.put(cells.R_OP, self.op)
+        return True
+
+    first_step = 0
+
+    def new_pass(self, batches: Batches) -> Pass:
+        """The script begins a loop over a prepared loader."""
+        going = self.begin_op()
+        count = self._passes.get(id(batches), 0)
+        self._passes[id(batches)] = count + 1
+        order = count if self.epoch < 0 else self.epoch + (count << 24)
+        if not going:
+            self.step = min(self.bound.board.versions())
+            self.bound.settings.restore(self.step, entered=False)
+        self._open = Pass(self, batches, order, going)
+        return self._open
+
+    def leave_pass(self) -> None:
+        """The script is at another place now: end the loop it left early, if there is one."""
+        if self._open is not None:
+            left, self._open = self._open, None
+            left.leave()
+
+    def _check_together(self) -> None:
+        """Raise where a member that everybody waits for has gone on to another place of the script."""
+        for worker, op in self.bound.ops():
+            if op > self.op:
+                raise OutOfSync(
+                    f"Worker {worker} has left the loop over the loader at step {self.step}, worker "
+                    f"{self.bound.member.worker} has not. Leave it on something all workers agree on, such as "
+                    "run.step, not on a count of batches or one batch's loss."
+                )
+
+    # ------------------------------------------------------------ units
+
+    def open_unit(self, work: StepWork, lane: int, request: UnitRequest) -> None:
+        """A unit begins, with the fetching of its data: show it, so that a death in it can be told."""
+        board = self.bound.board
+        self.unit = (work, lane, request)
+        self._filled = False
+        self._units_of_step += 1
+        self._unit_started = time.perf_counter_ns()
+        board.put_samples(request)
+        board.put(cells.R_UNIT_LANE, lane)
+        board.put(cells.R_UNIT_STEP, work.step)
+
+    def begin_unit(self, work: StepWork, lane: int) -> None:
+        """Set the stage for a unit: buffers, gradients and randomness as they must be."""
+        binding = self.bound
+        binding.buffers.load(work.step)
+        for parameter in self.space.trainable:
+            parameter.grad = None
+        self.clip_norm = self.clip_value = 0.0
+        self.tap.reset()
+        binding.settings.begin_unit()
+        seed_everything(compute_key(self._crewing.seed, work.step, lane))
+
+    def end_unit(self) -> None:
+        """`optimizer.step()`: take the unit's gradient."""
+        if self.unit is None:
+            raise NotExact(
+                "optimizer.step() was called outside of a loop over the prepared loader",
+                "Iterate over the loader that run.prepare(...) returned.",
+            )
+        work, lane, request = self.unit
+        if self._filled:
+            raise NotExact(
+                f"optimizer.step() was called twice in unit (step {work.step}, lane {lane})",
+                "Call it once per batch; for several optimizers or inner steps use several runs.",
+            )
+        for index, (parameter, version) in enumerate(zip(self.space.trainable, self._versions, strict=True)):
+            if parameter._version != version:
+                raise NotExact(
+                    f"parameter {self.space.names[index]} was written to during unit (step {work.step}, lane {lane})",
+                    "Parameters belong to the whole crew: change them through the optimizer only.",
+                )
+        loss = self.tap.value()
+        if self.bound.member.finite and not math.isfinite(loss):
+            raise NonFinite(
+                f"Step {work.step}, lane {lane}: the loss is {loss}. The step was not committed. Its samples are "
+                f"{list(request)[:16]}{' ...' if len(request) > 16 else ''}. Look at these samples, lower the learning "
+                "rate or clip; hf.join(finite=False) lets such steps pass."
+            )
+        self.bound.member.hyper = self.bound.settings.hyper()
+        gradients = [parameter.grad for parameter in self.space.trainable]
+        self.bound.member.fill(lane, gradients, UnitResult(loss, self.clip_norm, self.clip_value))
+        self._filled = True
+
+    def close_unit(self) -> None:
+        """The loop asks for the next batch: the unit's user code is through, so show what it gave."""
+        if self.unit is None:
+            return
+        work, lane, request = self.unit
+        if not self._filled:
+            what = "backward() but not optimizer.step()" if self.tap.backwards else "neither backward() nor optimizer.step()"
+            raise NotExact(
+                f"unit (step {work.step}, lane {lane}) called {what}",
+                "Call optimizer.step() once per batch (for gradient accumulation, use a larger batch and more lanes); "
+                "for a loop that only looks, use run.evaluate or a loader that was not prepared.",
+            )
+        board = self.bound.board
+        self.bound.settings.write(work.step, self.bound.member.hyper)
+        self.bound.member.show()
+        spent = time.perf_counter_ns() - self._unit_started
+        board.put(cells.R_UNIT_STEP, -1)
+        board.put(cells.R_UNIT_LANE, -1)
+        board.add(cells.R_UNITS, 1)
+        board.add(cells.R_BUSY_NS, spent)
+        board.add(cells.R_SAMPLES, len(request))
+        before = board.cell(board.row, cells.R_UNIT_NS)
+        board.put(cells.R_UNIT_NS, spent if before == 0 else (7 * before + spent) // 8)
+        self._crewing.audit(work.step, lane, request)
+        self.unit = None
+
+    def _settle_hyper(self) -> None:
+        """A worker that computed no unit of this step takes its settings from one that did."""
+        if self._units_of_step == 0:
+            self.bound.member.hyper = self.bound.settings.applied(self.step)
+
+    def complete_step(self) -> None:
+        """All slices are at the next version."""
+        settings = self.bound.settings
+        if self._units_of_step == 0:
+            settings.restore(self.step + 1, entered=False)
+        else:
+            settings.end_units()
+        self._units_of_step = 0
+        self.loss = self.bound.member.loss()
+        self.bound.board.put_loss(self.loss)
+        self.step += 1
+
+    def close(self) -> None:
+        """Put the user's objects back and end what was started."""
+        self.leave_pass()
+        for batches in self.loaders:
+            batches.close()
+        for undo in self.undo:
+            undo()
+
+
+class Pass:
+    """One loop of the script over a prepared loader. An iterator, so that leaving it early is noticed later."""
+
+    def __init__(self, training: Training, batches: Batches, order: int, going: bool) -> None:
+        self._training, self._batches, self._order = training, batches, order
+        self._going = going
+
+    def __iter__(self) -> Pass:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._going:
+            raise StopIteration
+        training, batches = self._training, self._batches
+        training.close_unit()
+        while True:
+            at = training.step - training.first_step
+            if at >= batches.steps or training.bound.stopping(training.step):
+                self._end(early=at < batches.steps)
+                raise StopIteration
+            work = self._work(at)
+            lane = training.bound.member.next_lane(work)
+            if lane is None:
+                training.complete_step()
+                continue
+            request = self._request(at, lane)
+            training.open_unit(work, lane, request)
+            batch = batches.fetch(request, lambda at=at, lane=lane: self._ahead(at, lane))
+            training.begin_unit(work, lane)
+            return batch
+
+    def leave(self) -> None:
+        """The script broke out of the loop: commit the step at hand, or say why that cannot be."""
+        if not self._going:
+            return
+        training = self._training
+        if training.unit is not None and training._filled:
+            training.close_unit()
+            lane = training.bound.member.next_lane(self._work(training.step - training.first_step))
+            if lane is not None:
+                raise OutOfSync(
+                    f"The loop over the loader was left in the middle of step {training.step}: lane {lane} had no turn. "
+                    "Leave it at the top of its body, on something all workers agree on, such as run.step."
+                )
+            training.complete_step()
+        training.unit = None
+        self._end(early=True)
+
+    def _end(self, *, early: bool) -> None:
+        self._going = False
+        training = self._training
+        training.bound.settings.leave_units()
+        training._open = None
+        self._batches.close()
+        if early:
+            training.bound.board.close_op(training.op)
+
+    def _work(self, at: int) -> StepWork:
+        counts = self._batches.counts(at)
+        lanes = tuple(lane for lane, count in enumerate(counts) if count)
+        return StepWork(self._training.step, lanes, counts)
+
+    def _request(self, at: int, lane: int) -> UnitRequest:
+        key = data_key(self._training._crewing.seed, self._order, at, lane)
+        return self._batches.request(key, self._order, at, lane)
+
+    def _ahead(self, at: int, lane: int) -> Iterator[UnitRequest]:
+        """This unit, and those this worker will be given if nothing changes."""
+        mine = self._training.bound.member.driven()
+        while at < self._batches.steps:
+            counts = self._batches.counts(at)
+            for other in mine:
+                if other >= lane and counts[other]:
+                    yield self._request(at, other)
+            at, lane = at + 1, 0

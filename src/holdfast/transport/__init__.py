@@ -1,0 +1,1 @@
+"""How bytes, descriptors and memory get from one process to another. No meaning here: bytes in, bytes out."""

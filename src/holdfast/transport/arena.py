@@ -1,0 +1,57 @@
+"""The arena: one piece of shared memory that outlives any single worker, cut into named sections.
+
+It is an anonymous memfd that the launcher holds and hands out by descriptor. It has no name in any
+file system, so no kill, however hard, can leave it behind: the kernel frees it with its last holder.
+A run of one process uses private memory of the same layout; nothing else differs.
+
+`Sections` is pure arithmetic and is computed by every worker from the same inputs; the arena only
+maps bytes. Nothing in it is ever unpickled: sections hold plain numbers.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass, field
+
+__all__ = ["Arena", "Sections"]
+
+_ALIGN = 4096  # a page: sections never share one, so that each can be accounted for and advised alone
+
+
+@dataclass(slots=True)
+class Sections:
+    """Where each section lies. Add them in a fixed order; the result depends on nothing else."""
+
+    size: int = 0
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, name: str, size: int) -> None:
+        """Append a section of `size` bytes."""
+        if name in self.spans:
+            raise ValueError(f"section {name!r} was added twice")
+        self.spans[name] = (self.size, size)
+        self.size += -(-max(size, 1) // _ALIGN) * _ALIGN
+
+
+class Arena:
+    """Mapped memory with named sections.
+
+    Resources: `close` unmaps it, unless tensors still look into it (then the process's end does).
+    """
+
+    def __init__(self, sections: Sections, *, fd: int | None = None) -> None:
+        self.sections = sections
+        self.shared = fd is not None
+        self._map = mmap.mmap(-1 if fd is None else fd, sections.size)
+
+    def section(self, name: str) -> memoryview:
+        """The bytes of one section, writable."""
+        start, size = self.sections.spans[name]
+        return memoryview(self._map)[start : start + size]
+
+    def close(self) -> None:
+        """Unmap where nothing looks into it any more."""
+        try:
+            self._map.close()
+        except BufferError:
+            return  # tensors of the user still show the parameters; the kernel unmaps at exit

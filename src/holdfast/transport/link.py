@@ -1,0 +1,125 @@
+"""A link: whole messages, with descriptors, between two processes of one host.
+
+It is a SOCK_SEQPACKET pair, so message boundaries are the kernel's business and the death of the
+other side is seen at once, as an end of file. Rules:
+
+* a message is 1 byte to `MAX_MESSAGE` bytes; the sender shortens what is longer (traces);
+* sending never blocks on a link made with `blocking=False`: `send` says False when the message was
+  not taken, and whoever cares says it again (see `coordinator.messages`);
+* every descriptor is close-on-exec, and whoever receives one owns it.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+__all__ = ["MAX_DESCRIPTORS", "MAX_MESSAGE", "Frame", "Link"]
+
+#: More than any message needs: a failure with its trace, cut to size.
+MAX_MESSAGE = 64 * 1024
+#: What Linux lets travel with one message (SCM_MAX_FD).
+MAX_DESCRIPTORS = 253
+
+
+class Frame(NamedTuple):
+    """One message and the descriptors that came with it; they belong to the receiver."""
+
+    data: bytes
+    fds: tuple[int, ...]
+
+
+class Link:
+    """One end of a link.
+
+    >>> ours, theirs = Link.pair()
+    >>> ours.send(b"hello")
+    True
+    >>> theirs.recv()
+    Frame(data=b'hello', fds=())
+    >>> ours.close(); theirs.recv() is None
+    True
+    >>> theirs.close()
+
+    Resources: `close()` closes the socket; it may be called twice.
+    """
+
+    def __init__(self, sock: socket.socket, *, blocking: bool = True) -> None:
+        self._socket = sock
+        sock.setblocking(blocking)
+
+    @classmethod
+    def pair(cls) -> tuple[Link, Link]:
+        """Two joined ends, both blocking."""
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(one), cls(other)
+
+    @classmethod
+    def from_fd(cls, fd: int, *, blocking: bool = True) -> Link:
+        """The end of a link that another process handed over; owns `fd` from now on."""
+        return cls(socket.socket(fileno=fd), blocking=blocking)
+
+    def fileno(self) -> int:
+        """The descriptor to wait on, -1 when closed."""
+        return self._socket.fileno()
+
+    def setblocking(self, blocking: bool) -> None:
+        """Whether `send` and `recv` may wait."""
+        self._socket.setblocking(blocking)
+
+    def send(self, data: bytes, fds: Sequence[int] = ()) -> bool:
+        """Hand one message to the kernel. False: it was not taken (full, or nobody there any more)."""
+        if not 0 < len(data) <= MAX_MESSAGE:
+            raise ValueError(f"a message of {len(data)} bytes: must be 1 to {MAX_MESSAGE}")
+        if len(fds) > MAX_DESCRIPTORS:
+            raise ValueError(f"{len(fds)} descriptors in one message: at most {MAX_DESCRIPTORS}")
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        try:
+            self._socket.sendmsg([data], rights, socket.MSG_NOSIGNAL)
+        except OSError:
+            # Full, closed, reset or out of in-flight descriptors: all the same to a sender whose
+            # messages are repeated until they are answered.
+            return False
+        return True
+
+    def recv(self) -> Frame | None:
+        """The next message, or None when the other side is gone.
+
+        Raises BlockingIOError on a link that does not block and has nothing to read.
+        """
+        room = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+        try:
+            data, ancillary, flags, _ = self._socket.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
+        except (ConnectionError, ValueError):
+            return None
+        fds = tuple(_descriptors(ancillary))
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            for fd in fds:
+                os.close(fd)
+            raise ValueError(f"a message longer than {MAX_MESSAGE} bytes or {MAX_DESCRIPTORS} descriptors arrived")
+        return Frame(data, fds) if data else None
+
+    def close(self) -> None:
+        """Close this end; the other side sees an end of file."""
+        self._socket.close()
+
+    def detach(self) -> int:
+        """Give the descriptor away: the caller closes it."""
+        return self._socket.detach()
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> Iterator[int]:
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers = array.array("i")
+            numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
+            yield from numbers

@@ -1,0 +1,53 @@
+"""Run all tests: first those that can share the machine, two at a time, then those with real processes.
+
+    python tools/run_tests.py [PYTEST_OPTION...]
+
+Tests with real processes measure and kill; next to others on a small machine they would measure the others.
+Both passes always run, and the last line adds them up in the words of pytest.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter
+from pathlib import Path
+
+NO_TESTS = 5  # pytest's exit status when nothing was selected
+PASSES = (
+    ("tests that share the machine", ["-n", "2", "--dist", "worksteal", "-m", "not process and not chaos"]),
+    ("tests with real processes", ["-m", "process and not chaos"]),
+)
+
+
+def main(options: list[str]) -> int:
+    started, statuses, total = time.monotonic(), [], Counter[str]()
+    with tempfile.TemporaryDirectory() as directory:
+        for title, selection in PASSES:
+            print(f"-- {title}", flush=True)
+            report = Path(directory) / "report.xml"
+            report.unlink(missing_ok=True)
+            pytest = [sys.executable, "-m", "pytest", "-q", "--no-header", f"--junitxml={report}"]
+            statuses.append(subprocess.run([*pytest, *selection, *options], check=False).returncode)
+            if report.exists():
+                total += counted(report)
+    failed = [status for status in statuses if status not in (0, NO_TESTS)]
+    said = [f"{total[word]} {word}" for word in ("failed", "error", "passed", "skipped") if total[word]]
+    print(f"==== {', '.join(said) or 'no tests ran'} in {time.monotonic() - started:.1f}s ====", flush=True)
+    return failed[0] if failed else 0 if total["passed"] else NO_TESTS
+
+
+def counted(report: Path) -> Counter[str]:
+    """How many tests of one pass ended in which way."""
+    ends = Counter[str]()
+    for case in ET.parse(report).iter("testcase"):
+        end = {"failure": "failed", "error": "error", "skipped": "skipped"}
+        ends[next((end[child.tag] for child in case if child.tag in end), "passed")] += 1
+    return ends
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
