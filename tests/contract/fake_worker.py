@@ -109,9 +109,8 @@ class Worker:
     def train(self) -> None:
         if self.said.get("first") == "raise":
             raise ValueError("nothing works")
-        numerics = {"lanes": str(self.lanes)}
         while self.generation == 0:
-            self.say(Ready(self.spec.worker, numerics, "golden", "model", self.size))
+            self.say(Ready(self.spec.worker, {}, "golden", "model", self.size, self.lanes))
             self.hear(0.2)
         assert self.board is not None
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "leaving", True))

@@ -45,7 +45,7 @@ def worker(spec: WorkerSpec, link_fd: int) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         elif word == "fork" and os.fork() == 0:
             time.sleep(600)
-        answer = {"row": str(spec.row), "args": " ".join(spec.args), "fds": " ".join(sorted(os.listdir("/proc/self/fd")))}
+        answer = {"row": str(spec.row), "args": " ".join(spec.args), "fds": " ".join(os.listdir("/proc/self/fd"))}
         answer |= {"seed": os.environ["PYTHONHASHSEED"], "threads": os.environ.get("OMP_NUM_THREADS", "")}
         link.send(answer.get(word, "ok").encode())
 

@@ -23,7 +23,7 @@ from holdfast.core.tree import Node, Plan
 from holdfast.testing.arena import Violation
 from holdfast.testing.cluster import Config, draw, simulate
 
-SEEDS = range(150)
+SEEDS = range(800)
 
 
 class TrustsOldQuiet(Machine):

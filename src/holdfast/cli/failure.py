@@ -18,7 +18,9 @@ def present(kind: str, message: str, trace: str, directory: str) -> str:
     told = [line for line in message.splitlines() if line.strip()] or [kind]
     frames = user_frames(trace)[-_MOST_FRAMES:]
     tail = [f"  {frame}" for frame in frames]
-    if trace:
+    if kind == "Hang":
+        tail.append(f"stacks: {directory}/hang-*.txt   output: {directory}/logs/")
+    elif trace:
         tail.append(f"full trace: {directory}/failure.txt   output: {directory}/logs/")
     room = _MOST_LINES - len(tail)
     if len(told) > room:

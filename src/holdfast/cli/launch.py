@@ -25,7 +25,8 @@ from holdfast.config.run import DEFAULTS_OF_JOIN, CrewConfig, RunConfig
 from holdfast.config.sources import Resolved
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator.commands import EndRun, FailRun
-from holdfast.coordinator.control import Ask, ControlSocket, Scale
+from holdfast.coordinator.control import ControlSocket
+from holdfast.coordinator.requests import Ask, Scale
 from holdfast.coordinator.roster import CrewLimits, names
 from holdfast.coordinator.server import Server
 from holdfast.engines.engine import open_engine
@@ -140,6 +141,7 @@ class _Launch:
         self._signal = 0
         self._lead = -1
         self._tail: Tail | None = None
+        self._held: list[str] = []
 
     async def run(self) -> Ending:
         """The whole run. The server closes the engine; what is opened here is closed here."""
@@ -183,17 +185,24 @@ class _Launch:
         members = self._server.snapshot().members
         lead = min(members, default=-1)
         if lead != self._lead:
-            if self._lead not in self._server.failed:
-                self._flush()
+            self._flush(last=True)
             # The first lead is heard from its beginning; a later one has said it all before.
             path = self._directory.logs / f"worker-{lead}.log"
             self._tail, self._lead = Tail(path, from_end=self._lead >= 0), lead
-        if lead not in self._server.failed:  # its trace is told at the end, once
-            self._flush(last=last)
+        self._flush(last=last)
 
     def _flush(self, *, last: bool = False) -> None:
-        for text in self._tail.lines(last=last) if self._tail else ():
+        """Say what was read last time, hold back what is read now: it may be the trace of a failure.
+
+        A script that raises prints its trace, and reports it; the report is told at the end, once.
+        """
+        new = self._tail.lines(last=last) if self._tail else []
+        if self._lead in self._server.failed:
+            self._held = []
+            return
+        for text in [*self._held, *new] if last else self._held:
             self._screen.echo(text)
+        self._held = [] if last else new
 
     # ------------------------------------------------------------ what people want
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast.cli.options import Parser
 from holdfast.cli.rundir import open_run
 from holdfast.coordinator.client import ask
-from holdfast.coordinator.control import Scale
+from holdfast.coordinator.requests import Scale
 from holdfast.errors import ConfigError
 
 __all__ = ["main"]

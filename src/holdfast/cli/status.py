@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from holdfast.cli.options import Parser
 from holdfast.cli.rundir import open_run
 from holdfast.coordinator.client import NotRunning, ask
-from holdfast.coordinator.control import Status
+from holdfast.coordinator.requests import Status
 from holdfast.observe import status
 from holdfast.observe.directory import read_json
 

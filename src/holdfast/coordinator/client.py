@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.coordinator.control import MAX_ANSWER, Ask, short_address
+from holdfast.coordinator.requests import MAX_ANSWER, Ask, short_address
 from holdfast.errors import RunError, UsageError
 
 __all__ = ["NotRunning", "ask"]

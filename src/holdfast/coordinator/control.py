@@ -10,44 +10,18 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-__all__ = ["Ask", "ControlSocket", "Scale", "Status", "short_address"]
+from holdfast.coordinator.requests import Ask, short_address
 
-#: Room for the status of a few hundred workers.
-MAX_ANSWER = 192 * 1024
+__all__ = ["ControlSocket"]
+
 _MAX_REQUEST = 4096
-
-
-class Status(msgspec.Struct, frozen=True, tag=True):
-    """Who is in the crew, and how far are they?"""
-
-
-class Scale(msgspec.Struct, frozen=True, tag=True):
-    """Have this many workers."""
-
-    workers: int
-
-
-Ask = Status | Scale
 _decoder = msgspec.json.Decoder(Ask)
-
-
-@contextlib.contextmanager
-def short_address(path: Path) -> Iterator[str]:
-    """An address for the socket at `path`, however long that is (the system's limit is 107 bytes)."""
-    if len(os.fsencode(path)) <= 107:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
 
 
 class ControlSocket:

@@ -139,9 +139,9 @@ class Crew:
     def install(self, now: float, members: Sequence[int], drivers: Sequence[int], *, stop: bool) -> None:
         """Make the change: tell everybody who is in, let go of those who are not."""
         self.generation = self.change.generation if self.change else self.generation + 1
-        for number in self.members:
-            worker = self.workers.get(number)
-            if worker is not None and worker.stage is Stage.MEMBER and number not in members:
+        staying = set(members)
+        for worker in self.driving():
+            if worker.number not in staying:
                 self.dismiss(worker, worker.leaving)
         self.members, self.drivers, self.stopping, self.change = tuple(members), tuple(drivers), stop, None
         for number in members:
@@ -169,7 +169,7 @@ class Crew:
             return f"lanes are driven by {sorted(stray)}, who are not members"
         if self.change is not None and self.change.generation != self.generation + 1:
             return f"the change from generation {self.generation} leads to {self.change.generation}"
-        for worker in self.workers.values():
-            if worker.stage is Stage.MEMBER and worker.number not in self.members:
-                return f"worker {worker.number} counts as a member, but generation {self.generation} is without it"
+        counted = {worker.number for worker in self.workers.values() if worker.stage is Stage.MEMBER}
+        if stray := counted.difference(self.members):
+            return f"workers {sorted(stray)} count as members, but generation {self.generation} is without them"
         return ""

@@ -182,7 +182,7 @@ class Machine:
 
     def _scale_requested(self, event: events.ScaleRequested, now: float) -> None:
         run, lanes = self._run, self._run.limits.lanes
-        asked = f"{event.workers} workers were asked for"
+        asked = f"{event.workers} worker{' was' if event.workers == 1 else 's were'} asked for"
         if event.workers > lanes:
             run.happened.append(f"{asked}, but there are only {lanes} lanes: still {run.wanted}")
         elif event.workers < 1:

@@ -7,7 +7,7 @@ tests pass fakes of a few lines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
 from holdfast.coordinator.events import Event, WorkerLost, WorkerStarted
@@ -53,8 +53,8 @@ class Eyes(Protocol):
     def closed(self) -> None:
         """The arena goes away: let go of every view of it."""
 
-    async def look(self, pids: Mapping[int, int], now: float) -> Sequence[Event]:
-        """What has been seen, given the pid of each live worker."""
+    async def look(self, pids: Mapping[int, int], quiet: Set[int], now: float) -> Sequence[Event]:
+        """What has been seen, given the pid of each live worker, and who was asked to stand still."""
 
     def lost(self, event: WorkerLost) -> WorkerLost:
         """Add what the dead worker's row still shows: its step and the unit it was in."""

@@ -50,7 +50,7 @@ class Server:
     Args:
         limits: for the machine.
         lanes_open: the script may state its own number of lanes; then the first worker's
-            `Ready.numerics["lanes"]` replaces `limits.lanes`.
+            `Ready.lanes` replaces `limits.lanes`.
         workers_asked: somebody asked for just so many workers, so having fewer would be a silent change.
 
     Resources: `run` closes links, arena, descriptors and the engine before it returns or raises.
@@ -131,9 +131,12 @@ class Server:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            watched = {person.worker for person in self.snapshot().people if person.stage not in _DONE}
+            crew = self.snapshot()
+            watched = {person.worker for person in crew.people if person.stage not in _DONE}
             pids = {worker: pid for worker, pid in self._pids.items() if worker in watched}
-            for event in await self._eyes.look(pids, self.now()):
+            # Who is quiet waits for the next generation, and cannot be blamed for standing still.
+            quiet = frozenset(crew.members) - frozenset(crew.waiting) if crew.changing else frozenset()
+            for event in await self._eyes.look(pids, quiet, self.now()):
                 self._handle(event)
             self._handle(Ticked())
 
@@ -172,7 +175,7 @@ class Server:
         past, stands where this one stands. Workers it would not have started are ended.
         """
         self._lanes_open = False
-        lanes = int(ready.numerics.get("lanes", self._limits.lanes))
+        lanes = ready.lanes or self._limits.lanes
         if lanes == self._limits.lanes:
             return
         if lanes < self._limits.workers and self._workers_asked:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 
 import msgspec
@@ -49,7 +49,7 @@ class BoardEyes:
             self._arena.release()
             self._arena = None
 
-    async def look(self, pids: Mapping[int, int], now: float) -> Sequence[Event]:
+    async def look(self, pids: Mapping[int, int], quiet: Set[int], now: float) -> Sequence[Event]:
         """Frozen and hung workers, and the speeds measured since the last time."""
         elapsed = 0.0 if self._looked is None else now - self._looked
         self._looked = now
@@ -58,8 +58,10 @@ class BoardEyes:
         self.rows = {row.worker: row for row in rows if pids.get(row.worker) == row.pid}
         if self.rows:
             self.meter.update(list(self.rows.values()), plan, now)
-        states = {worker: processes.state(pid) for worker, pid in pids.items()}
-        seen = [Seen(worker, state in ("T", "t"), self.rows.get(worker)) for worker, state in states.items()]
+        seen = [
+            Seen(worker, processes.state(pid) in ("T", "t"), self.rows.get(worker))
+            for worker, pid in pids.items() if worker not in quiet
+        ]
         events: list[Event] = [await self._event(suspect) for suspect in self._watch.look(seen, elapsed)]
         if self.rows and now - self._measured >= 0.5:
             self._measured = now

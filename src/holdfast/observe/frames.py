@@ -18,6 +18,7 @@ _FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+),? in (?P<funct
 _LIBRARIES = tuple(
     str(Path(place)) + os.sep for place in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")} if place
 )
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/")
 _OURS = str(Path(__file__).resolve().parent.parent) + os.sep
 
 
@@ -64,9 +65,7 @@ def innermost(dump: str) -> str:
 
 
 def _users(file: str) -> bool:
-    if file.startswith("<") or "/site-packages/" in file or "/dist-packages/" in file:
-        return False
-    return not file.startswith((*_LIBRARIES, _OURS))
+    return not file.startswith(("<", *_LIBRARIES, _OURS)) and not _INSTALLED.search(file)
 
 
 def _short(file: str) -> str:

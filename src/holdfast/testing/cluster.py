@@ -99,6 +99,7 @@ class Cluster:
         self.seed, self.config, self.schedule = seed, config, config.schedule
         self.clock = Clock()
         self.unit_seconds, self.repeat = 0.02, 0.3
+        self.nap = 0.0005 if config.workers < 20 else 0.005  #: how soon who waits looks again
         bad = {(f.step, f.lane): f.what for f in self.schedule.faults if isinstance(f, UnitFault)}
         self.unit_faults: dict[tuple[int, int], str] = bad
         self.machine = config.machine(CrewLimits(

@@ -230,7 +230,7 @@ class FakeWorker:
         """Somebody this worker waits for has done something."""
         if not self._woken:
             self._woken = True
-            self.later(self.cluster.jitter(0.0005), self._wake)
+            self.later(self.cluster.jitter(self.cluster.nap), self._wake)
 
     def _wake(self) -> None:
         self._woken = False

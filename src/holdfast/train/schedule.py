@@ -31,8 +31,8 @@ _HEAD = 24  # tag, length, spare
 
 
 def add_sections(sections: Sections, num_rows: int) -> None:
-    """Two cells per row, which take turns."""
-    sections.add("settings", 2 * _CELL * num_rows)
+    """Three cells per row: the newest always replaces the oldest, so what it follows stays readable."""
+    sections.add("settings", 3 * _CELL * num_rows)
 
 
 class Settings:
@@ -45,6 +45,7 @@ class Settings:
         self._in_unit = False
         self._applied: list[dict[str, Any]] | None = None
         self._written: bytes | None = None
+        self._tag_written, self._cell = 0, 0
         self._cells: memoryview | None = None
         self._row = 0
         for index, scheduler in enumerate(self._schedulers):
@@ -90,7 +91,8 @@ class Settings:
 
     def attach(self, arena: Arena, row: int) -> None:
         """Use the cells of this row from now on."""
-        self._cells, self._row, self._written = arena.section("settings"), row, None
+        self._cells, self._row = arena.section("settings"), row
+        self._written, self._tag_written = None, 0
 
     def enter(self, step: int) -> None:
         """A loop over the loader begins at `step`: leave the settings it begins with."""
@@ -118,21 +120,23 @@ class Settings:
             return
         applied = self._applied if self._applied is not None else self.hyper()
         data = msgspec.msgpack.encode([[_plain(group) for group in applied], self._plain(), self._pending])
-        if data == self._written and not self._pending:
-            return  # nothing moved: the older cell says the same
+        if (data == self._written and not self._pending) or (tag, data) == (self._tag_written, self._written):
+            return  # nothing moved: the cell that is there says the same
         if len(data) > _CELL - _HEAD:
             raise NotExact(
                 f"the settings of optimizer and schedulers take {len(data)} bytes, more than {_CELL - _HEAD}",
                 "Use fewer parameter groups or a simpler scheduler.",
             )
-        tags = [self._tag(self._row, cell)[0] for cell in (0, 1)]
-        at = (2 * self._row + tags.index(min(tags))) * _CELL
+        mine = range(3 * self._row, 3 * self._row + 3)
+        if tag != self._tag_written:
+            self._cell = min(mine, key=lambda cell: self._head(cell)[0])
+        at = self._cell * _CELL
         head = self._cells[at : at + 16].cast("q")
         head[0] = 0
         self._cells[at + _HEAD : at + _HEAD + len(data)] = data
         head[1] = len(data)
         head[0] = tag
-        self._written = data
+        self._written, self._tag_written = data, tag
 
     def restore(self, step: int, *, entered: bool) -> None:
         """Take over the settings that hold when `step` begins: those of the newest cell before it.
@@ -157,19 +161,19 @@ class Settings:
             return None
         best, where = 0, -1
         for cell in range(len(self._cells) // _CELL):
-            tag = self._tag(cell // 2, cell % 2)[0]
+            tag = self._head(cell)[0]
             if best < tag <= latest:
                 best, where = tag, cell
         if where < 0:
             return None
-        at, length = where * _CELL + _HEAD, self._tag(where // 2, where % 2)[1]
+        at, length = where * _CELL + _HEAD, self._head(where)[1]
         applied, plain, pending = msgspec.msgpack.decode(bytes(self._cells[at : at + length]))
         return applied, plain, pending
 
-    def _tag(self, row: int, cell: int) -> tuple[int, int]:
+    def _head(self, cell: int) -> tuple[int, int]:
+        """(tag, length) of a cell."""
         assert self._cells is not None
-        at = (2 * row + cell) * _CELL
-        head = self._cells[at : at + 16].cast("q")
+        head = self._cells[cell * _CELL : cell * _CELL + 16].cast("q")
         return head[0], head[1]
 
     def _plain(self) -> list[Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -55,7 +56,8 @@ class Training:
         self.step = 0  #: committed steps
         self.epoch = -1
         self._passes: dict[int, int] = {}
-        self._open: Pass | None = None
+        self._open: weakref.ref[Pass] | None = None
+        self._left: OutOfSync | None = None  # a loop was left where it must not be; said at the next occasion
         self.unit: tuple[StepWork, int, UnitRequest] | None = None
         self._unit_started = 0
         self._filled = False
@@ -157,14 +159,16 @@ class Training:
         if not going:
             self.step = min(self.bound.board.versions())
             self.bound.settings.restore(self.step, entered=False)
-        self._open = Pass(self, batches, order, going)
-        return self._open
+        begun = Pass(self, batches, order, going)
+        self._open = weakref.ref(begun)
+        return begun
 
     def leave_pass(self) -> None:
-        """The script is at another place now: end the loop it left early, if there is one."""
-        if self._open is not None:
-            left, self._open = self._open, None
-            left.leave()
+        """The script is at another place now: end the loop it left early, if it still holds one."""
+        if self._open is not None and (held := self._open()) is not None:
+            held.leave()
+        if self._left is not None:
+            raise self._left
 
     def _check_together(self) -> None:
         """Raise where a member that everybody waits for has gone on to another place of the script."""
@@ -276,7 +280,8 @@ class Training:
 
     def close(self) -> None:
         """Put the user's objects back and end what was started."""
-        self.leave_pass()
+        if self._open is not None and (held := self._open()) is not None:
+            held.abandon()
         for batches in self.loaders:
             batches.close()
         for undo in self.undo:
@@ -284,7 +289,11 @@ class Training:
 
 
 class Pass:
-    """One loop of the script over a prepared loader. An iterator, so that leaving it early is noticed later."""
+    """One loop of the script over a prepared loader.
+
+    When the script breaks out of the loop, Python drops the iterator at once, and that commits the step
+    at hand: what the script does next sees its parameters.
+    """
 
     def __init__(self, training: Training, batches: Batches, order: int, going: bool) -> None:
         self._training, self._batches, self._order = training, batches, order
@@ -296,6 +305,25 @@ class Pass:
     def __next__(self) -> Any:
         if not self._going:
             raise StopIteration
+        try:
+            return self._next()
+        except BaseException as error:
+            if not isinstance(error, StopIteration):
+                self.abandon()  # this worker is on its way out; the loop is not over for the others
+            raise
+
+    def __del__(self) -> None:
+        try:
+            self.leave()
+        except OutOfSync as error:
+            self._training._left = error  # an exception from here would be swallowed
+
+    def abandon(self) -> None:
+        """This worker goes no further in this loop, and says nothing to the others."""
+        self._going = False
+        self._batches.close()
+
+    def _next(self) -> Any:
         training, batches = self._training, self._batches
         training.close_unit()
         while True:
@@ -318,6 +346,7 @@ class Pass:
         """The script broke out of the loop: commit the step at hand, or say why that cannot be."""
         if not self._going:
             return
+        self._going = False
         training = self._training
         if training.unit is not None and training._filled:
             training.close_unit()

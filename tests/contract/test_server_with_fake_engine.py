@@ -1,0 +1,239 @@
+"""The coordinator's shell with an engine of a few lines: what it hears, obeys and closes. No processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence, Set
+
+import pytest
+
+from holdfast.coordinator.commands import EndRun, FailRun
+from holdfast.coordinator.events import Event, WorkerLost, WorkerStarted
+from holdfast.coordinator.messages import (
+    Failed,
+    Finished,
+    FromWorker,
+    Install,
+    Paused,
+    Ready,
+    Seeded,
+    ToWorker,
+    Welcome,
+    decode_to_worker,
+    encode,
+)
+from holdfast.coordinator.ports import StoryEntry
+from holdfast.coordinator.roster import CrewLimits
+from holdfast.coordinator.server import Server
+from holdfast.errors import ResourceError
+from holdfast.transport.link import Link
+
+SIZE = 4096
+
+
+class FakeEngine:
+    """Workers are the far ends of their links; the test speaks for them."""
+
+    def __init__(self) -> None:
+        self.far: dict[int, Link] = {}
+        self.signals: list[tuple[int, int]] = []
+        self.news: list[WorkerStarted | WorkerLost] = []
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self.closed = False
+
+    def start(self, worker: int, row: int) -> Link:
+        ours, self.far[worker] = Link.pair()
+        ours.setblocking(False)
+        self.report(WorkerStarted(worker, 1000 + worker))
+        return ours
+
+    def signal(self, worker: int, number: int) -> None:
+        self.signals.append((worker, number))
+        if number == 9:
+            self.lose(worker, "signal", 9)
+
+    def fileno(self) -> int:
+        return self.bell
+
+    def events(self) -> Sequence[WorkerStarted | WorkerLost]:
+        os.eventfd_read(self.bell)
+        news, self.news = self.news, []
+        return news
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+        os.close(self.bell)
+        for link in self.far.values():
+            link.close()
+
+    def report(self, event: WorkerStarted | WorkerLost) -> None:
+        self.news.append(event)
+        os.eventfd_write(self.bell, 1)
+
+    def lose(self, worker: int, cause: str = "exit", code: int = 0) -> None:
+        self.far[worker].close()
+        self.report(WorkerLost(worker, cause, code))
+
+    def say(self, message: FromWorker) -> None:
+        self.far[message.worker].send(encode(message))
+
+    def heard(self, worker: int) -> tuple[ToWorker, tuple[int, ...]]:
+        frame = self.far[worker].recv()
+        assert frame is not None
+        return decode_to_worker(frame.data), frame.fds
+
+
+class FakeEyes:
+    def __init__(self) -> None:
+        self.view: memoryview | None = None
+        self.broken = False
+
+    def opened(self, arena: memoryview) -> None:
+        self.view = arena
+
+    def closed(self) -> None:
+        if self.view is not None:
+            self.view.release()
+
+    async def look(self, pids: Mapping[int, int], quiet: Set[int], now: float) -> Sequence[Event]:
+        if self.broken:
+            raise KeyError("a bug in the eyes")
+        return []
+
+    def lost(self, event: WorkerLost) -> WorkerLost:
+        return event
+
+
+class FakeNotebook:
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def tell(self, entries: Sequence[StoryEntry], *, aloud: bool = True) -> None:
+        self.sentences += [entry.sentence for entry in entries]
+
+
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    before = len(os.listdir("/proc/self/fd"))
+    it = FakeEngine()
+    yield it
+    assert it.closed
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def ready(worker: int, size: int = SIZE) -> Ready:
+    return Ready(worker, {"torch": "2"}, "golden", "model", size)
+
+
+def serve(engine: FakeEngine, script: object, *, workers: int = 2, eyes: FakeEyes | None = None) -> EndRun | FailRun:
+    """Run the server beside `script`, a coroutine function that plays the workers."""
+
+    async def both() -> EndRun | FailRun:
+        server = Server(
+            CrewLimits(lanes=4, workers=workers), engine=engine, eyes=eyes or FakeEyes(), notebook=FakeNotebook(),
+            exit_grace=0.2,
+        )
+        run = asyncio.ensure_future(server.run())
+        await asyncio.sleep(0)
+        try:
+            await asyncio.wait_for(script(server), 5)  # type: ignore[operator]
+        finally:
+            end = await asyncio.wait_for(run, 5)
+        return end
+
+    return asyncio.run(both())
+
+
+async def soon() -> None:
+    await asyncio.sleep(0.02)
+
+
+def test_from_the_first_ready_to_the_end(engine: FakeEngine) -> None:
+    async def workers(server: Server) -> None:
+        await soon()
+        engine.say(ready(0))
+        await soon()
+        message, (arena,) = engine.heard(0)
+        assert message == Welcome(0, True)
+        assert os.fstat(arena).st_size == SIZE
+        os.close(arena)
+        engine.say(Seeded(0))
+        engine.say(ready(1))
+        await soon()
+        message, fds = engine.heard(1)
+        assert isinstance(message, Welcome) and not message.seed
+        os.close(fds[0])
+        for worker in (0, 1):
+            message, bells = engine.heard(worker)
+            assert isinstance(message, Install)
+            assert message.members == [0, 1] and message.drivers == [0, 0, 1, 1]
+            assert len(bells) == 2
+            os.eventfd_write(bells[0], 1)
+            for bell in bells:
+                os.close(bell)
+        assert server.snapshot().generation == 1
+        for worker in (0, 1):
+            engine.say(Finished(worker, 1, {"steps": worker}))
+        await soon()
+        engine.lose(0)
+        engine.lose(1)
+
+    end = serve(engine, workers)
+    assert isinstance(end, EndRun) and end.result == {"steps": 0}
+
+
+def test_last_words_come_before_the_end(engine: FakeEngine) -> None:
+    async def workers(server: Server) -> None:
+        await soon()
+        engine.say(Failed(0, 0, "ValueError", "no", "train.py:1", "trace"))
+        engine.lose(0, "exit", 1)
+        await asyncio.sleep(0)
+
+    end = serve(engine, workers, workers=1)
+    assert isinstance(end, FailRun)
+    assert end.kind == "ScriptFailed" and "ValueError" in end.message
+
+
+def test_who_does_not_speak_our_language_is_killed(engine: FakeEngine) -> None:
+    async def workers(server: Server) -> None:
+        await soon()
+        engine.far[0].send(b"GET / HTTP/1.1")
+        engine.far[1].send(encode(Paused(0, 1, 0)))  # in another one's name
+        await soon()
+        assert engine.signals == [(0, 9), (1, 9)]
+        server.abort("enough")
+
+    assert serve(engine, workers) == FailRun("Stopped", "enough")
+
+
+def test_memory_that_is_not_there_ends_the_run(engine: FakeEngine) -> None:
+    async def workers(server: Server) -> None:
+        await soon()
+        engine.say(ready(0, 1 << 50))
+
+    with pytest.raises(ResourceError, match="of shared memory"):
+        serve(engine, workers)
+
+
+def test_a_bug_anywhere_ends_the_run_and_closes_everything(engine: FakeEngine) -> None:
+    eyes = FakeEyes()
+    eyes.broken = True
+
+    async def workers(server: Server) -> None:
+        await asyncio.sleep(0.3)
+
+    with pytest.raises(KeyError, match="a bug in the eyes"):
+        serve(engine, workers, eyes=eyes)
+
+
+def test_scaling_says_what_was_decided(engine: FakeEngine) -> None:
+    async def workers(server: Server) -> None:
+        await soon()
+        assert server.scale(3) == "3 workers were asked for instead of 2: worker 2 starts"
+        assert server.scale(9) == "9 workers were asked for, but there are only 4 lanes: still 3"
+        server.abort("enough")
+
+    serve(engine, workers)
+    assert list(engine.far) == [0, 1, 2]

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import pytest
+
+from holdfast.config.run import CrewConfig, RunConfig
+from holdfast.config.sources import Sources
+from holdfast.errors import ConfigError, UsageError
+
+
+def resolve(*, file: str = "", sets: tuple[str, ...] = (), **flags: object) -> RunConfig:
+    sources = Sources()
+    if file:
+        sources.file("run.toml", file)
+    for text in sets:
+        sources.assign(text)
+    for name, value in flags.items():
+        sources.flag(name, value)
+    return sources.flag("script", "train.py").resolve().config
+
+
+def test_defaults_leave_the_result_to_the_script() -> None:
+    config = resolve()
+    assert config == RunConfig("train.py")
+    assert config.overrides() == {}
+    assert resolve(lanes=8, seed=0).overrides() == {"lanes": 8, "seed": 0}
+
+
+def test_the_later_source_wins() -> None:
+    file = 'workers = 2\nlanes = 6\n[crew]\nsettle = 2.5\njoin_grace = "1m"\n'
+    config = resolve(file=file, sets=("lanes=8", "crew.settle=500ms"), workers=3)
+    assert (config.workers, config.lanes) == (3, 8)
+    assert config.crew == CrewConfig(settle=0.5, join_grace=60.0)
+
+
+def test_every_value_is_shown_with_its_source() -> None:
+    sources = Sources().file("run.toml", "workers = 2").assign("crew.settle=2s").flag("seed", 5).flag("lanes", None)
+    shown = sources.flag("script", "train.py", "the command line").resolve().show().splitlines()
+    lines = {line.partition("#")[0].strip(): line.partition("# ")[2] for line in shown}
+    assert lines["workers = 2"] == "run.toml"
+    assert lines["crew.settle = 2.0"] == "--set"
+    assert lines["seed = 5"] == "--seed"
+    assert lines["lanes = 4"] == "default, unless the script's join() says otherwise"
+    assert lines["sync = \"exact\""] == "default"
+    assert len(lines) == 11 + len(CrewConfig.__struct_fields__)
+
+
+def test_what_is_shown_can_be_a_file_again() -> None:
+    sources = Sources().assign("crew.settle=2s").flag("workers", 2).flag("script", "train.py").flag("lanes", 4)
+    first = sources.flag("seed", 0).flag("threads", 1).resolve()
+    again = Sources().file("run.toml", first.show()).resolve()
+    assert again.config == first.config
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"workers": 0}, "workers = 0: must be 1 or more (set by --workers). Use --workers 1."),
+        ({"workers": -1}, "workers = -1: must be 1 or more (set by --workers). Use --workers 1."),
+        ({"lanes": 0}, "lanes = 0: must be 1 to 250 (set by --lanes). Use --lanes 4."),
+        ({"threads": 0}, "threads = 0: must be 1 or more (set by --threads). Use --threads 1."),
+        ({"seed": -1}, "seed = -1: must be 0 to 2**63 - 1 (set by --seed). Use --seed 0."),
+        (
+            {"workers": 8, "lanes": 4},
+            "workers = 8: more than lanes = 4, and a lane has one worker at a time (set by --workers). Use --workers 4 "
+            "or fewer, or --lanes 8 (the number of lanes changes the result, the number of workers does not).",
+        ),
+        (
+            {"servers": 2},
+            "servers = 2: this build has no servers; the workers own the parameters themselves (set by --servers). "
+            "Leave --servers out.",
+        ),
+        (
+            {"sync": "bounded:3"},
+            "sync = bounded:3: this build knows only sync = exact (set by --sync). Use --sync exact, or leave it out.",
+        ),
+        (
+            {"sync": "sloppy"},
+            "sync = sloppy: unknown; there is exact, bounded:S, async, local:H, of which this build knows only exact "
+            "(set by --sync). Use --sync exact, or leave it out.",
+        ),
+        ({"on": "ray"}, "on = ray: this build starts workers only on this machine (set by --on). Use --on local."),
+        ({"on": "moon"}, "on = moon: unknown; there is local, ray, slurm, kubernetes (set by --on). Use --on local."),
+        ({"sets": ("owners=servers",)}, "owners = servers: this build knows only owners = workers (set by --set)."),
+        ({"sets": ("crew.settle=0s",)}, "crew.settle = 0.0: must be more than 0 (set by --set). The default is 1.0."),
+        ({"sets": ("crew.settle=soon",)}, "crew.settle = soon: must be a time such as 30s (set by --set)."),
+        ({"sets": ("lanes=many",)}, "lanes = many: must be a whole number (set by --set)."),
+        ({"file": "lanes = 2.5"}, "lanes = 2.5: must be a whole number (set by run.toml)."),
+        (
+            {"sets": ("crew.setle=1s",)},
+            "crew.setle = 1s: there is no such setting (set by --set). Did you mean crew.settle?",
+        ),
+        ({"sets": ("settle=1s",)}, "settle = 1s: there is no such setting (set by --set). Did you mean crew.settle?"),
+        ({"file": "[crew]\nluck = 3"}, "crew.luck = 3: there is no such setting (set by run.toml)."),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_its_source(wrong: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve(**wrong)  # type: ignore[arg-type]
+    assert str(error.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (lambda: Sources().assign("lanes"), "--set lanes: a setting is written name=value."),
+        (lambda: Sources().file("x.toml", "lanes = = 2"), "x.toml is not a TOML file:"),
+        (lambda: Sources().resolve(), "No script was named."),
+    ],
+)
+def test_what_is_no_setting_at_all(build: object, told: str) -> None:
+    with pytest.raises(UsageError, match=told.replace("(", r"\(")):
+        build()  # type: ignore[operator]

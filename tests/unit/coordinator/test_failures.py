@@ -1,0 +1,151 @@
+"""Whose fault it was, and what the user is told. The texts are part of the contract: a change is meant."""
+
+from __future__ import annotations
+
+from holdfast.coordinator.commands import FailRun, KillWorker, StartWorker
+from holdfast.coordinator.events import Measured, RunStarted, Ticked, WorkerHung, WorkerLost
+from holdfast.coordinator.messages import Seeded
+from tests.unit.coordinator.driven import Driven, failed, pause, ready
+
+
+def test_script_failed_in_all_alike() -> None:
+    run = Driven(workers=4)
+    run(RunStarted())
+    assert run(failed(1), failed(3), failed(0)) == []
+    assert run(failed(2)) == [FailRun(
+        "ScriptFailed",
+        "worker 1 failed with ValueError: boom at train.py:12; workers 0, 2-3 the same. "
+        "Fix the script at train.py:12; the whole output is in logs/worker-1.log.",
+        "trace of worker 1",
+    )]
+
+
+def test_script_failed_waits_a_moment_for_the_others() -> None:
+    run = Driven(workers=4, gather=0.3)
+    run(RunStarted(), failed(1))
+    assert run(failed(3)) == []
+    assert run(failed(2, kind="OSError", where="data.py:4", message="no such file\nin detail")) == []
+    assert run(WorkerLost(1, "exit", 1), after=0.05) == []
+    assert run(Ticked()) == [FailRun(
+        "ScriptFailed",
+        "worker 1 failed with ValueError: boom at train.py:12; worker 3 the same. "
+        "Fix the script at train.py:12; the whole output is in logs/worker-1.log.\n"
+        "worker 2 failed with OSError: no such file at data.py:4",
+        "trace of worker 1",
+    )]
+
+
+def test_failed_outside_a_unit_is_the_script() -> None:
+    run = Driven(workers=1).begun()
+    run(Measured(50, {}))
+    assert run(failed(0)) == [FailRun(
+        "ScriptFailed",
+        "worker 0 failed with ValueError: boom at train.py:12. "
+        "Fix the script at train.py:12; the whole output is in logs/worker-0.log.",
+        "trace of worker 0",
+    )]
+
+
+def test_failed_in_a_unit_is_tried_again() -> None:
+    run = Driven().begun()
+    assert run(failed(1, (5, 3), samples=[8])) == [
+        KillWorker(1, "its script failed with ValueError: boom at train.py:12"), StartWorker(2, 2), *pause(2, 0),
+    ]
+    assert run(failed(1, (5, 3), samples=[8])) == []
+    assert run(WorkerLost(1, "signal", 9, 5, (5, 3), [8])) == []
+
+
+def test_the_same_line_in_another_unit_is_the_script() -> None:
+    run = Driven(workers=3, gather=0.3).begun()
+    run(failed(1, (5, 1)))
+    assert run(failed(2, (5, 3))) == []
+    assert run(Ticked(), after=0.3) == [FailRun(
+        "ScriptFailed",
+        "worker 1 failed in unit (step 5, lane 1) with ValueError: boom at train.py:12; worker 2 the same. "
+        "Fix the script at train.py:12; the whole output is in logs/worker-1.log.",
+        "trace of worker 1",
+    )]
+
+
+def test_progress_forgives_an_exception() -> None:
+    run = Driven().begun()
+    run(failed(1, (5, 1)), Measured(6, {}))
+    assert run(failed(0, (7, 1)))[0] == KillWorker(0, "its script failed with ValueError: boom at train.py:12")
+
+
+def test_our_own_errors_end_the_run_at_once() -> None:
+    run = Driven().begun()
+    verdict = run(failed(1, (5, 1), kind="NonFinite", message="The loss is NaN at step 5."))
+    assert verdict == [FailRun("NonFinite", "The loss is NaN at step 5.", "trace of worker 1")]
+
+
+def test_a_victim_is_no_culprit() -> None:
+    run = Driven().begun()
+    assert run(failed(1, kind="Stopped")) == []
+
+
+def test_bad_unit() -> None:
+    run = Driven(lanes=2, workers=1).begun()
+    samples = list(range(20))
+    run(WorkerLost(0, "signal", 11, 5, (5, 1), samples), ready(1), WorkerLost(1, "signal", 11, 5, (5, 1), samples))
+    run(ready(2))
+    assert run(failed(2, (5, 1), samples=samples)) == [FailRun(
+        "BadUnit",
+        "Unit (step 5, lane 1) failed on workers 0, 1 and 2: signal 11; ValueError: boom at train.py:12. "
+        "Its samples are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ... (20 in all). "
+        "Look at these samples first; the rest of the data got through.",
+        "trace of worker 2",
+    )]
+
+
+def test_hang_twice_in_a_unit() -> None:
+    run = Driven().begun()
+    run(WorkerHung(1, 30.0, "model.py:3", (3, 2), [9]), WorkerLost(1, "signal", 9))
+    assert run(WorkerHung(0, 31.0, "model.py:3", (3, 2), [9])) == [FailRun(
+        "Hang",
+        "worker 0 made no progress for 31.0 s in unit (step 3, lane 2), as worker 1 did before; "
+        "it stands at model.py:3. Look at that line first: it waits for something that does not come.",
+    )]
+
+
+def test_hang_outside_a_unit() -> None:
+    run = Driven().begun()
+    assert run(WorkerHung(1, 30.0, "train.py:40")) == [FailRun(
+        "Hang",
+        "worker 1 made no progress for 30.0 s outside any unit; it stands at train.py:40. "
+        "Look at that line first: it waits for something that does not come.",
+    )]
+
+
+def test_crew_lost() -> None:
+    run = Driven(workers=1, luck_budget=2).begun()
+    run(WorkerLost(0, "signal", 9), ready(1), WorkerLost(1, "exit", 3), ready(2))
+    assert run(WorkerLost(2, "signal", 9)) == [FailRun(
+        "CrewLost",
+        "Workers were lost 3 times in a row without a step of progress (step 0); 2 are forgiven. "
+        "The last ones: worker 0 (signal 9); worker 1 (exit status 3); worker 2 (signal 9). "
+        "Look at the end of logs/worker-2.log, and at the memory the workers need.",
+    )]
+
+
+def test_progress_renews_the_budget() -> None:
+    run = Driven(workers=1, luck_budget=1).begun()
+    for number in range(8):
+        run(WorkerLost(number, "signal", 9, number + 1), ready(number + 1), Measured(number + 1, {}))
+    assert not run.machine.over
+
+
+def test_one_stroke_counts_once() -> None:
+    run = Driven(workers=4, luck_budget=1).begun()
+    run(*(WorkerLost(number, "signal", 9) for number in range(4)))
+    assert not run.machine.over
+    run(WorkerLost(4, "signal", 9))
+    assert run.machine.over
+
+
+def test_nobody_fits() -> None:
+    run = Driven(workers=1)
+    run(RunStarted(), ready(0), Seeded(0), WorkerLost(0, "signal", 9))
+    why = "worker 1 has built something else than the run trains: model is other, but net on worker 0. " \
+          "Build model, optimizer and loader alike in every process (no random sizes, no rank-dependent layers)."
+    assert run(ready(1, model="other")) == [FailRun("OutOfSync", f"No worker is left that fits the run: {why}")]

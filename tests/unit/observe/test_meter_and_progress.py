@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+
+from holdfast.coordinator.roster import Person, Snapshot
+from holdfast.exchange.board import Plan
+from holdfast.observe import status
+from holdfast.observe.meter import Meter, View
+from holdfast.observe.progress import line
+from tests.unit.observe.rows import row
+
+PLAN = Plan(steps_per_epoch=100, epochs=3, batch=32)
+
+
+def test_speeds_are_those_of_the_last_seconds() -> None:
+    meter = Meter()
+    for second in range(20):
+        rows = [
+            row(0, step=10 * second, samples=100 * second, busy_seconds=second * 0.9, wait_seconds=second * 0.1),
+            row(1, step=10 * second, samples=50 * second, busy_seconds=second * 0.5, wait_seconds=second * 0.5),
+        ]
+        view = meter.update(rows, PLAN, float(second))
+    assert view.step == 190 and view.total_steps == 300
+    assert view.samples_per_second == pytest.approx(150)
+    assert view.speeds == {0: pytest.approx(100), 1: pytest.approx(50)}
+    assert view.waits == {0: pytest.approx(0.1), 1: pytest.approx(0.5)}
+    assert view.eta == pytest.approx(11)
+    assert view.samples == 19 * 150
+
+
+def test_a_lost_workers_samples_still_count() -> None:
+    meter = Meter()
+    meter.update([row(0, samples=10), row(1, samples=20)], PLAN, 0.0)
+    assert meter.update([row(0, samples=15)], PLAN, 1.0).samples == 35
+
+
+def test_nothing_is_known_at_first() -> None:
+    view = Meter().update([], Plan(0, 0, 0), 0.0)
+    assert (view.step, view.loss, view.eta, view.samples_per_second) == (0, None, None, 0.0)
+    assert line(view) == "step 0"
+
+
+def test_a_loss_that_is_not_finite_is_not_drawn() -> None:
+    view = Meter().update([row(0, step=3, loss=float("nan"))], PLAN, 0.0)
+    assert view.loss is None
+
+
+def test_the_line_names_the_worst_waiters_of_a_large_crew() -> None:
+    text = line(View(step=1, waits={worker: worker / 100 for worker in range(20)}))
+    assert text == "step 1  wait w12 12% w13 13% w14 14% w15 15% w16 16% w17 17% w18 18% w19 19% and 12 less"
+
+
+def snapshot() -> Snapshot:
+    return Snapshot(
+        generation=3, step=7, wanted=2, members=[0, 2], drivers=[0, 0, 2, 2],
+        people=[Person(2, 102, 1, "member", [2, 3]), Person(0, 100, 0, "member", [0, 1])],
+        lost=1, changing=False, waiting=[], stopping=False,
+    )
+
+
+def test_status_has_the_promised_names() -> None:
+    view = View(step=7, total_steps=300, epoch=0, epochs=3, losses=(0.5,), speeds={0: 10.0}, steps={0: 7}, eta=2.0)
+    told = status.of_going(snapshot(), view, pid=9, host="here", seconds=1.5, directory="runs/x")
+    assert {"step", "epoch", "generation", "coordinator", "workers", "servers"} <= set(told)
+    assert told["coordinator"] == {"pid": 9, "host": "here"}
+    assert told["workers"][0] == {
+        "worker": 0, "pid": 100, "host": "here", "lanes": [0, 1], "step": 7, "speed": 10.0, "wait": 0.0,
+        "state": "member", "lead": True,
+    }
+    assert [worker["worker"] for worker in told["workers"]] == [0, 2]
+    table = status.table(told).splitlines()
+    assert table[0] == "runs/x: running, generation 3, launcher pid 9"
+    assert table[3].split() == ["0", "100", "member", "0,1", "7", "10", "0%", "lead"]
+
+
+def test_status_of_a_run_that_has_ended() -> None:
+    told = status.of_ended({"outcome": "failed", "error": "ScriptFailed: x\ny", "steps": 5}, "runs/x")
+    assert told["state"] == "ended" and told["step"] == 5 and told["workers"] == []
+    assert status.table(told).splitlines()[:2] == ["runs/x: ended (failed)", "  ScriptFailed: x"]
