@@ -58,6 +58,7 @@ class Ending:
     generations: int = 0
     lost: int = 0
     story: int = 0
+    trained: float = 0.0  #: seconds since the first generation began
 
     @property
     def outcome(self) -> str:
@@ -153,6 +154,7 @@ class _Launch:
             async with asyncio.TaskGroup() as group:
                 shower = group.create_task(self._show(), name="screen")
                 end = await self._server.run()
+                ended = self._server.now()
                 shower.cancel()
         except ExceptionGroup as several:
             raise several.exceptions[0] from None
@@ -163,8 +165,10 @@ class _Launch:
                 control.close()
         self._echo(last=True)
         snapshot = self._server.snapshot()
+        since = self._server.training_since
         return Ending(
-            end, self._signal, self._eyes.meter.view, snapshot.generation, snapshot.lost, self._notebook.length
+            end, self._signal, self._eyes.meter.view, generations=snapshot.generation, lost=snapshot.lost,
+            story=self._notebook.length, trained=0.0 if since is None else ended - since,
         )
 
     # ------------------------------------------------------------ what people see
@@ -174,7 +178,7 @@ class _Launch:
             self._echo()
             snapshot, now = self._server.snapshot(), self._server.now()
             if snapshot.generation:
-                self._screen.progress(line(self._eyes.meter.view), now)
+                self._screen.progress(line(self._eyes.meter.view, self._screen.width), now)
             else:
                 late = [person.worker for person in snapshot.people if person.stage == "starting"]
                 self._screen.progress(f"{now:.0f} s: waiting for {names(late)} to reach the first step", now)
@@ -266,7 +270,6 @@ def _limits(crew: CrewConfig, lanes: int, workers: int) -> CrewLimits:
 def _summary(ending: Ending, record: dict[str, Any], seconds: float) -> dict[str, Any]:
     """What a script may rely on: see the design, section 4."""
     view, failed = ending.view, ending.end if isinstance(ending.end, FailRun) else None
-    samples = view.samples
     summary: dict[str, Any] = {
         "outcome": ending.outcome,
         "reason": "" if isinstance(ending.end, FailRun) else ending.end.reason,
@@ -274,10 +277,10 @@ def _summary(ending: Ending, record: dict[str, Any], seconds: float) -> dict[str
         "exit_code": ending.exit_code,
         "steps": view.step,
         "epochs": view.epochs,
-        "samples": samples,
+        "samples": view.samples,
         "weights_sha256": None,
-        "seconds": round(seconds, 3),
-        "samples_per_second": round(samples / seconds, 1) if seconds > 0 else 0.0,
+        "seconds": 0.0,
+        "samples_per_second": 0.0,
         "generations": ending.generations,
         "workers_lost": ending.lost,
         "loss": view.loss,
@@ -286,9 +289,11 @@ def _summary(ending: Ending, record: dict[str, Any], seconds: float) -> dict[str
         "started": record["started"],
     }
     result = {} if isinstance(ending.end, FailRun) else ending.end.result
-    summary.update({name: value for name, value in result.items() if name != "config"})
-    if "samples_per_second" not in result and isinstance(summary["samples"], (int, float)) and seconds > 0:
-        summary["samples_per_second"] = round(summary["samples"] / seconds, 1)
+    summary.update(result)
+    # A worker that came late knows less about time than we do: all of it, and what of it was training.
+    summary["seconds"] = round(seconds, 3)
+    if ending.trained > 0 and isinstance(summary["samples"], int):
+        summary["samples_per_second"] = round(summary["samples"] / ending.trained, 1)
     config = dict(record["config"])
     for name, default in DEFAULTS_OF_JOIN.items():  # the script may have stated its own
         if config[name] is None:

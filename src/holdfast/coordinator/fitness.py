@@ -26,6 +26,7 @@ def misfit(first: Ready, other: Ready) -> tuple[str, str] | None:
         )
     model = _differing(first, [
         ("model", first.model, other.model),
+        ("number of lanes", str(first.lanes), str(other.lanes)),
         ("arena", f"{first.arena_bytes} bytes", f"{other.arena_bytes} bytes"),
     ])
     if model:

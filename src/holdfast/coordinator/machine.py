@@ -84,10 +84,7 @@ class Machine:
         lanes: dict[int, list[int]] = {}
         for lane, driver in enumerate(crew.drivers):
             lanes.setdefault(driver, []).append(lane)
-        people = [
-            Person(w.number, w.pid, w.row, "leaving" if w.leaving else str(w.stage), lanes.get(w.number, []))
-            for w in crew.workers.values()
-        ]
+        people = [Person(w.number, w.pid, w.row, w.shown(), lanes.get(w.number, [])) for w in crew.workers.values()]
         return Snapshot(
             generation=crew.generation, step=run.blame.step, wanted=run.wanted, members=list(crew.members),
             drivers=list(crew.drivers), people=people, lost=run.lost, changing=crew.change is not None,

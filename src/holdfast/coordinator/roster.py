@@ -72,11 +72,15 @@ class Worker:
     number: int
     row: int
     stage: Stage = Stage.STARTING
-    leaving: str = ""  #: why it goes; empty: it stays
+    leaving: str = ""  #: why it goes or was refused; empty: it stays
     quiet: int = 0  #: the newest generation it said Paused for
     sent: float = 0.0  #: when the last message that wants an answer was sent to it
     told: int = 0  #: results of collective operations that its last Welcome carried
     pid: int = 0
+
+    def shown(self) -> str:
+        """Its stage as `status` shows it; a member that is to leave still works, and may still freeze or hang."""
+        return "leaving" if self.leaving and self.stage is Stage.MEMBER else str(self.stage)
 
 
 class Person(msgspec.Struct, frozen=True):

@@ -68,6 +68,7 @@ class Server:
         self._clock, self._began = clock, clock()
         self._past: list[tuple[Event, float]] = []  #: events so far, while the number of lanes is open
         self._told = 0
+        self.training_since: float | None = None  #: when the first generation began
         self.failed: set[int] = set()  #: workers whose script raised: their traces are told at the end
         self._links: dict[int, Link] = {}
         self._pids: dict[int, int] = {}
@@ -225,6 +226,7 @@ class Server:
             if any(member not in self._bells for member in command.message.members):
                 return  # one of them is gone: the machine is about to say something newer
             fds = [self._bells[member] for member in command.message.members]
+            self.training_since = self.now() if self.training_since is None else self.training_since
         link.send(encode(command.message), fds)
 
     def _make_arena(self, size: int) -> None:

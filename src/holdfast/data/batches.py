@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
-import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from holdfast.core.lanes import shares
@@ -61,11 +60,12 @@ class Batches:
         self.steps = self.size // self.batch if loader.drop_last else -(-self.size // self.batch)
         if self.steps == 0:
             raise ConfigError(
-                "batch_size", self.batch, f"larger than the data set ({self.size} samples), and drop_last leaves nothing",
+                "batch_size", self.batch,
+                f"larger than the data set ({self.size} samples), and drop_last leaves nothing",
                 source="the DataLoader", fix="Use a smaller batch or drop_last=False.",
             )  # fmt: skip
         shuffled = not isinstance(loader.sampler, SequentialSampler)
-        self._orders = lambda epoch: Order(n=self.size, seed=seed, epoch=epoch, shuffle=shuffled)
+        self._shuffled = shuffled
         self._collate: Callable[[Any], Any] = loader.collate_fn
         self._dataset = _UnitDataset(loader.dataset, self._subset)
         self._ids: dict[int, numpy.ndarray[Any, numpy.dtype[numpy.int64]]] = {}
@@ -83,7 +83,8 @@ class Batches:
         if self._ids_of != (epoch, block):
             start = block * _AHEAD * self.batch
             stop = min(start + _AHEAD * self.batch, self.size)
-            numbers = self._orders(epoch).ids(start, stop)
+            order = Order(n=self.size, seed=self._seed, epoch=epoch, shuffle=self._shuffled)
+            numbers = order.ids(start, stop)
             if self._subset is not None:
                 numbers = self._subset[numbers]
             self._ids = {
@@ -146,8 +147,9 @@ class _Stream:
     """Units fetched ahead by torch's worker processes, in the order they were asked for."""
 
     def __init__(
-        self, loader: DataLoader[Any], dataset: _UnitDataset, collate: Callable[[Any], Any], requests: Iterator[UnitRequest]
-    ) -> None:
+        self, loader: DataLoader[Any], dataset: _UnitDataset, collate: Callable[[Any], Any],
+        requests: Iterator[UnitRequest],
+    ) -> None:  # fmt: skip
         self._expected: list[tuple[int, int]] = []
         self._requests = requests
         inner: DataLoader[Any] = DataLoader(

@@ -244,8 +244,7 @@ class Board:
 
     def norms(self) -> list[float]:
         """Slice -> norm of its gradient sum."""
-        reals: list[float] = self.reals[self._slices + S_NORM :: _SLICE].tolist()
-        return reals[: self.num_slices]
+        return [float(norm) for norm in self.reals[self._slices + S_NORM :: _SLICE].tolist()[: self.num_slices]]
 
     # ------------------------------------------------------------ where the script stands
 

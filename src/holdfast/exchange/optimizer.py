@@ -43,13 +43,13 @@ class SliceOptimizer:
     """Runs the user's optimizer on the slices this worker owns."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, space: Space, schemas: dict[tuple[int, str], Schema], arena: Arena, num_rows: int
-    ) -> None:
+        self, optimizer: torch.optim.Optimizer, space: Space, schemas: dict[tuple[int, str], Schema], arena: Arena,
+        num_rows: int,
+    ) -> None:  # fmt: skip
         self._optimizer, self._space, self._schemas = optimizer, space, schemas
         self.parameters = {n: typed(arena.section(f"parameters/{n}"), d)[:t] for (n, d), t in _totals(space)}
-        self._arrays = {
-            key: typed(arena.section(key), dtype)[:count] for key, (dtype, count) in _state_arrays(space, schemas).items()
-        }
+        arrays = _state_arrays(space, schemas)
+        self._arrays = {key: typed(arena.section(key), dtype)[:count] for key, (dtype, count) in arrays.items()}
         self._ready = typed(arena.section("ready"), torch.uint8)
         undo = typed(arena.section("undo"), torch.uint8)
         self._undo_rows = undo[: len(undo) // num_rows * num_rows].view(num_rows, -1)
@@ -109,7 +109,8 @@ class SliceOptimizer:
         tensors, scratch = group["params"], self.scratch(piece)
         if absent:
             for tensor, part in zip(tensors, piece.pieces, strict=True):
-                tensor.grad = None if part.entry in absent else scratch[part.start - piece.start : part.stop - piece.start]
+                there = part.entry not in absent
+                tensor.grad = scratch[part.start - piece.start : part.stop - piece.start] if there else None
         type(twin).step(twin)
         if absent:
             for tensor, part in zip(tensors, piece.pieces, strict=True):
@@ -186,8 +187,9 @@ class SliceOptimizer:
             piece, first = self._space.layout.slices[slice_], self._first_piece[slice_]
             last = first + len(piece.pieces)
             schema = self._schemas[piece.group, piece.dtype]
+            dtype = self._space.dtypes[piece.dtype]
             live = [self.parameters[piece.dtype][piece.start : piece.stop]]
-            live += [self._arrays[_key(k, self._space.dtypes[piece.dtype])][piece.start : piece.stop] for k in schema.tensors]
+            live += [self._arrays[_key(k, dtype)][piece.start : piece.stop] for k in schema.tensors]
             live += [self._arrays[f"scalar/{k}"][first:last] for k in (*schema.scalars, *schema.numbers)]
             live += [self._ready[first:last]]
             pairs, at = [], 0

@@ -23,7 +23,9 @@ from holdfast.errors import NotExact
 
 __all__ = ["Schema", "clone", "pin", "probe"]
 
-_SUPPORTED = "Use an elementwise optimizer: SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta, Adamax, NAdam, RAdam, Rprop or ASGD."
+_SUPPORTED = (
+    "Use an elementwise optimizer: SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta, Adamax, NAdam, RAdam, Rprop or ASGD."
+)
 
 
 @dataclass(frozen=True, slots=True)

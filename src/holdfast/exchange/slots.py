@@ -65,7 +65,7 @@ class LaneSlots:
         if self._stack_step != step:
             self._stack, self._stack_step = [], step
         merges, self._stack = push(self._stack, Node(lane, 1), self._num_lanes)
-        leaves = self._leaves(lane, gradients)
+        leaves: Sequence[Tensor] = self._leaves(lane, gradients)
         if weight is not None:
             leaves = torch._foreach_mul(leaves, weight)
         board, held = self._board, lane
@@ -160,4 +160,5 @@ class LaneSlots:
 
     def culprits(self, piece: Slice, nodes: Sequence[Node]) -> list[Node]:
         """The partial sums of a slice that hold a NaN or an infinity."""
-        return [n for n in nodes if not torch.isfinite(self._flats[n.lane][piece.dtype][piece.start : piece.stop]).all()]
+        flats = ((node, self._flats[node.lane][piece.dtype][piece.start : piece.stop]) for node in nodes)
+        return [node for node, flat in flats if not torch.isfinite(flat).all()]

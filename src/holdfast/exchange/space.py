@@ -44,8 +44,9 @@ class Space:
         for index, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 if id(parameter) not in names:
+                    shape = tuple(parameter.shape)
                     raise NotExact(
-                        f"the optimizer holds a parameter of shape {tuple(parameter.shape)} that is in no prepared model",
+                        f"the optimizer holds a parameter of shape {shape} that is in no prepared model",
                         "Hand every model whose parameters are trained to run.prepare(...).",
                     )
                 if parameter.requires_grad:
@@ -67,8 +68,9 @@ class Space:
 
     def fingerprint(self, *extra: object) -> str:
         """What two workers must agree on before they may share a crew."""
+        trained = zip(self.names, self.trainable, self.groups, strict=True)
         text = "\n".join(
-            [f"{n} {tuple(p.shape)} {p.dtype} {g}" for n, p, g in zip(self.names, self.trainable, self.groups, strict=True)]
+            [f"{name} {tuple(p.shape)} {p.dtype} {group}" for name, p, group in trained]
             + [f"fixed {tuple(p.shape)} {p.dtype}" for p in self.fixed]
             + [f"buffer {n} {tuple(b.shape)} {b.dtype}" for n, b in self.buffers]
             + [str(item) for item in extra]

@@ -85,7 +85,7 @@ class Meter:
         newest = max(rows, key=lambda row: row.step, default=None)
         if newest is None or step == 0 or not isfinite(newest.loss):
             return
-        stretch = max(1, plan.steps_per_epoch * plan.epochs // (2 * _LOSSES))
+        stretch = max(1, plan.steps_per_epoch * plan.epochs // _LOSSES)
         if self._losses and step - self._losses[-1][0] < stretch:
             self._losses[-1] = (self._losses[-1][0], newest.loss)
         else:

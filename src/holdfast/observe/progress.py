@@ -13,26 +13,35 @@ _BARS = "▁▂▃▄▅▆▇█"
 _MOST_WAITS = 8
 
 
-def line(view: View) -> str:
-    """The progress line.
+def line(view: View, width: int = 0) -> str:
+    """The progress line; where only `width` columns are there, the lesser things are left out.
 
     >>> line(View(step=300, total_steps=938, epoch=0, epochs=3, losses=(2.3, 0.9, 0.31),
     ...           samples_per_second=2100, waits={0: 0.03, 1: 0.04}, eta=21))
     'step 300/938  epoch 1/3  loss 0.31 █▃▁  2.1k samples/s  wait w0 3% w1 4%  eta 0:21'
     """
+    text = _line(view, bars=True, most_waits=_MOST_WAITS)
+    if width and len(text) > width:
+        text = _line(view, bars=False, most_waits=_MOST_WAITS)
+    if width and len(text) > width:
+        text = _line(view, bars=False, most_waits=1)
+    return text[:width] if width else text
+
+
+def _line(view: View, *, bars: bool, most_waits: int) -> str:
     parts = [f"step {view.step}" + (f"/{view.total_steps}" if view.total_steps else "")]
     if view.epochs:
         parts.append(f"epoch {min(view.epoch + 1, view.epochs)}/{view.epochs}")
     if view.loss is not None:
-        parts.append(f"loss {view.loss:.3g} {sparkline(view.losses)}".rstrip())
+        parts.append(f"loss {view.loss:.3g} {sparkline(view.losses) if bars else ''}".rstrip())
     if view.samples_per_second:
         parts.append(f"{short_number(view.samples_per_second)} samples/s")
     if view.waits:
-        worst = sorted(view.waits.items(), key=lambda item: -item[1])[:_MOST_WAITS]
+        worst = sorted(view.waits.items(), key=lambda item: -item[1])[:most_waits]
         rest = len(view.waits) - len(worst)
         parts.append(
             "wait " + " ".join(f"w{worker} {share:.0%}" for worker, share in sorted(worst))
-            + (f" and {rest} less" if rest else "")
+            + (f" and {rest} less" if rest and most_waits > 1 else "")
         )
     if view.eta is not None:
         parts.append(f"eta {short_time(view.eta)}")

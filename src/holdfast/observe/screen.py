@@ -27,6 +27,11 @@ class Screen:
         self._plain_due = PLAIN_EVERY / 2  # what comes at once is told by the story
         self._broken: set[TextIO] = set()
 
+    @property
+    def width(self) -> int:
+        """How long the progress line may be; 0 when that does not matter."""
+        return _width(self._news) - 1 if self._live else 0
+
     def say(self, text: str) -> None:
         """One line of the story."""
         self._above(self._news, text)
@@ -38,8 +43,7 @@ class Screen:
     def progress(self, text: str, now: float) -> None:
         """The progress line as it is now; on a plain stream it is written only now and then."""
         if self._live:
-            width = _width(self._news)
-            self._shown = text[: width - 1]
+            self._shown = text[: self.width]
             self._write(self._news, _CLEAR + self._shown)
         elif now >= self._plain_due and text != self._shown:
             self._plain_due, self._shown = now + PLAIN_EVERY, text

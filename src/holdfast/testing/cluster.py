@@ -21,7 +21,15 @@ import msgspec
 
 from holdfast.coordinator.commands import Command, EndRun, FailRun, KillWorker, MakeArena, Send, StartWorker
 from holdfast.coordinator.events import (
-    DrainRequested, Event, Measured, RunStarted, ScaleRequested, Ticked, WorkerFrozen, WorkerHung, WorkerLost,
+    DrainRequested,
+    Event,
+    Measured,
+    RunStarted,
+    ScaleRequested,
+    Ticked,
+    WorkerFrozen,
+    WorkerHung,
+    WorkerLost,
     WorkerStarted,
 )
 from holdfast.coordinator.machine import Machine
@@ -111,7 +119,6 @@ class Cluster:
         self.workers: dict[int, FakeWorker] = {}
         self.outcome: EndRun | FailRun | None = None
         self._random = random.Random(seed ^ 0x5EED)
-        self.jitter = lambda most: self._random.random() * most
         self._trace = hashlib.blake2b(digest_size=16)
         self._encode = msgspec.msgpack.Encoder(enc_hook=repr).encode
         self._events = 0
@@ -123,6 +130,10 @@ class Cluster:
                 self._faults.setdefault(fault.worker, []).append(fault)
             elif isinstance(fault, Timed):
                 self.clock.after(fault.seconds, self._timed, fault)
+
+    def jitter(self, most: float) -> float:
+        """Some time up to `most`."""
+        return self._random.random() * most
 
     def run(self) -> Report:
         """Run to the end, and look at it."""
@@ -170,7 +181,7 @@ class Cluster:
         self.workers[number] = worker
         self.happened(WorkerStarted(number, 1000 + number))
         if number in self._doomed:
-            self.died(worker, "signal", 9)
+            self.died(worker.number, "signal", 9)
         else:
             worker.later(self.jitter(0.3), worker.start)
 
@@ -179,10 +190,11 @@ class Cluster:
         if worker is None:
             self._doomed.add(number)
         elif worker.alive:
-            self.died(worker, "signal", 9)
+            self.died(worker.number, "signal", 9)
 
-    def died(self, worker: FakeWorker, cause: str, code: int) -> None:
+    def died(self, number: int, cause: str, code: int) -> None:
         """A process is gone now; the machine hears of it a little later."""
+        worker = self.workers[number]
         if worker.alive:
             worker.alive = False
             self.arena.end(worker.number)
@@ -208,8 +220,8 @@ class Cluster:
 
     def _arrived(self, number: int, message: ToWorker) -> None:
         worker = self.workers.get(number)
-        if worker is not None and worker.alive:
-            worker.later(0.0, worker.receive, message) if worker.frozen_since is not None else worker.receive(message)
+        if worker is not None:
+            worker.later(0.0, worker.receive, message)
 
     def wake(self, number: int) -> None:
         """This worker did something that others may wait for."""
@@ -246,7 +258,7 @@ class Cluster:
             self.happened(DrainRequested("asked for"))
         else:
             for worker in list(self.workers.values()):
-                self.died(worker, "signal", 9)
+                self.died(worker.number, "signal", 9)
 
     # ------------------------------------------------------------ the verdict
 

@@ -9,9 +9,6 @@ What a real worker has to do is what this one does:
 * an Install that is not newer than what it has, or older than its quiet, means nothing to it;
 * told to stop, it ends after the step that the first worker to be told so noted in the arena;
 * having finished, it says Finished again and again until it is told to end.
-
-Faults strike between actions or in the middle of one. A frozen worker does nothing at all, but all that
-would have happened to it happens when it goes on.
 """
 
 from __future__ import annotations
@@ -20,13 +17,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.coordinator.messages import (
-    Failed, Finished, FromWorker, Install, Leave, Leaving, Pause, Paused, Ready, Refuse, Seeded, Stop, ToWorker,
+    Failed,
+    Finished,
+    FromWorker,
+    Install,
+    Leave,
+    Leaving,
+    Pause,
+    Paused,
+    Ready,
+    Refuse,
+    Seeded,
+    Stop,
+    ToWorker,
     Welcome,
 )
 from holdfast.core import tree
 from holdfast.core.step import Advance, Arrive, Board, Compute, Finish, Place, Quiesce, Sum, Wait
 from holdfast.core.tree import Node
 from holdfast.testing.faults import At
+from holdfast.testing.process import FakeProcess
 
 if TYPE_CHECKING:
     from holdfast.testing.cluster import Cluster
@@ -55,22 +65,17 @@ class _Arrivals(Mapping[int, int]):
         return len(self._rows)
 
 
-class FakeWorker:
+class FakeWorker(FakeProcess):
     """One worker. `cluster` gives it its clock, its link and its fate."""
 
     def __init__(self, cluster: Cluster, number: int, row: int, faults: list[At]) -> None:
-        self.cluster, self.arena, self.number, self.row = cluster, cluster.arena, number, row
-        self.alive = True
-        self.frozen_since: float | None = None
+        super().__init__(cluster, number, faults)
+        self.arena, self.row = cluster.arena, row
         self.hung_since: float | None = None
         self.unit: tuple[int, int] | None = None  #: what it computes now
-        self.factor = 1.0  #: how many times slower than usual it is
         self.measured = False
         self.generation = 0
-        self.step = -1
         self.awaits: frozenset[int] = frozenset()  #: while it waits: whose deeds wake it
-        self._faults = faults
-        self._deferred: list[tuple[Any, tuple[Any, ...]]] = []
         self._welcomed = self._filled = self._busy = self._ended = False
         self._leave: str | None = None
         self._pausing = 0
@@ -85,94 +90,34 @@ class FakeWorker:
         self._place = Place(number, -1, (), (), ())
         self._arrivals = _Arrivals(self.arena.arrived, {})
 
-    # ------------------------------------------------------------ being a process
-
-    def later(self, seconds: float, do: Any, *args: Any) -> None:
-        """Do something later, if alive then; once it is frozen, only when it goes on."""
-        self.cluster.clock.after(seconds, self._fire, do, args)
-
-    def _fire(self, do: Any, args: tuple[Any, ...]) -> None:
-        if self.alive:
-            if self.frozen_since is None:
-                do(*args)
-            else:
-                self._deferred.append((do, args))
+    # ------------------------------------------------------------ faults
 
     def start(self) -> None:
         """The script has come to its first step."""
-        if self._struck("start"):
+        if self.struck("start"):
             self.later(0.0, self.start)
         else:
             self._state(self._ready)
 
-    def freeze(self, seconds: float) -> None:
-        """Stop, as SIGSTOP does."""
-        if self.frozen_since is None:
-            self.frozen_since = self.cluster.clock.now
-            if seconds < float("inf"):
-                self.cluster.clock.after(seconds, self._thaw)
-
-    def _thaw(self) -> None:
-        if self.alive:
-            self.frozen_since = None
-            deferred, self._deferred = self._deferred, []
-            for do, args in deferred:
-                self.later(0.0, do, *args)
-            self.later(0.0, self._continue)
-
-    def _struck(self, point: str, duration: float = 0.0) -> bool:
-        """Let the next fault strike if this is its moment; True if the worker does not go on."""
-        if not self._faults:
-            return False
-        for fault in self._faults:
-            if fault.during == point and self.step >= fault.step or (point == "start" and fault.during == "start"):
-                break
-        else:
-            return False
-        self._faults.remove(fault)
-        self.cluster.note("fault", self.number, fault)
-        if fault.what == "leave":
-            self.say(Leaving(self.number, "SIGTERM"))
-            self.later(self.cluster.repeat, self._leave_again)
-        elif fault.what == "slow":
-            self.factor = fault.factor
-        elif duration:
-            self.cluster.clock.after(duration * fault.part, self._strike, fault)
-        else:
-            self._strike(fault)
-        return not duration and (not self.alive or self.frozen_since is not None)
-
-    def _strike(self, fault: At) -> None:
-        if self.alive and fault.what == "kill":
-            self._torn(fault.part)
-            self.cluster.died(self, "signal", 9)
-        elif self.alive:
-            self.freeze(fault.seconds)
-
-    def _torn(self, part: float) -> None:
-        """What a kill in the middle of an action leaves behind."""
-        if self.frozen_since is not None:
-            return
+    def torn(self, part: float) -> None:
         if self.unit is not None and part > 0.8 and self.hung_since is None:
             step, lane = self.unit
             if part > 0.9:
                 self.arena.withdraw(step, tree.push(self._stack, Node(lane, 1), self.arena.model.lanes)[0])
             else:
                 self.arena.publish(step, lane, ())  # the gradient is there, but was not merged yet
-            self.cluster.wake(self.number)
-        elif self._finishing and part < 1.0:
-            done = self._finishing[: int(part * len(self._finishing))]
-            if done:
-                self.arena.finish(self.step, done)
-                self.cluster.wake(self.number)
+        elif done := self._finishing[: int(part * len(self._finishing))]:
+            self.arena.finish(self.step, done)
+        self.cluster.wake(self.number)
 
-    def _leave_again(self) -> None:
+    def asked_to_leave(self) -> None:
         self.say(Leaving(self.number, "SIGTERM"))
-        self.later(self.cluster.repeat, self._leave_again)
+        self.later(self.cluster.repeat, self.asked_to_leave)
 
     # ------------------------------------------------------------ messages
 
     def say(self, message: FromWorker) -> None:
+        """Say something to the coordinator, once."""
         self.cluster.from_worker(message)
 
     def _state(self, message: FromWorker | None) -> None:
@@ -196,12 +141,12 @@ class FakeWorker:
                 self._again(self._epoch)
             elif message.generation > max(self.generation, self._pausing):
                 self._pausing = message.generation
-                self._continue()
+                self.resume()
         elif isinstance(message, Install):
             newest = self._pending.generation if self._pending else self.generation
             if self._welcomed and message.generation > newest and not self._ended:
                 self._pending = message
-                self._continue()
+                self.resume()
         elif isinstance(message, Welcome):
             if not self._welcomed:
                 self._welcomed = True
@@ -212,7 +157,7 @@ class FakeWorker:
                 self.say(Seeded(self.number))
         elif isinstance(message, Leave | Refuse | Stop):
             self._leave = message.reason
-            self._continue()
+            self.resume()
 
     def _seed(self) -> None:
         self.arena.seed()
@@ -221,7 +166,7 @@ class FakeWorker:
 
     # ------------------------------------------------------------ acting
 
-    def _continue(self) -> None:
+    def resume(self) -> None:
         """Something changed; look again unless in the middle of an action."""
         if not self._busy:
             self.look()
@@ -242,22 +187,20 @@ class FakeWorker:
         self.awaits = frozenset()
         while self.alive and self.frozen_since is None and not self._busy:
             if self._leave is not None:
-                return self.cluster.died(self, "exit", 0)
+                self.cluster.died(self.number, "exit", 0)
+                return
             if self._pending is not None and not self._install(self._pending):
-                return None
-            if self._pausing and not self._ended:
-                if not self.generation or self.cluster.decide(self._place, _PAUSING) == Quiesce():
-                    return self._go_quiet()
-            if self._ended or not self.generation:
-                return None
-            if not self._act():
-                return None
-        return None
+                return
+            if self._pausing and not self._ended and self.cluster.decide(self._place, _PAUSING) == Quiesce():
+                self._go_quiet()
+                return
+            if self._ended or not self.generation or not self._act():
+                return
 
     def _go_quiet(self) -> None:
         if not (isinstance(self._level, Paused) and self._level.generation == self._pausing):
             self._state(Paused(self.number, self._pausing, max(self.step, 0)))
-            self._struck("quiet")
+            self.struck("quiet")
 
     def _install(self, install: Install) -> bool:
         self._pending = None
@@ -280,7 +223,7 @@ class FakeWorker:
         arena.installed(self.number, install.generation)
         if joins:
             self._read()
-        return not self._struck("install") and not self._busy
+        return not self.struck("install") and not self._busy
 
     def _act(self) -> bool:
         """Take the next action; False when it takes time or there is none."""
@@ -290,28 +233,25 @@ class FakeWorker:
         work = arena.model.lanes_at(step)
         board = Board(work, arena.nodes(step), self._arrivals, arena.versions, arena.summed, False)
         action = self.cluster.decide(self._place, board)
-        kind = type(action)
-        if kind is Wait:
-            self.awaits = frozenset(action.workers)  # type: ignore[union-attr]
+        if isinstance(action, Wait):
+            self.awaits = frozenset(action.workers)
             return False
-        if kind is Compute:
-            return self._compute(action.lane)  # type: ignore[union-attr]
-        if kind is Advance:
-            self.step += 1
+        if isinstance(action, Compute):
+            return self._compute(action.lane)
+        if isinstance(action, Advance):
+            self.step, self._stack = step + 1, ()
             place = self._place
             self._place = Place(place.worker, self.step, place.driver, place.owner, place.members)
-            self._stack = ()
             if self.cluster.jitter(1.0) < 0.2:
                 self._read()
             return True
-        if kind is Arrive:
-            if self._struck("arrive"):
-                return False
+        if isinstance(action, Sum | Finish):
+            return self._slices(action)
+        if isinstance(action, Arrive) and not self.struck("arrive"):
             arena.arrived[self.row] = step
             self.cluster.wake(self.number)
             return True
-        slices = action.slices  # type: ignore[union-attr]
-        return self._slices("sum" if kind is Sum else "finish", slices)
+        return False
 
     def _read(self) -> None:
         """The script does something with the parameters between two units: prints, saves, evaluates."""
@@ -323,12 +263,12 @@ class FakeWorker:
         duration = self.cluster.unit_seconds * self.factor * (0.8 + self.cluster.jitter(0.4))
         self.arena.begin(self.number, self.generation, self.step, "compute", (lane, *(n.lane for n in self._stack)))
         self._busy, self.unit = True, (self.step, lane)
-        self._struck("compute", duration)
+        self.struck("compute", duration)
         what = self.cluster.unit_faults.get(self.unit)
         if what == "hang":
             self.hung_since = self.cluster.clock.now
         elif what == "crash":
-            self.later(duration / 2, self.cluster.died, self, "signal", 11)
+            self.later(duration / 2, self.cluster.died, self.number, "signal", 11)
         elif what == "raise":
             self.later(duration / 2, self._raise)
         else:
@@ -347,24 +287,25 @@ class FakeWorker:
             self.number, self.generation, "ValueError", "bad sample", "data.py:7", "Traceback ...", self.unit,
             [self.unit[0] * 100 + self.unit[1]],
         ))
-        self.later(0.3, self.cluster.died, self, "exit", 1)
+        self.later(0.3, self.cluster.died, self.number, "exit", 1)
 
-    def _slices(self, what: str, slices: tuple[int, ...]) -> bool:
+    def _slices(self, action: Sum | Finish) -> bool:
         duration = self.cluster.unit_seconds * 0.1 * self.factor
-        self.arena.begin(self.number, self.generation, self.step, what, slices)
+        what = "finish" if isinstance(action, Finish) else "sum"
+        self.arena.begin(self.number, self.generation, self.step, what, action.slices)
         self._busy = True
-        if what == "finish":
-            self._finishing = slices
-            self._struck("finish", duration)
-        self.later(duration, self._sliced, what, slices)
+        if isinstance(action, Finish):
+            self._finishing = action.slices
+            self.struck("finish", duration)
+        self.later(duration, self._sliced, action)
         return False
 
-    def _sliced(self, what: str, slices: tuple[int, ...]) -> None:
+    def _sliced(self, action: Sum | Finish) -> None:
         self._finishing = ()
-        if what == "sum":
-            self.arena.sum(self.step, slices)
+        if isinstance(action, Sum):
+            self.arena.sum(self.step, action.slices)
         else:
-            self.arena.finish(self.step, slices)
+            self.arena.finish(self.step, action.slices)
         self._acted()
 
     def _acted(self) -> None:

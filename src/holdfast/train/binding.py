@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -56,12 +56,8 @@ class Binding:
         self._crewing, self._space, self.settings = crewing, space, settings
         self._steered = crewing.steered
         rows = 2 * crewing.lanes
-        schemas = {
-            key: probe(user, *key_dtype)
-            for key, key_dtype in {
-                (group, dtype_name(p.dtype)): (group, p.dtype) for p, group in zip(space.trainable, space.groups, strict=True)
-            }.items()
-        }
+        kinds = dict.fromkeys((group, p.dtype) for p, group in zip(space.trainable, space.groups, strict=True))
+        schemas = {(group, dtype_name(dtype)): probe(user, group, dtype) for group, dtype in kinds}
         sections = Sections()
         sections.add("board", board_bytes(crewing.lanes, rows, len(space.layout.slices)))
         optimizer.add_sections(sections, space, schemas, rows)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -121,7 +122,7 @@ def evaluate(
         count = 0
         for at in range(row * per_row, min((row + 1) * per_row, batches.steps)):
             request = batches.request(key(seed, STREAM_EVALUATE, at), 0, at, 0)
-            batch = batches.fetch(request, lambda request=request: iter([request]))
+            batch = batches.fetch(request, partial(iter, [request]))
             seed_everything(key(seed, STREAM_EVALUATE, at, 1))
             with torch.no_grad():
                 values = measure(*batch) if isinstance(batch, list | tuple) else measure(batch)

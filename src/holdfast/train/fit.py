@@ -101,7 +101,9 @@ def fit(
     evaluation, until = options.get("evaluate"), options.get("until", "")
     measured = _measured(options.get("metrics", ()))
     goal = _goal(until, measured, evaluation)
-    limit = Duration(options["time_limit"]) if isinstance(options.get("time_limit"), str) else options.get("time_limit")
+    limit = options.get("time_limit")
+    if isinstance(limit, str):
+        limit = Duration(limit)
     schedulers = options.get("schedulers", ())
     run = options.get("run") or join()
     model, optimizer, loader, *_ = run.prepare(model, optimizer, data, *schedulers)
@@ -135,7 +137,7 @@ def _train(
     model.train()
     for inputs, targets in loader:
         value = loss(model(inputs), targets)
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         if clip_norm:
             run.clip_grad_norm_(model.parameters(), clip_norm)
         optimizer.step()

@@ -81,7 +81,8 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
             raise ConfigError(name, said[name], f"must be a whole number of at least {least}", source=source[name])
     if spec is not None and spec.crew > said["lanes"]:
         raise ConfigError(
-            "workers", spec.crew, f"more than lanes = {said['lanes']} (set by {source['lanes']}), so some would have no work",
+            "workers", spec.crew,
+            f"more than lanes = {said['lanes']} (set by {source['lanes']}), so some would have no work",
             source="holdfast run", fix=f"Use --workers {said['lanes']} or fewer, or --lanes {spec.crew}.",
         )  # fmt: skip
     _current = Run(said["lanes"], said["seed"], said["threads"], finite=finite, spec=spec, steered=steered)
@@ -197,7 +198,8 @@ class Run:
         if not models or len(optimizers) != 1:
             raise NotExact(
                 f"run.prepare got {len(models)} models and {len(optimizers)} optimizers",
-                "Hand over at least one model and exactly one optimizer (put several models' parameters into its groups).",
+                "Hand over at least one model and exactly one optimizer (put several models' parameters into its "
+                "groups).",
             )
         self._models = models
         training = self._training = Training(models, optimizers[0], schedulers, self)
@@ -208,7 +210,7 @@ class Run:
         """The epochs 0 ... number - 1; a worker that joins late begins with the crew's current one."""
         return self._training_or_refuse().epochs(number)
 
-    def evaluate(self, measure: Callable[..., Mapping[str, Any]], loader: DataLoader[Any]) -> dict[str, float]:
+    def evaluate(self, measure: Callable[..., Mapping[str, Any]], loader: DataLoader[Any] | Loader) -> dict[str, float]:
         """The mean over a data set of what `measure(*batch)` returns: a dict of means over its batch.
 
         The crew shares the batches; every worker gets the same result. Call it in every worker, outside
@@ -242,7 +244,8 @@ class Run:
         if not value > 0:
             raise ConfigError(name, value, "must be above 0", source="clip_grad")
         given = {id(p) for p in ([parameters] if isinstance(parameters, torch.Tensor) else parameters)}
-        left_out = [n for n, p in zip(training.space.names, training.space.trainable, strict=True) if id(p) not in given]
+        trained = zip(training.space.names, training.space.trainable, strict=True)
+        left_out = [name for name, parameter in trained if id(parameter) not in given]
         if left_out:
             raise NotExact(
                 f"clipping was asked for without {', '.join(left_out[:3])}{' ...' if len(left_out) > 3 else ''}",

@@ -72,7 +72,8 @@ class LossTap:
 
     def open(self) -> None:
         """Begin to note."""
-        original = self._original = Tensor.backward
+        original: Callable[..., Any] = Tensor.backward
+        self._original = original
         tap = self
 
         def backward(self: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -17,6 +17,7 @@ import math
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -241,9 +242,9 @@ class Training:
             return
         work, lane, request = self.unit
         if not self._filled:
-            what = "backward() but not optimizer.step()" if self.tap.backwards else "neither backward() nor optimizer.step()"
+            what = "backward() but not" if self.tap.backwards else "neither backward() nor"
             raise NotExact(
-                f"unit (step {work.step}, lane {lane}) called {what}",
+                f"unit (step {work.step}, lane {lane}) called {what} optimizer.step()",
                 "Call optimizer.step() once per batch (for gradient accumulation, use a larger batch and more lanes); "
                 "for a loop that only looks, use run.evaluate or a loader that was not prepared.",
             )
@@ -338,7 +339,7 @@ class Pass:
                 continue
             request = self._request(at, lane)
             training.open_unit(work, lane, request)
-            batch = batches.fetch(request, lambda at=at, lane=lane: self._ahead(at, lane))
+            batch = batches.fetch(request, partial(self._ahead, at, lane))
             training.begin_unit(work, lane)
             return batch
 
@@ -353,8 +354,8 @@ class Pass:
             lane = training.bound.member.next_lane(self._work(training.step - training.first_step))
             if lane is not None:
                 raise OutOfSync(
-                    f"The loop over the loader was left in the middle of step {training.step}: lane {lane} had no turn. "
-                    "Leave it at the top of its body, on something all workers agree on, such as run.step."
+                    f"The loop over the loader was left in the middle of step {training.step}: lane {lane} had no "
+                    "turn. Leave it at the top of its body, on something all workers agree on, such as run.step."
                 )
             training.complete_step()
         training.unit = None

@@ -36,7 +36,8 @@ def warm_up() -> None:
     import holdfast.data.batches
     import holdfast.train.fit
 
-    assert torch.utils.data and holdfast.train.fit
+    assert torch.utils.data
+    assert holdfast.train.fit
 
 
 def main(spec: WorkerSpec, link_fd: int) -> None:
@@ -98,7 +99,9 @@ def _failure(spec: WorkerSpec, steered: Steered, error: BaseException) -> say.Fa
     run = runs.current()
     unit = run.unit if run is not None else None
     kind = type(error).__name__
-    message = str(error) if isinstance(error, HoldfastError) else "".join(traceback.format_exception_only(error)).strip()
+    message = str(error)
+    if not isinstance(error, HoldfastError):
+        message = "".join(traceback.format_exception_only(error)).strip()
     frames = _script_frames(error.__traceback__)
     where = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else spec.script
     trace = "".join(traceback.format_list(frames)) + message

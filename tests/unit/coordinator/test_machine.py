@@ -6,7 +6,15 @@ import pytest
 
 from holdfast.coordinator.commands import EndRun, KillWorker, MakeArena, Send, StartWorker
 from holdfast.coordinator.events import (
-    DrainRequested, Measured, RunStarted, ScaleRequested, Ticked, WorkerFrozen, WorkerHung, WorkerLost, WorkerStarted,
+    DrainRequested,
+    Measured,
+    RunStarted,
+    ScaleRequested,
+    Ticked,
+    WorkerFrozen,
+    WorkerHung,
+    WorkerLost,
+    WorkerStarted,
 )
 from holdfast.coordinator.machine import BrokenInvariant, CrewLimits, Machine
 from holdfast.coordinator.messages import Evaluated, Finished, Leave, Leaving, Pause, Paused, Refuse, Seeded, Welcome

@@ -50,6 +50,15 @@ def test_the_line_names_the_worst_waiters_of_a_large_crew() -> None:
     assert text == "step 1  wait w12 12% w13 13% w14 14% w15 15% w16 16% w17 17% w18 18% w19 19% and 12 less"
 
 
+def test_a_narrow_line_leaves_out_the_lesser_things() -> None:
+    view = View(step=300, total_steps=938, epochs=3, losses=(2.0, 1.0), waits={0: 0.5, 1: 0.25}, eta=21)
+    whole = "step 300/938  epoch 1/3  loss 1 █▁  wait w0 50% w1 25%  eta 0:21"
+    assert line(view) == line(view, len(whole)) == whole
+    assert line(view, len(whole) - 1) == "step 300/938  epoch 1/3  loss 1  wait w0 50% w1 25%  eta 0:21"
+    assert line(view, 60) == "step 300/938  epoch 1/3  loss 1  wait w0 50%  eta 0:21"
+    assert line(view, 9) == "step 300/"
+
+
 def snapshot() -> Snapshot:
     return Snapshot(
         generation=3, step=7, wanted=2, members=[0, 2], drivers=[0, 0, 2, 2],
