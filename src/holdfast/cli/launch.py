@@ -13,13 +13,12 @@ import signal
 import sys
 import time
 import traceback
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from holdfast import errors
+from holdfast.cli.ending import Ending, last_line, summary
 from holdfast.cli.failure import present
 from holdfast.config.run import DEFAULTS_OF_JOIN, CrewConfig, RunConfig
 from holdfast.config.sources import Resolved
@@ -35,9 +34,8 @@ from holdfast.errors import HoldfastError, UsageError
 from holdfast.observe import status
 from holdfast.observe.directory import RunDirectory, default_path, host, recover, recover_siblings
 from holdfast.observe.eyes import BoardEyes
-from holdfast.observe.meter import View
 from holdfast.observe.notebook import RunNotebook
-from holdfast.observe.progress import line, short_number
+from holdfast.observe.progress import line
 from holdfast.observe.screen import Screen, Tail
 from holdfast.observe.watch import WatchLimits
 
@@ -45,35 +43,6 @@ __all__ = ["launch"]
 
 #: Seconds between two updates of the progress line.
 _SHOW = 0.25
-_BUG = 70
-
-
-@dataclass(slots=True)
-class Ending:
-    """How a run ended. `signal` is the number of the signal that asked for it, 0 if none did."""
-
-    end: EndRun | FailRun
-    signal: int = 0
-    view: View = field(default_factory=View)
-    generations: int = 0
-    lost: int = 0
-    story: int = 0
-    trained: float = 0.0  #: seconds since the first generation began
-
-    @property
-    def outcome(self) -> str:
-        """ok, stopped or failed."""
-        if isinstance(self.end, FailRun):
-            return "stopped" if self.end.kind == "Stopped" else "failed"
-        return "stopped" if self.signal else "ok"
-
-    @property
-    def exit_code(self) -> int:
-        """By class of error; 128 + signal when a signal asked for the end."""
-        if isinstance(self.end, FailRun) and self.outcome == "failed":
-            kind = getattr(errors, self.end.kind, None)
-            return kind.exit_code if isinstance(kind, type) and issubclass(kind, HoldfastError) else _BUG
-        return 128 + self.signal if self.signal else 0
 
 
 def launch(resolved: Resolved, *, entry: str = DEFAULT_ENTRY) -> int:
@@ -98,10 +67,10 @@ def launch(resolved: Resolved, *, entry: str = DEFAULT_ENTRY) -> int:
         if isinstance(ending.end, FailRun):
             directory.write("failure.txt", f"{ending.end.kind}: {ending.end.message}\n\n{ending.end.trace}\n")
             screen.say(present(ending.end.kind, ending.end.message, ending.end.trace, _near(directory.path)))
-        summary = _summary(ending, record, seconds)
-        directory.write_summary(summary)
+        facts = summary(ending, record, seconds)
+        directory.write_summary(facts)
         if isinstance(ending.end, EndRun):
-            screen.say(_last_line(summary, ending, _near(directory.path)))
+            screen.say(last_line(facts, ending, _near(directory.path)))
     return ending.exit_code
 
 
@@ -131,11 +100,12 @@ class _Launch:
             frozen=config.crew.frozen_limit, hang=config.crew.hang_limit, hang_factor=config.crew.hang_factor,
             idle=config.crew.idle_limit,
         )
-        engine = open_engine(config.on, spec, logs=directory.logs, entry=entry)
+        limits = _limits(config.crew, lanes, workers)
+        self._engine = open_engine(config.on, spec, logs=directory.logs, entry=entry)
         self._notebook = RunNotebook(directory, screen)
-        self._eyes = BoardEyes(watching, directory, engine.signal)
+        self._eyes = BoardEyes(watching, directory, self._engine.signal)
         self._server = Server(
-            _limits(config.crew, lanes, workers), engine=engine, eyes=self._eyes, notebook=self._notebook,
+            limits, engine=self._engine, eyes=self._eyes, notebook=self._notebook,
             lanes_open=config.lanes is None, workers_asked=config.workers > 0, exit_grace=config.crew.exit_grace,
         )
         self._limits_told = watching.told()
@@ -145,12 +115,14 @@ class _Launch:
         self._held: list[str] = []
 
     async def run(self) -> Ending:
-        """The whole run. The server closes the engine; what is opened here is closed here."""
-        self._screen.say(f"run directory: {_near(self._directory.path)}")
-        self._notebook.note(0.0, "Limits", self._limits_told)
-        control = self._open_control()
-        listened = self._listen()
+        """The whole run. What is opened here is closed here."""
+        control: ControlSocket | None = None
+        listened: list[int] = []
         try:
+            self._screen.say(f"run directory: {_near(self._directory.path)}")
+            self._notebook.note(0.0, "Limits", self._limits_told)
+            control = self._open_control()
+            listened = self._listen()
             async with asyncio.TaskGroup() as group:
                 shower = group.create_task(self._show(), name="screen")
                 end = await self._server.run()
@@ -163,6 +135,7 @@ class _Launch:
                 asyncio.get_running_loop().remove_signal_handler(number)
             if control is not None:
                 control.close()
+            self._engine.close()  # the server has, unless it never came to run
         self._echo(last=True)
         snapshot = self._server.snapshot()
         since = self._server.training_since
@@ -264,51 +237,6 @@ def _limits(crew: CrewConfig, lanes: int, workers: int) -> CrewLimits:
         lanes=lanes, workers=workers, join_grace=crew.join_grace, luck_budget=crew.luck_budget,
         unit_attempts=crew.unit_attempts, gather=crew.gather, frozen=crew.frozen_limit, repeat=crew.repeat,
         settle=crew.settle,
-    )
-
-
-def _summary(ending: Ending, record: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """What a script may rely on: see the design, section 4."""
-    view, failed = ending.view, ending.end if isinstance(ending.end, FailRun) else None
-    summary: dict[str, Any] = {
-        "outcome": ending.outcome,
-        "reason": "" if isinstance(ending.end, FailRun) else ending.end.reason,
-        "error": f"{failed.kind}: {failed.message}" if failed else None,
-        "exit_code": ending.exit_code,
-        "steps": view.step,
-        "epochs": view.epochs,
-        "samples": view.samples,
-        "weights_sha256": None,
-        "seconds": 0.0,
-        "samples_per_second": 0.0,
-        "generations": ending.generations,
-        "workers_lost": ending.lost,
-        "loss": view.loss,
-        "story": ending.story,
-        "host": record["host"],
-        "started": record["started"],
-    }
-    result = {} if isinstance(ending.end, FailRun) else ending.end.result
-    summary.update(result)
-    # A worker that came late knows less about time than we do: all of it, and what of it was training.
-    summary["seconds"] = round(seconds, 3)
-    if ending.trained > 0 and isinstance(summary["samples"], int):
-        summary["samples_per_second"] = round(summary["samples"] / ending.trained, 1)
-    config = dict(record["config"])
-    for name, default in DEFAULTS_OF_JOIN.items():  # the script may have stated its own
-        if config[name] is None:
-            config[name] = result.get(name, default)
-    summary["config"] = config
-    return summary
-
-
-def _last_line(summary: dict[str, Any], ending: Ending, directory: str) -> str:
-    how = "done" if ending.outcome == "ok" else f"stopped ({summary['reason']})"
-    rate = short_number(float(summary["samples_per_second"] or 0.0))
-    lost = f", {ending.lost} workers lost" if ending.lost > 1 else ", 1 worker lost" if ending.lost else ""
-    return (
-        f"{how}: {summary['steps']} steps in {summary['seconds']:.1f} s, {rate} samples/s{lost}; "
-        f"weights_sha256 {summary['weights_sha256'] or 'unknown'}\nsummary: {directory}/summary.json"
     )
 
 

@@ -46,6 +46,9 @@ __all__ = ["DEFAULT_ENTRY", "Born", "Died", "Report", "log_path", "main", "stack
 DEFAULT_ENTRY = "holdfast.train.worker:main"
 
 _PR_SET_PDEATHSIG = 1
+#: Who ends a whole service sends these to every process. The nursery leaves with the launcher, which
+#: drains first; a worker hears them itself.
+_OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -85,6 +88,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--run", required=True, help="the run's directory (so that people see it in ps)")
     options = parser.parse_args(argv)
     die_with_parent(options.parent)
+    for number in _OTHERS:
+        signal.signal(number, signal.SIG_IGN)
     control = Link.from_fd(options.control)
     module_name, _, function = options.entry.partition(":")
     module = importlib.import_module(module_name)
@@ -142,6 +147,8 @@ def _live(spec: WorkerSpec, link_fd: int, nursery: int, entry: Callable[[WorkerS
     try:
         os.setsid()
         die_with_parent(nursery)
+        for number in _OTHERS:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         os.closerange(3, link_fd)
         os.closerange(link_fd + 1, os.sysconf("SC_OPEN_MAX"))
         _own_output(spec)

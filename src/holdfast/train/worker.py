@@ -29,15 +29,19 @@ _OURS = str(Path(__file__).resolve().parents[1])
 
 
 def warm_up() -> None:
-    """Import what every worker needs, once, before workers are forked."""
+    """Import what every worker needs, once, before workers are forked.
+
+    Also what torch puts off until the first optimizer is made (its compiler: two seconds of imports).
+    """
+    import numpy.random
+    import torch._dynamo
     import torch.optim.lr_scheduler
     import torch.utils.data
 
     import holdfast.data.batches
     import holdfast.train.fit
 
-    assert torch.utils.data
-    assert holdfast.train.fit
+    assert numpy.random and torch._dynamo and torch.utils.data and holdfast.train.fit
 
 
 def main(spec: WorkerSpec, link_fd: int) -> None:

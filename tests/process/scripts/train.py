@@ -55,9 +55,9 @@ class LeNet(nn.Sequential):
 
     def __init__(self) -> None:
         super().__init__(
-            nn.Conv2d(1, 6, 5, padding=2), nn.Sigmoid(), nn.AvgPool2d(2),
-            nn.Conv2d(6, 16, 5), nn.Sigmoid(), nn.AvgPool2d(2), nn.Flatten(),
-            nn.Linear(400, 120), nn.Sigmoid(), nn.Linear(120, 84), nn.Sigmoid(), nn.Linear(84, 10),
+            nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.AvgPool2d(2),
+            nn.Conv2d(6, 16, 5), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(),
+            nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
         )  # fmt: skip
 
 
@@ -81,6 +81,7 @@ class Transformer(nn.Module):
         block = nn.TransformerEncoderLayer(width, 4, 64, dropout=0.1, batch_first=True, norm_first=True)
         self.blocks = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
         self.head = nn.Linear(width, letters, bias=False)
+        nn.init.normal_(self.letter.weight, std=0.1)
         self.head.weight = self.letter.weight
 
     def forward(self, x: Tensor) -> Tensor:
@@ -113,7 +114,7 @@ def main() -> None:
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     elif args.model == "lenet":
         data, test, model = digits("train", 28, args.samples), digits("test", 28, 90), LeNet()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     else:
         data, test, model = digits("train", 8, args.samples), digits("test", 8, 90), Normed()
         optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)

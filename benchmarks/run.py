@@ -1,0 +1,72 @@
+"""Run the benchmarks one after the other, print their tables, keep their numbers.
+
+    python -m benchmarks [--only NAME ...] [--quick] [--repeats N] [--json FILE]
+
+Each benchmark is a module with `measure(repeats, quick) -> Result`. Its numbers go to
+benchmarks/results/NAME.json; those of a `--quick` run, which only shows that everything works, do not.
+The exit status is 1 when a target was missed or a check failed in a full run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+if __name__ == "__main__":  # started as a file, by `holdfast bench`: the package is the directory above
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.harness import Result, machine
+
+#: In the order of the documentation; the value is how many rounds a full run makes.
+BENCHMARKS = {
+    "all_reduce": 7,
+    "training": 5,
+    "overhead": 9,
+    "slow_worker": 3,
+    "pause": 12,
+    "memory": 1,
+    "leftovers": 50,
+}
+QUICK = {"all_reduce": 2, "training": 1, "overhead": 1, "slow_worker": 1, "pause": 2, "memory": 1, "leftovers": 6}
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run what was asked for; 1 when a target was missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Holdfast side by side with its peers.")
+    parser.add_argument("--only", action="append", choices=sorted(BENCHMARKS), metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--quick", action="store_true", help="show that everything works; the numbers mean little")
+    parser.add_argument("--repeats", type=int, metavar="N", help="rounds (for pause and leftovers: kills)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results into one file, too")
+    options = parser.parse_args(argv)
+    facts, results = machine(), []
+    print(", ".join(f"{name} {value}" for name, value in facts.items()), flush=True)
+    for name, full in BENCHMARKS.items():
+        if options.only and name not in options.only:
+            continue
+        repeats = options.repeats or (QUICK[name] if options.quick else full)
+        started = time.monotonic()
+        result: Result = importlib.import_module(f"benchmarks.{name}").measure(repeats, options.quick)
+        results.append(result)
+        print(f"\n{result.table()}\n({time.monotonic() - started:.0f} s)", flush=True)
+        if not options.quick:
+            _write(RESULTS / f"{name}.json", {"machine": facts, **result.plain()})
+    if options.json:
+        _write(options.json, {"machine": facts, "quick": options.quick, "results": [r.plain() for r in results]})
+    missed = [f"{result.name}: {what}" for result in results for what in result.missed()]
+    print("\n" + ("all targets met" if not missed else "missed: " + "; ".join(missed)), flush=True)
+    return 1 if missed and not options.quick else 0
+
+
+def _write(path: Path, tree: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(tree, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""The training scripts that the benchmarks start in processes of their own."""

@@ -1,0 +1,105 @@
+"""What is trained: the same models, data and optimizers for every contender.
+
+Data is fetched by indexing two tensors with a list of sample numbers, by all contenders alike, so that no
+figure is about data loading. LeNet sees Fashion-MNIST where it is on this machine (nothing is downloaded
+here), else random images of the same shape; the numbers are about time, not about accuracy.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from holdfast.data.fashion_mnist import CACHE, DEBIAN
+from holdfast.data.sources import dataset
+
+__all__ = ["Samples", "StepLog", "batch_itself", "loss_of", "model_of", "optimizer_of"]
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Samples:
+    """`length` samples, by going round the data as often as it takes. A list of numbers gives a whole batch."""
+
+    def __init__(self, workload: str, length: int) -> None:
+        self._x, self._y = _fashion() if workload == "lenet" else _random()
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Batch:
+        return self._x[index % len(self._x)], self._y[index % len(self._x)]
+
+    def __getitems__(self, ids: Sequence[int]) -> Batch:
+        at = torch.as_tensor(ids) % len(self._x)
+        return self._x[at], self._y[at]
+
+
+def batch_itself(batch: Batch) -> Batch:
+    """The collate function that goes with `Samples`: a batch is fetched whole."""
+    return batch
+
+
+def model_of(workload: str) -> nn.Module:
+    """lenet (44,426 parameters), mlp (20,037,642) or tiny (7,850; its work is a sleep)."""
+    if workload == "lenet":
+        return nn.Sequential(
+            nn.Conv2d(1, 6, 5), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.AvgPool2d(2),
+            nn.Flatten(), nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+        )  # fmt: skip
+    if workload == "mlp":
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(784, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 10)
+        )
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+
+def optimizer_of(name: str, model: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
+    """Fused is torch's fastest on a CPU, and what Holdfast chooses where nothing was chosen; None is torch's default."""
+    if name == "adam":
+        return torch.optim.Adam(model.parameters(), lr=1e-3, fused=fused or None)
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=fused or None)
+
+
+def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Cross entropy, for all of them."""
+    return F.cross_entropy(model(x), y)
+
+
+class StepLog:
+    """Writes when each step was seen to be committed, at once, so that nothing is lost with a killed process.
+
+    Times are CLOCK_MONOTONIC, which all processes of a machine share.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self._fd = -1
+        if directory is not None:
+            self._fd = os.open(directory / f"steps-{os.getpid()}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._newest = -1
+
+    def note(self, step: int) -> None:
+        """All steps before `step` are committed."""
+        if self._fd >= 0 and step != self._newest:
+            self._newest = step
+            os.write(self._fd, f"{step} {time.monotonic():.6f}\n".encode())
+
+
+def _fashion() -> Batch:
+    for place in (DEBIAN, CACHE.expanduser()):
+        if place.is_dir():
+            train = dataset("fashion-mnist", "train", root=place)
+            return torch.from_numpy(train.features), torch.from_numpy(train.labels)
+    return _random()
+
+
+def _random() -> Batch:
+    source = torch.Generator().manual_seed(0)
+    return torch.rand(8192, 1, 28, 28, generator=source), torch.randint(10, (8192,), generator=source)

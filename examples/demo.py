@@ -1,0 +1,163 @@
+"""The demo: two workers train LeNet on Fashion-MNIST, one of them is killed halfway, and nothing changes.
+
+    make demo                                     or: python examples/demo.py [--data digits] [--epochs N]
+
+1. `holdfast run` trains on two workers, live in your terminal.
+2. About halfway one worker is killed with SIGKILL. Somebody else takes over its lanes.
+3. The same training runs again on one worker that nobody disturbs.
+4. The weights of both are compared, byte for byte. The exit status says whether they are the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from holdfast.coordinator.client import NotRunning, ask
+from holdfast.coordinator.requests import Status
+from holdfast.data.sources import dataset
+from holdfast.errors import HoldfastError
+
+SCRIPT = Path(__file__).with_name("fashion_mnist.py")
+EPOCHS = {"fashion-mnist": 3, "digits": 60}
+DIFFERENT = 1  # exit status
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Train on two workers, kill one, compare with an undisturbed run.")
+    parser.add_argument("--data", choices=sorted(EPOCHS), help="default: fashion-mnist, or digits where it is not to be had")
+    parser.add_argument("--epochs", type=int, help="default: enough for the kill to be seen")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+    began = time.monotonic()
+    data = args.data or available()
+    script = [str(SCRIPT), "--data", data, "--epochs", str(args.epochs or EPOCHS[data])]
+    base = Path("runs", time.strftime("demo-%Y%m%d-%H%M%S"))
+    crew, alone = base.with_name(base.name + "-two-workers"), base.with_name(base.name + "-one-worker")
+
+    title(f"1. LeNet on {data}, two workers; one of them will be killed halfway")
+    with holdfast_run(crew, 2, script) as child:
+        kill_halfway(child, crew)
+    disturbed = summary(crew)
+
+    title("2. The same on one worker, undisturbed")
+    with holdfast_run(alone, 1, script, quiet=True) as child:
+        for status in watched(child, alone):
+            live(status["progress"])
+        live("")
+    undisturbed = summary(alone)
+
+    title("3. The results")
+    report("two workers, one killed", crew, disturbed)
+    report("one worker, undisturbed", alone, undisturbed)
+    same = disturbed["weights_sha256"] == undisturbed["weights_sha256"] is not None
+    print("\nThe weights are " + ("the same, byte for byte." if same else "DIFFERENT: this is a bug, please report it."))
+    if not disturbed["workers_lost"]:
+        print("But no worker was killed: the run was over before that. Use more --epochs.")
+    print(f"The whole demo took {time.monotonic() - began:.0f} s. What was decided, and why: holdfast explain {crew}")
+    return 0 if same and disturbed["workers_lost"] else DIFFERENT
+
+
+def available() -> str:
+    """Fashion-MNIST where it can be had, else the digits that ship with the package; says which and why."""
+    try:
+        for split in ("train", "test"):
+            dataset("fashion-mnist", split)
+    except HoldfastError as error:
+        print(f"{error}\n\nThe demo goes on with digits: a small data set, the same promise.", flush=True)
+        return "digits"
+    return "fashion-mnist"
+
+
+# ---------------------------------------------------------------- one run
+
+
+@contextmanager
+def holdfast_run(directory: Path, workers: int, script: list[str], *, quiet: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+    """`holdfast run` as a child on this terminal. Leaves the demo if the run does not end well."""
+    options = ["run", "--workers", str(workers), "--dir", str(directory), *script]
+    print(f"$ holdfast {' '.join(options)}", flush=True)
+    where = subprocess.DEVNULL if quiet else None
+    child = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli.main", *options], stdout=where, stderr=subprocess.PIPE if quiet else None
+    )
+    try:
+        yield child
+        _, said = child.communicate()
+    except KeyboardInterrupt:  # the child heard Ctrl-C as well, and is ending its run
+        live("")
+        sys.exit(child.wait())
+    except BaseException:
+        child.terminate()
+        child.wait()
+        raise
+    if child.returncode:
+        print((said or b"").decode(errors="replace"), end="")
+        print(f"The demo ends here, because `holdfast run` ended with status {child.returncode}.")
+        sys.exit(child.returncode)
+
+
+def watched(child: subprocess.Popen[bytes], directory: Path) -> Iterator[dict[str, Any]]:
+    """The status of a going run, four times a second, until it ends."""
+    while child.poll() is None:
+        try:
+            yield ask(directory, Status())
+        except NotRunning:
+            pass  # not yet, or not any more
+        time.sleep(0.25)
+
+
+def kill_halfway(child: subprocess.Popen[bytes], directory: Path) -> None:
+    """Kill the last worker of the crew as soon as half of the steps are done."""
+    for status in watched(child, directory):
+        if status["total_steps"] and status["step"] >= status["total_steps"] // 2:
+            victim = status["workers"][-1]
+            os.kill(victim["pid"], signal.SIGKILL)
+            live("")
+            print(f">>> demo: kill -9 {victim['pid']}   (worker {victim['worker']}, at step {status['step']})", flush=True)
+            return
+
+
+# ---------------------------------------------------------------- what people see
+
+
+def summary(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((directory / "summary.json").read_text())
+    return found
+
+
+def report(what: str, directory: Path, found: dict[str, Any]) -> None:
+    print(f"{what}: {found['steps']} steps in {found['seconds']:.0f} s, {found['generations']} generations of the crew")
+    print(f"  test accuracy   {accuracy(directory)}")
+    print(f"  weights_sha256  {found['weights_sha256']}")
+
+
+def accuracy(directory: Path) -> str:
+    """The last one that a lead worker printed; the lead may have been another worker before."""
+    said = [path.read_text() for path in (directory / "logs").glob("worker-*.log")]
+    return max(re.findall(r"epoch +(\d+): test accuracy ([\d.]+)", "\n".join(said)), key=lambda found: int(found[0]))[1]
+
+
+def title(text: str) -> None:
+    print(f"\n=== {text}", flush=True)
+
+
+def live(text: str) -> None:
+    """A line that the next one replaces; nothing where nobody looks."""
+    if sys.stdout.isatty():
+        print(f"\r\x1b[K{text[:os.get_terminal_size().columns - 1]}", end="", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

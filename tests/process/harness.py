@@ -1,0 +1,327 @@
+"""Real runs with real kills: starts `holdfast run` in a process of its own and looks at it from outside.
+
+    with Launch(tmp_path, "normed", "--workers", "2") as run:
+        run.at_step(20)
+        run.kill(run.members()[0])
+        assert run.end() == 0
+    assert run.sha256 == golden(...)
+
+Nothing here sleeps for a guessed time: every wait is for a condition, with a deadline. Every process of a
+launch carries a word of its own in its environment, so whatever a run leaves is found, whoever its parent is.
+When a `Launch` is left, nothing of it may be there any more; that is checked for every test.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from holdfast.coordinator.client import NotRunning, ask
+from holdfast.coordinator.requests import Scale, Status
+
+__all__ = ["TRAIN", "Launch", "Trace", "alive", "golden", "holdfast", "until"]
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path(__file__).parent / "scripts"
+TRAIN = SCRIPTS / "train.py"
+_MARK = "HOLDFAST_TEST_LAUNCH"
+#: What the directory of a run that has ended may hold; whatever else is there was forgotten.
+_KEPT = re.compile(r"run\.json|story\.jsonl|summary\.json|failure\.txt|hang-\d+\.txt|logs")
+_KEPT_LOGS = re.compile(r"worker-\d+\.log|worker-\d+\.stack|nursery\.log")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of every process that a test starts."""
+    paths = f"{ROOT / 'src'}:{ROOT}"
+    return {**os.environ, "PYTHONPATH": paths, **more}
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+    """Wait until `condition()` is true, and return it."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.004)
+    return value
+
+
+def holdfast(*words: object, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run one `holdfast` command to its end."""
+    command = [sys.executable, "-m", "holdfast.cli.main", *map(str, words)]
+    return subprocess.run(
+        command, env=environment(**more), capture_output=True, text=True, check=False, cwd=cwd, timeout=60
+    )
+
+
+def alive(pid: int) -> bool:
+    """Whether this process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Live processes that were started under a launch with this mark, and what they are."""
+    found, wanted = {}, f"{_MARK}={mark}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if wanted in (entry / "environ").read_bytes().split(b"\0") and alive(int(entry.name)):
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+            except OSError:
+                continue
+    return found
+
+
+@functools.cache
+def golden(model: str, lanes: int, *options: str) -> str:
+    """The weights that plain `python train.py` ends with."""
+    command = [sys.executable, str(TRAIN), model, "--lanes", str(lanes), *options]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"^weights_sha256 ([0-9a-f]{64})$", done.stdout, re.MULTILINE)
+    assert found, done.stdout
+    return found[1]
+
+
+class Trace:
+    """What the units of a run left (see `scripts/train.py`): which samples each (step, lane) used."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.units: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.tries = 0
+        self.step = -1  #: the newest step of which a unit was begun
+        self._at, self._rest = 0, b""
+
+    def read(self) -> Trace:
+        """Take in what is new."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self._at)
+                data = file.read()
+        except FileNotFoundError:
+            return self
+        self._at += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            step, lane, numbers = line.decode().split(" ")
+            unit, samples = (int(step), int(lane)), tuple(map(int, numbers.split(",")))
+            assert self.units.setdefault(unit, samples) == samples, f"unit {unit} had other samples when tried again"
+            self.tries += 1
+            self.step = max(self.step, unit[0])
+        return self
+
+    def audit(self, samples: int, steps_of_epoch: int, epochs: int) -> None:
+        """Every sample of every epoch was used in exactly one committed unit."""
+        self.read()
+        assert self.step == steps_of_epoch * epochs - 1
+        for epoch in range(epochs):
+            first = epoch * steps_of_epoch
+            used = [
+                number for (step, _), numbers in self.units.items() if first <= step < first + steps_of_epoch
+                for number in numbers
+            ]  # fmt: skip
+            assert sorted(used) == list(range(samples)), f"epoch {epoch}: {len(used)} samples of {samples}"
+
+
+class Launch:
+    """A `holdfast run` that is going. Leaving the block ends it and looks for what it left."""
+
+    def __init__(self, tmp_path: Path, script: str | Path, *options: object, args: str = "", dir: str = "run") -> None:
+        """`script` is a model of `train.py` (then its units are traced), or a script's path."""
+        self.dir = tmp_path / dir
+        self.temp = tmp_path / f"temp-{dir}"
+        self.temp.mkdir(parents=True)
+        self.mark = uuid.uuid4().hex
+        self.trace = Trace(tmp_path / f"trace-{dir}")
+        words = [str(script), *args.split()]
+        if not isinstance(script, Path):
+            words = [str(TRAIN), script, "--trace", str(self.trace.path), *args.split()]
+        command = [sys.executable, "-m", "holdfast.cli.main", "run", "--dir", self.dir, *options, *words]
+        self._shared = set(os.listdir("/dev/shm"))
+        self._seen: set[int] = set()
+        self._files = [open(tmp_path / f"{name}-{dir}", "w+") for name in ("out", "err")]
+        self.process = subprocess.Popen(
+            list(map(str, command)), stdout=self._files[0], stderr=self._files[1], cwd=tmp_path,
+            env=environment(**{_MARK: self.mark, "TMPDIR": str(self.temp)}),
+        )
+
+    def __enter__(self) -> Launch:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        try:
+            if kind is None:
+                self.nothing_is_left()
+        finally:
+            for pid in marked(self.mark):
+                os.kill(pid, signal.SIGKILL)
+            for file in self._files:
+                file.close()
+
+    # ------------------------------------------------------------ looking
+
+    @property
+    def out(self) -> str:
+        """What it printed: the lead's output."""
+        return Path(self._files[0].name).read_text()
+
+    @property
+    def err(self) -> str:
+        """What it said: progress, story and errors."""
+        return Path(self._files[1].name).read_text()
+
+    @property
+    def story(self) -> list[str]:
+        """Its decisions, one sentence each."""
+        try:
+            lines = (self.dir / "story.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line)["sentence"] for line in lines]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What it says at its end."""
+        summary: dict[str, Any] = json.loads((self.dir / "summary.json").read_text())
+        return summary
+
+    @property
+    def sha256(self) -> str:
+        """The weights it ended with."""
+        return str(self.summary["weights_sha256"])
+
+    def status(self) -> dict[str, Any]:
+        """What `holdfast status --json` would print, without the time a command takes to start."""
+        try:
+            status = ask(self.dir, Status())
+        except (NotRunning, OSError):
+            return {"workers": [], "generation": 0, "state": "ended", "workers_lost": 0}
+        self._seen.update(worker["pid"] for worker in status["workers"])
+        return status
+
+    def members(self) -> list[int]:
+        """The pids of the workers that drive lanes now, oldest first."""
+        return [worker["pid"] for worker in self.status()["workers"] if worker["state"] == "member"]
+
+    def processes(self) -> dict[int, str]:
+        """Every live process of this launch, and its command."""
+        return marked(self.mark)
+
+    def nursery(self) -> int:
+        """The pid of the process that forks the workers."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(children[0])
+
+    # ------------------------------------------------------------ waiting
+
+    def wait(self, condition: Callable[[dict[str, Any]], Any], what: str, seconds: float = 30.0) -> dict[str, Any]:
+        """Wait until the status is as wanted."""
+
+        def look() -> dict[str, Any] | None:
+            status = self.status()
+            assert self.process.poll() is None, f"the run ended before {what}:\n{self.err}"
+            return status if condition(status) else None
+
+        found: dict[str, Any] = until(look, f"{what}\n{self.err}", seconds)
+        return found
+
+    def told(self, text: str, seconds: float = 30.0) -> None:
+        """Wait until the story has a sentence with this text."""
+        until(lambda: any(text in line for line in self.story), f"{text!r} in the story\n{self.err}", seconds)
+
+    def crewed(self, workers: int, seconds: float = 30.0) -> list[int]:
+        """Wait until this many workers drive lanes, and no change is under way. Their pids."""
+        status = self.wait(
+            lambda s: [w["state"] for w in s["workers"]] == ["member"] * workers and not s["waiting_for"],
+            f"{workers} members", seconds,
+        )  # fmt: skip
+        return [worker["pid"] for worker in status["workers"]]
+
+    def at_step(self, step: int, seconds: float = 60.0) -> None:
+        """Wait until a unit of this step was begun, or the run has ended."""
+        until(lambda: self.trace.read().step >= step or self.process.poll() is not None, f"step {step}\n{self.err}", seconds)
+
+    def end(self, seconds: float = 60.0) -> int:
+        """Wait for its end; the exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"no end within {seconds:g} s; {self.status()}\n{self.err}") from None
+
+    # ------------------------------------------------------------ meddling
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the launcher."""
+        self.process.send_signal(number)
+
+    def strike(self, pid: int, number: int = signal.SIGKILL) -> None:
+        """Send a signal to one of its workers, if that is still there."""
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+    def scale(self, workers: int) -> None:
+        """What `holdfast scale` does."""
+        try:
+            ask(self.dir, Scale(workers))
+        except NotRunning:
+            pass
+
+    # ------------------------------------------------------------ afterwards
+
+    def nothing_is_left(self) -> None:
+        """No process, socket, shared memory or temporary file outlives the run, however it ended."""
+        left = marked(self.mark)
+        assert not left, f"processes are left: {left}"
+        assert not [pid for pid in self._seen if self.mark in _environ(pid)]
+        self.no_file_is_left()
+        shared = [name for name in set(os.listdir("/dev/shm")) - self._shared if _is_of(name, self._seen)]
+        assert not shared, f"shared memory is left: {shared}"
+        assert not os.listdir(self.temp), f"temporary files are left: {os.listdir(self.temp)}"
+
+    def no_file_is_left(self) -> None:
+        """The run's directory holds what it is to hold, and nothing else."""
+        if self.dir.is_dir():
+            odd = [path.name for path in self.dir.iterdir() if not _KEPT.fullmatch(path.name)]
+            odd += [path.name for path in (self.dir / "logs").glob("*") if not _KEPT_LOGS.fullmatch(path.name)]
+            assert not odd, f"{self.dir} holds {odd}"
+
+
+def _environ(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _is_of(name: str, pids: set[int]) -> bool:
+    """Torch's shared memory files carry the pid that made them."""
+    return any(str(pid) in re.findall(r"\d+", name) for pid in pids)
+
+
+def memory_holders() -> Iterator[int]:
+    """Processes of this test that hold a run's arena."""
+    for pid in [os.getpid()]:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                if "memfd:holdfast" in os.readlink(entry):
+                    yield pid
+            except OSError:
+                continue
