@@ -1,12 +1,8 @@
-"""What all benchmarks share: series of numbers, tables, and processes started clean and ended for certain.
+"""Processes as the benchmarks start them: clean, watched, and ended for certain.
 
-Rules of measuring:
-
-* contenders take turns within one run (A B A B ...), so that a machine that slows down slows all of them;
-* a figure is the median over the rounds, its spread the least and the most; a ratio is taken per round,
-  between neighbours in time, and its median is what a target is held against;
-* every process has one thread of its own choosing (OMP, MKL), a temporary directory of its own that is
-  looked at and removed afterwards, and no fixed port: rendezvous goes through files or ports the system picks.
+Contenders take turns within one run (A B A B ...), so that a machine that slows down slows all of them.
+Every process has one thread (OMP, MKL), a session of its own, and no fixed port: ranks meet through a file
+in the measurement's own directory, which is removed afterwards.
 """
 
 from __future__ import annotations
@@ -14,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -22,9 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from holdfast.coordinator.client import NotRunning, ask
@@ -32,8 +25,8 @@ from holdfast.coordinator.requests import Status
 from holdfast.errors import RunError
 
 __all__ = [
-    "Check", "Crew", "Failed", "Line", "Result", "Series", "crew_figures", "environment", "finish", "machine",
-    "quantity", "ranks", "scratch", "script", "started", "wait_until",
+    "Crew", "Failed", "crew_figures", "environment", "figures", "finish", "ranks", "scratch", "script", "started",
+    "step_times", "wait_until",
 ]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,132 +37,6 @@ LIMIT = 900.0
 
 class Failed(RuntimeError):
     """A process that a benchmark started did not do its part. Carries the end of its output."""
-
-
-# ---------------------------------------------------------------- numbers
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One figure, measured several times."""
-
-    values: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        return median(self.values)
-
-    @property
-    def spread(self) -> str:
-        return f"{quantity(min(self.values))}-{quantity(max(self.values))}" if len(self.values) > 1 else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Ours and a peer's figure. `ratio` is how many times ours is better, whichever way better is."""
-
-    what: str
-    unit: str
-    ours: Series
-    peer: Series | None = None
-    peer_name: str = ""
-    higher: bool = True  #: more is better
-    target: float | None = None  #: the least ratio; None: shown for information
-
-    @property
-    def ratio(self) -> Series | None:
-        if self.peer is None:
-            return None
-        pairs = zip(self.ours.values, self.peer.values, strict=True)
-        return Series(tuple(ours / peer if self.higher else peer / ours for ours, peer in pairs))
-
-    @property
-    def met(self) -> bool | None:
-        return None if self.target is None or self.ratio is None else self.ratio.median >= self.target
-
-    def cells(self) -> list[str]:
-        """This line as a row of the table."""
-        ratio = self.ratio
-        ours, peer = (f"{quantity(s.median)} ({s.spread})" if s.spread else quantity(s.median) for s in (self.ours, self.peer or self.ours))
-        return [
-            f"{self.what} [{self.unit}]",
-            ours,
-            f"{peer} {self.peer_name}" if self.peer else "-",
-            f"{quantity(ratio.median)}x{f' ({ratio.spread})' if ratio.spread else ''}" if ratio else "-",
-            "-" if self.target is None else f">= {self.target:g}x",
-            {True: "yes", False: "NO", None: "-"}[self.met],
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Something that must simply be so, or a limit on one figure."""
-
-    what: str
-    found: str
-    wanted: str
-    met: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a benchmark found."""
-
-    name: str
-    title: str
-    lines: Sequence[Line] = ()
-    checks: Sequence[Check] = ()
-    notes: Sequence[str] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)  #: raw numbers for the JSON
-
-    def missed(self) -> list[str]:
-        """What was not reached."""
-        return [line.what for line in self.lines if line.met is False] + [c.what for c in self.checks if not c.met]
-
-    def table(self) -> str:
-        """For people, and for docs/benchmarks.md."""
-        text = [f"## {self.title}"]
-        if self.lines:
-            text += _columns(["", "holdfast", "peer", "ratio", "target", "met"], [line.cells() for line in self.lines])
-        if self.checks:
-            rows = [[c.what, c.found, c.wanted, "yes" if c.met else "NO"] for c in self.checks]
-            text += ["", *_columns(["check", "found", "wanted", "met"], rows)]
-        return "\n".join([*text, *(f"note: {note}" for note in self.notes)])
-
-    def plain(self) -> dict[str, Any]:
-        """For JSON."""
-        lines = [asdict(x) | {"ratio": x.ratio.median if x.ratio else None, "met": x.met} for x in self.lines]
-        return {
-            "name": self.name, "title": self.title, "lines": lines, "checks": [asdict(c) for c in self.checks],
-            "notes": list(self.notes), "extra": dict(self.extra),
-        }
-
-
-def quantity(value: float) -> str:
-    """Three digits, no exponent."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def machine() -> dict[str, str]:
-    """What the figures depend on."""
-    from importlib.metadata import version
-
-    models = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
-    memory = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
-    return {
-        "cpu": models[0] if models else platform.machine(), "cores": str(len(os.sched_getaffinity(0))),
-        "memory": f"{memory:.0f} GiB", "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(), "torch": version("torch"),
-    }
-
-
-def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    ruled = [head, ["-" * width for width in widths], *rows]
-    return ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in ruled]
-
-
-# ---------------------------------------------------------------- processes
 
 
 def script(name: str) -> str:
@@ -305,3 +172,13 @@ def wait_until(done: Callable[[], bool], what: str, limit: float = 60.0) -> None
 
 def _tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-15:]) if log.exists() else "(no output)"
+
+
+def step_times(where: Path) -> dict[int, float]:
+    """From the step logs of all workers: step -> when the first of them saw everything before it committed."""
+    seen: dict[int, float] = {}
+    for log in where.glob("steps-*.log"):
+        for line in log.read_text().splitlines():
+            step, _, when = line.partition(" ")
+            seen[int(step)] = min(float(when), seen.get(int(step), float("inf")))
+    return dict(sorted(seen.items()))

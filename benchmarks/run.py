@@ -20,7 +20,7 @@ from pathlib import Path
 if __name__ == "__main__":  # started as a file, by `holdfast bench`: the package is the directory above
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.harness import Result, machine
+from benchmarks.report import Result, machine
 
 #: In the order of the documentation; the value is how many rounds a full run makes.
 BENCHMARKS = {

@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,26 +24,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.coordinator.client import NotRunning, ask
+from holdfast.coordinator.client import ask
 from holdfast.coordinator.requests import Status
 from holdfast.data.sources import dataset
 from holdfast.errors import HoldfastError
 
-SCRIPT = Path(__file__).with_name("fashion_mnist.py")
-EPOCHS = {"fashion-mnist": 3, "digits": 60}
+SCRIPT = os.path.relpath(Path(__file__).with_name("fashion_mnist.py"))
+EPOCHS = {"fashion-mnist": 3, "digits": 20}
 DIFFERENT = 1  # exit status
+Child = subprocess.Popen[bytes]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train on two workers, kill one, compare with an undisturbed run.")
-    parser.add_argument("--data", choices=sorted(EPOCHS), help="default: fashion-mnist, or digits where it is not to be had")
+    parser.add_argument("--data", choices=sorted(EPOCHS), help="default: fashion-mnist if it can be had")
     parser.add_argument("--epochs", type=int, help="default: enough for the kill to be seen")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
     began = time.monotonic()
     data = args.data or available()
-    script = [str(SCRIPT), "--data", data, "--epochs", str(args.epochs or EPOCHS[data])]
+    script = [SCRIPT, "--data", data, "--epochs", str(args.epochs or EPOCHS[data])]
     base = Path("runs", time.strftime("demo-%Y%m%d-%H%M%S"))
     crew, alone = base.with_name(base.name + "-two-workers"), base.with_name(base.name + "-one-worker")
 
@@ -62,10 +64,11 @@ def main() -> int:
     report("two workers, one killed", crew, disturbed)
     report("one worker, undisturbed", alone, undisturbed)
     same = disturbed["weights_sha256"] == undisturbed["weights_sha256"] is not None
-    print("\nThe weights are " + ("the same, byte for byte." if same else "DIFFERENT: this is a bug, please report it."))
+    print("\nThe weights are " + ("the same, byte for byte." if same else "DIFFERENT: a bug, please report it."))
     if not disturbed["workers_lost"]:
         print("But no worker was killed: the run was over before that. Use more --epochs.")
-    print(f"The whole demo took {time.monotonic() - began:.0f} s. What was decided, and why: holdfast explain {crew}")
+    print(f"The whole demo took {time.monotonic() - began:.0f} s.")
+    print(f"What was decided, and why: {command()} explain {crew}")
     return 0 if same and disturbed["workers_lost"] else DIFFERENT
 
 
@@ -84,7 +87,7 @@ def available() -> str:
 
 
 @contextmanager
-def holdfast_run(directory: Path, workers: int, script: list[str], *, quiet: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+def holdfast_run(directory: Path, workers: int, script: list[str], *, quiet: bool = False) -> Iterator[Child]:
     """`holdfast run` as a child on this terminal. Leaves the demo if the run does not end well."""
     options = ["run", "--workers", str(workers), "--dir", str(directory), *script]
     print(f"$ holdfast {' '.join(options)}", flush=True)
@@ -95,9 +98,11 @@ def holdfast_run(directory: Path, workers: int, script: list[str], *, quiet: boo
     try:
         yield child
         _, said = child.communicate()
-    except KeyboardInterrupt:  # the child heard Ctrl-C as well, and is ending its run
+    except KeyboardInterrupt:  # the child heard Ctrl-C as well and ends its run; a second one is for the child alone
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         live("")
-        sys.exit(child.wait())
+        child.communicate()
+        sys.exit(child.returncode)
     except BaseException:
         child.terminate()
         child.wait()
@@ -108,24 +113,25 @@ def holdfast_run(directory: Path, workers: int, script: list[str], *, quiet: boo
         sys.exit(child.returncode)
 
 
-def watched(child: subprocess.Popen[bytes], directory: Path) -> Iterator[dict[str, Any]]:
+def watched(child: Child, directory: Path) -> Iterator[dict[str, Any]]:
     """The status of a going run, four times a second, until it ends."""
     while child.poll() is None:
         try:
             yield ask(directory, Status())
-        except NotRunning:
-            pass  # not yet, or not any more
+        except HoldfastError:
+            pass  # it does not answer: not yet, or not any more
         time.sleep(0.25)
 
 
-def kill_halfway(child: subprocess.Popen[bytes], directory: Path) -> None:
+def kill_halfway(child: Child, directory: Path) -> None:
     """Kill the last worker of the crew as soon as half of the steps are done."""
     for status in watched(child, directory):
         if status["total_steps"] and status["step"] >= status["total_steps"] // 2:
-            victim = status["workers"][-1]
+            victim = [worker for worker in status["workers"] if worker["state"] == "member"][-1]
             os.kill(victim["pid"], signal.SIGKILL)
             live("")
-            print(f">>> demo: kill -9 {victim['pid']}   (worker {victim['worker']}, at step {status['step']})", flush=True)
+            who, step = victim["worker"], status["step"]
+            print(f">>> demo: kill -9 {victim['pid']}   (worker {who}, at step {step})", flush=True)
             return
 
 
@@ -138,15 +144,25 @@ def summary(directory: Path) -> dict[str, Any]:
 
 
 def report(what: str, directory: Path, found: dict[str, Any]) -> None:
-    print(f"{what}: {found['steps']} steps in {found['seconds']:.0f} s, {found['generations']} generations of the crew")
+    lost = f", {found['workers_lost']} lost" if found["workers_lost"] else ""
+    print(f"{what}: {found['steps']} steps in {found['seconds']:.0f} s{lost}")
     print(f"  test accuracy   {accuracy(directory)}")
     print(f"  weights_sha256  {found['weights_sha256']}")
 
 
 def accuracy(directory: Path) -> str:
     """The last one that a lead worker printed; the lead may have been another worker before."""
-    said = [path.read_text() for path in (directory / "logs").glob("worker-*.log")]
-    return max(re.findall(r"epoch +(\d+): test accuracy ([\d.]+)", "\n".join(said)), key=lambda found: int(found[0]))[1]
+    said = "\n".join(path.read_text() for path in (directory / "logs").glob("worker-*.log"))
+    found: list[tuple[str, str]] = re.findall(r"epoch (\d+): test accuracy ([\d.]+)", said)
+    return max(found, key=lambda line: int(line[0]))[1]
+
+
+def command() -> str:
+    """How to call `holdfast` here, so that what is printed can be pasted."""
+    if shutil.which("holdfast"):
+        return "holdfast"
+    beside = Path(sys.executable).with_name("holdfast")
+    return os.path.relpath(beside) if beside.exists() else "python -m holdfast.cli.main"
 
 
 def title(text: str) -> None:

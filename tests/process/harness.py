@@ -13,6 +13,7 @@ When a `Launch` is left, nothing of it may be there any more; that is checked fo
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,7 @@ class Launch:
         command = [sys.executable, "-m", "holdfast.cli.main", "run", "--dir", self.dir, *options, *words]
         self._shared = set(os.listdir("/dev/shm"))
         self._seen: set[int] = set()
+        self._arena: tuple[int, int] | None = None
         self._files = [open(tmp_path / f"{name}-{dir}", "w+") for name in ("out", "err")]
         self.process = subprocess.Popen(
             list(map(str, command)), stdout=self._files[0], stderr=self._files[1], cwd=tmp_path,
@@ -213,6 +215,7 @@ class Launch:
         except (NotRunning, OSError):
             return {"workers": [], "generation": 0, "state": "ended", "workers_lost": 0}
         self._seen.update(worker["pid"] for worker in status["workers"])
+        self._arena = self._arena or _arena(self.process.pid)
         return status
 
     def members(self) -> list[int]:
@@ -266,23 +269,19 @@ class Launch:
 
     # ------------------------------------------------------------ meddling
 
-    def signal(self, number: int) -> None:
+    def send(self, number: int) -> None:
         """Send a signal to the launcher."""
         self.process.send_signal(number)
 
     def strike(self, pid: int, number: int = signal.SIGKILL) -> None:
         """Send a signal to one of its workers, if that is still there."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            pass
 
     def scale(self, workers: int) -> None:
         """What `holdfast scale` does."""
-        try:
+        with contextlib.suppress(NotRunning):
             ask(self.dir, Scale(workers))
-        except NotRunning:
-            pass
 
     # ------------------------------------------------------------ afterwards
 
@@ -290,11 +289,12 @@ class Launch:
         """No process, socket, shared memory or temporary file outlives the run, however it ended."""
         left = marked(self.mark)
         assert not left, f"processes are left: {left}"
-        assert not [pid for pid in self._seen if self.mark in _environ(pid)]
+        assert not (self._arena and _holders(self._arena)), "somebody still holds the run's shared memory"
         self.no_file_is_left()
         shared = [name for name in set(os.listdir("/dev/shm")) - self._shared if _is_of(name, self._seen)]
         assert not shared, f"shared memory is left: {shared}"
-        assert not os.listdir(self.temp), f"temporary files are left: {os.listdir(self.temp)}"
+        files = [name for name in os.listdir(self.temp) if not name.startswith("torchinductor_")]  # torch's own cache
+        assert not files, f"temporary files are left: {files}"
 
     def no_file_is_left(self) -> None:
         """The run's directory holds what it is to hold, and nothing else."""
@@ -304,24 +304,30 @@ class Launch:
             assert not odd, f"{self.dir} holds {odd}"
 
 
-def _environ(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
-    except OSError:
-        return ""
-
-
 def _is_of(name: str, pids: set[int]) -> bool:
     """Torch's shared memory files carry the pid that made them."""
     return any(str(pid) in re.findall(r"\d+", name) for pid in pids)
 
 
-def memory_holders() -> Iterator[int]:
-    """Processes of this test that hold a run's arena."""
-    for pid in [os.getpid()]:
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                if "memfd:holdfast" in os.readlink(entry):
-                    yield pid
-            except OSError:
-                continue
+def _arena(launcher: int) -> tuple[int, int] | None:
+    """The run's shared memory, as (device, inode): it has no name that could be looked for."""
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{launcher}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(entry).startswith("/memfd:holdfast"):
+                    found = entry.stat()
+                    return found.st_dev, found.st_ino
+    return None
+
+
+def _holders(arena: tuple[int, int]) -> list[int]:
+    """Processes that hold this memory open or mapped, whoever started them."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                opened = [entry.stat() for entry in (process / "fd").iterdir() if "memfd:" in os.readlink(entry)]
+                mapped = f" {arena[1]} /memfd:holdfast" in (process / "maps").read_text()
+                if mapped or any((one.st_dev, one.st_ino) == arena for one in opened):
+                    found.append(int(process.name))
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 
@@ -56,8 +55,9 @@ def tell(story: Story, record: dict[str, object], summary: dict[str, object], *,
 def _because(summary: dict[str, object]) -> str:
     if error := summary.get("error"):
         return f" ({str(error).splitlines()[0]})"
-    facts = [f"{summary[name]} {name}" for name in ("steps", "generations") if summary.get(name) is not None]
-    return f" ({', '.join(facts)}, weights_sha256 {json.dumps(summary.get('weights_sha256'))})" if facts else ""
+    counts = {name: summary.get(name) for name in ("steps", "generations")}
+    facts = [f"{count} {name[:-1] if count == 1 else name}" for name, count in counts.items() if count is not None]
+    return f" ({', '.join(facts)}, weights_sha256 {summary.get('weights_sha256') or 'unknown'})" if facts else ""
 
 
 def _clock(seconds: float) -> str:

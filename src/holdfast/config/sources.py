@@ -35,16 +35,21 @@ class Resolved(NamedTuple):
     sources: dict[str, str]
 
     def show(self) -> str:
-        """Every value with its source, one per line, ready for a `--config` file."""
+        """Every value with its source, one per line, ready for a `--config` file.
+
+        What is decided only when the run starts is a comment there: a file that said it would decide it now.
+        """
         lines = []
         for name in _TYPES:
             section, _, field = name.rpartition(".")
             value = getattr(self.config.crew if section else self.config, field)
-            source = self.sources.get(name, "default")
+            source, mark = self.sources.get(name, "default"), ""
             if value is None:
-                value, source = DEFAULTS_OF_JOIN[name], "default, unless the script's join() says otherwise"
+                value, source, mark = DEFAULTS_OF_JOIN[name], "default, unless the script's join() says otherwise", "# "
+            elif name == "workers" and value == 0:
+                source, mark = "default: one per CPU, at most one per lane", "# "
             text = msgspec.json.encode(value).decode()
-            lines.append(f"{name + ' = ' + text:<32} # {source}")
+            lines.append(f"{mark + name + ' = ' + text:<32} # {source}")
         return "\n".join(lines)
 
 

@@ -187,7 +187,8 @@ class Machine:
         elif run.drain is not None:
             run.happened.append(f"{asked}, but the run is ending: still {run.wanted}")
         else:
-            run.happened.append(f"{asked} instead of {run.wanted}")
+            before = "as before" if event.workers == run.wanted else f"instead of {run.wanted}"
+            run.happened.append(f"{asked} {before}")
             run.wanted = event.workers
             run.refused.clear()
 

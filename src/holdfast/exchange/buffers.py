@@ -80,6 +80,10 @@ class Buffers:
             for store, live in zip(self._stores[copy], self._live, strict=True):
                 store.copy_(live)
 
+    def distrust(self) -> None:
+        """The script may have run the model outside of a unit: `load` brings back what such a run changes silently."""
+        self._dirty = [dirty or silent for dirty, silent in zip(self._dirty, self._silent, strict=True)]
+
     def load(self, step: int, *, everything: bool = False) -> None:
         """Make the live buffers those of version `step`: at a unit's start, or all of them on joining."""
         base = self._stores[step % 2]

@@ -25,7 +25,7 @@ from torch import Tensor
 from holdfast.core import step as decide
 from holdfast.core.slices import owners
 from holdfast.core.tree import Node
-from holdfast.errors import NonFinite
+from holdfast.errors import NonFinite, NotExact
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import Board
 from holdfast.exchange.buffers import Buffers
@@ -227,14 +227,15 @@ class Member:
             piece = self.space.layout.slices[index]
             total = self.slots.sum_of(piece)
             self.slots.total(piece, nodes, work.lanes, work.factor, total)
-            norm = float(torch.linalg.vector_norm(total, dtype=torch.float32))
+            wide = torch.promote_types(total.dtype, torch.float32)  # a sum of squares in bfloat16 says nothing
+            norm = float(torch.linalg.vector_norm(total, dtype=wide))
             self.board.publish_norm(index, work.step + 1, norm)
 
     def _finish(self, slices: Sequence[int]) -> None:
         work, board, optimizer = self._work, self.board, self.optimizer
         nodes = board.nodes(work.step)
         absent = self.slots.absent(work.lanes)
-        _, _, clip_norm, clip_value = board.result(work.lanes[0])
+        clip_norm, clip_value = self._clipping()
         scale = self._clip_scale(clip_norm) if clip_norm > 0.0 else 1.0
         for index in slices:
             piece = self.space.layout.slices[index]
@@ -257,6 +258,19 @@ class Member:
             optimizer.apply(index, self.hyper[piece.group], absent)
             board.publish(index, work.step + 1)
             board.clear_undo(board.row)
+
+    def _clipping(self) -> tuple[float, float]:
+        """(norm, value) that this step is clipped to: what its units asked for, all alike."""
+        asked = {lane: self.board.result(lane)[2:] for lane in self._work.lanes}
+        first = asked[self._work.lanes[0]]
+        for lane, other in asked.items():
+            if other != first:
+                raise NotExact(
+                    f"in step {self._work.step} lane {self._work.lanes[0]} asked for clipping to (norm, value) = {first} "
+                    f"and lane {lane} to {other} (0: none)",
+                    "Clip with the same number in every unit of a step, not by what one lane sees.",
+                )
+        return first
 
     def _undo_free(self) -> bool:
         """My undo section may still hold a torn slice of the row's last holder; its new owner clears it."""

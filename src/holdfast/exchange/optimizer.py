@@ -106,23 +106,35 @@ class SliceOptimizer:
         group = twin.param_groups[0]
         for key, value in hyper.items():
             group[key] = value
-        tensors, scratch = group["params"], self.scratch(piece)
-        if absent:
-            for tensor, part in zip(tensors, piece.pieces, strict=True):
-                there = part.entry not in absent
-                tensor.grad = scratch[part.start - piece.start : part.stop - piece.start] if there else None
-        type(twin).step(twin)
-        if absent:
-            for tensor, part in zip(tensors, piece.pieces, strict=True):
-                tensor.grad = scratch[part.start - piece.start : part.stop - piece.start]
+        first = self._first_piece[slice_]
+        ready = self._ready[first : first + len(piece.pieces)].tolist()
+        if absent or len(set(ready)) > 1:
+            self._step_apart(piece, twin, ready, absent)
+        else:
+            type(twin).step(twin)
         self._settle(slice_, twin, absent)
+
+    def _step_apart(
+        self, piece: Slice, twin: torch.optim.Optimizer, ready: list[int], absent: frozenset[int]
+    ) -> None:
+        """One step in two goes: fused and foreach code wants all of its parameters to have state, or none of them."""
+        scratch = self.scratch(piece)
+        pieces = list(zip(twin.param_groups[0]["params"], piece.pieces, ready, strict=True))
+        for turn in set(ready):
+            for tensor, part, had in pieces:
+                there = part.entry not in absent and had == turn
+                tensor.grad = scratch[part.start - piece.start : part.stop - piece.start] if there else None
+            if any(tensor.grad is not None for tensor, _, _ in pieces):
+                type(twin).step(twin)
+        for tensor, part, _ in pieces:
+            tensor.grad = scratch[part.start - piece.start : part.stop - piece.start]
 
     def state_of(self, parameter_index: int) -> dict[str, Any]:
         """The state of one whole parameter, as torch would show it: views of the arena."""
         parameter = self._space.trainable[parameter_index]
         schema = self._schemas[self._space.groups[parameter_index], dtype_name(parameter.dtype)]
-        first = next(i for i, p in enumerate(self._pieces()) if p.entry == parameter_index)
-        if not self._ready[first]:
+        first = next((i for i, p in enumerate(self._pieces()) if p.entry == parameter_index), None)
+        if first is None or not self._ready[first]:  # without elements, or never had a gradient
             return {}
         start = self._space.layout.offsets[parameter_index]
         state: dict[str, Any] = {}

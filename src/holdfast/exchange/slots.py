@@ -65,18 +65,18 @@ class LaneSlots:
         if self._stack_step != step:
             self._stack, self._stack_step = [], step
         merges, self._stack = push(self._stack, Node(lane, 1), self._num_lanes)
-        leaves: Sequence[Tensor] = self._leaves(lane, gradients)
+        leaves = self._leaves(lane, gradients)
         if weight is not None:
-            leaves = torch._foreach_mul(leaves, weight)
+            leaves = list(torch._foreach_mul(leaves, weight))
         board, held = self._board, lane
         if merges and merges[0].into.lane != lane:  # the leaf is a right child: add it where it belongs
             held = merges[0].into.lane
             board.open_slot(held)
-            torch._foreach_add_(self._window(held), list(leaves))
+            torch._foreach_add_(self._window(held), leaves)
             merges = merges[1:]
         else:
             board.open_slot(lane)
-            torch._foreach_copy_(self._window(lane), list(leaves))
+            torch._foreach_copy_(self._window(lane), leaves)
         for merge in merges:
             left, right = merge.into.lane, merge.take.lane
             board.open_slot(left)

@@ -77,7 +77,7 @@ Compute = Callable[[int], tuple[int, Mapping[str, float]]]  # row -> (samples, m
 
 def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]:
     """The weighted mean of what `compute(row)` gives, the rows shared by the crew. One collective operation."""
-    if not training.begin_op():
+    if not training.begin_op(rows):
         return training.bound.history(training.op)
     binding, op = training.bound, training.op
     table, member, controls = binding.evaluation, binding.member, binding.controls
@@ -99,7 +99,10 @@ def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]
             binding.board.add(cells.R_BEAT, 1)
             if len(mine) == 1:
                 controls.ring()
-        _rest_or(controls, training.step, (lambda: None) if mine else (lambda: controls.wait(moved)))
+            _rest_or(controls, training.step, lambda: None)
+        else:
+            training.check_together()
+            _rest_or(controls, training.step, lambda: controls.wait(moved))
     result = table.mean(rows)
     binding.report(op, result)
     return result

@@ -274,6 +274,7 @@ class Run:
         training = self._training
         if training is None or training._bound is None:
             return {"steps": 0, "epochs": 0, "seconds": seconds}
+        training.finish()
         samples = self._samples()
         return {
             "steps": training.step,

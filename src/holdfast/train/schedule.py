@@ -5,8 +5,8 @@ one machine. So a call inside a unit only notes that the scheduler was called; i
 complete. A call outside (at the end of an epoch) moves it at once.
 
 A worker that joins late has not made the calls of the steps it missed. Therefore each worker writes
-into its row's *settings* cells in the arena: before it arrives at a step, what its settings are and which
-schedulers were called in that step; and when it enters a loop over the loader, its settings then. Whoever
+into its row's *settings* cells in the arena: before it shows a unit, what its settings are and which
+schedulers were called in that step; and before it begins a collective operation, its settings then. Whoever
 needs the settings with which step `t` begins takes the newest cell from before and makes the noted calls.
 Nothing is pickled: the cells are msgpack of plain numbers.
 """
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -28,6 +29,7 @@ __all__ = ["Settings", "add_sections", "find_schedulers"]
 
 _CELL = 16 * 1024
 _HEAD = 24  # tag, length, spare
+_TENSORS = ("params", "param_names")  # what a parameter group holds besides its settings
 
 
 def add_sections(sections: Sections, num_rows: int) -> None:
@@ -41,7 +43,7 @@ class Settings:
     def __init__(self, optimizer: torch.optim.Optimizer, schedulers: Sequence[Any]) -> None:
         self._optimizer, self._schedulers = optimizer, list(schedulers)
         self._pending: list[list[float]] = []  # [scheduler, metrics...] called in the step at hand
-        self._called: set[int] = set()
+        self._called_in_unit: set[int] = set()
         self._in_unit = False
         self._applied: list[dict[str, Any]] | None = None
         self._written: bytes | None = None
@@ -56,6 +58,7 @@ class Settings:
     def begin_unit(self) -> None:
         """Calls from now on belong to a step."""
         self._in_unit = True
+        self._called_in_unit.clear()
 
     def end_units(self) -> None:
         """The step is complete: make the noted calls."""
@@ -63,7 +66,7 @@ class Settings:
         for index, *metrics in self._pending:
             scheduler = self._schedulers[int(index)]
             scheduler._holdfast_step(*metrics)
-        self._pending, self._called = [], set()
+        self._pending = []
 
     def leave_units(self) -> None:
         """The loop over the loader has ended: calls take effect at once again."""
@@ -79,13 +82,29 @@ class Settings:
                 "ReduceLROnPlateau was stepped inside a unit with a number that only this lane knows",
                 "Step it once per epoch with a value from run.evaluate(...).",
             )
-        if index not in self._called:
-            self._called.add(index)
-            self._pending.append([index, *map(float, metrics)])
+        name = type(self._schedulers[index]).__name__
+        if index in self._called_in_unit:
+            raise NotExact(f"{name} was stepped twice in one unit", "Step it once per batch.")
+        self._called_in_unit.add(index)
+        call = [index, *map(float, metrics)]
+        before = next((noted for noted in self._pending if noted[0] == index), None)
+        if before is None:
+            self._pending.append(call)
+        elif before != call:
+            raise NotExact(
+                f"{name} was stepped with {before[1:]} in one unit and with {call[1:]} in another of the same step",
+                "Step it with what is the same for the whole step, such as run.step, not with a count of batches.",
+            )
+
+    def close(self) -> None:
+        """Give the schedulers back."""
+        for scheduler in self._schedulers:
+            for name in _OURS:
+                scheduler.__dict__.pop(name, None)
 
     def hyper(self) -> list[dict[str, Any]]:
         """The settings of each parameter group now."""
-        return [{k: v for k, v in group.items() if k != "params"} for group in self._optimizer.param_groups]
+        return [{k: v for k, v in group.items() if k not in _TENSORS} for group in self._optimizer.param_groups]
 
     # ------------------------------------------------------------ cells
 
@@ -94,10 +113,10 @@ class Settings:
         self._cells, self._row = arena.section("settings"), row
         self._written, self._tag_written = None, 0
 
-    def enter(self, step: int) -> None:
-        """A loop over the loader begins at `step`: leave the settings it begins with."""
+    def enter(self, step: int, op: int) -> None:
+        """The script is about to begin operation `op` at `step`: leave the settings it begins with."""
         self._applied = None
-        self._write(2 * step + 1)
+        self._write(_tag(step, op + 1))
 
     def write(self, step: int, applied: list[dict[str, Any]]) -> None:
         """Before a unit of `step` is shown: leave its settings for whoever comes later.
@@ -105,11 +124,11 @@ class Settings:
         `applied` are those the step is made with, taken at `optimizer.step()`.
         """
         self._applied = applied
-        self._write(2 * step + 2)
+        self._write(_tag(step + 1))
 
     def applied(self, step: int) -> list[dict[str, Any]]:
         """The settings that `step` is made with, from a worker that computed a unit of it."""
-        found = self._newest(2 * step + 2)
+        found = self._newest(_tag(step + 1))
         if found is None:
             return self.hyper()
         now = self.hyper()
@@ -138,21 +157,21 @@ class Settings:
         head[0] = tag
         self._written, self._tag_written = data, tag
 
-    def restore(self, step: int, *, entered: bool) -> None:
+    def restore(self, step: int, op: int | None = None) -> None:
         """Take over the settings that hold when `step` begins: those of the newest cell before it.
 
-        With `entered`, the loop over the loader that `step` belongs to has begun; without, calls made
-        between two loops are still to be made by this worker's own script.
+        With `op`, also what was left on entering that operation counts; without, calls made between two
+        operations are still to be made by this worker's own script.
         """
-        found = self._newest(2 * step + (1 if entered else 0))
+        found = self._newest(_tag(step, 0 if op is None else op + 1))
         if found is None:
             return
         _, (groups, states), pending = found
         for group, values in zip(self._optimizer.param_groups, groups, strict=True):
-            group.update(_like({k: v for k, v in group.items() if k != "params"}, values))
+            group.update(_like({k: v for k, v in group.items() if k not in _TENSORS}, values))
         for scheduler, values in zip(self._schedulers, states, strict=True):
             scheduler.__dict__.update(_like(_state(scheduler), values))
-        self._pending, self._called = pending, {int(call[0]) for call in pending}
+        self._pending = pending
         self.end_units()
 
     def _newest(self, latest: int) -> tuple[Any, Any, Any] | None:
@@ -204,25 +223,36 @@ def _outermost(schedulers: list[Any]) -> list[Any]:
 
 
 def _take_over(scheduler: Any, index: int, settings: Settings) -> None:
+    """Make `scheduler.step` note its calls; `Settings.close` puts it back."""
     scheduler._holdfast_step = types.MethodType(type(scheduler).step, scheduler)
 
     def step(self: Any, *args: Any, **kwargs: Any) -> None:
         """Once per unit in the loop; moves once per step."""
         settings.called(index, (*args, *kwargs.values()))
 
+    def state_dict(self: Any) -> dict[str, Any]:
+        """The scheduler's own state: torch takes all attributes, and ours are none of it."""
+        return {k: v for k, v in type(self).state_dict(self).items() if k not in _OURS}
+
     scheduler.step = types.MethodType(step, scheduler)
+    scheduler.state_dict = types.MethodType(state_dict, scheduler)
 
 
-_OURS = ("step", "_holdfast_step", "optimizer")
+def _tag(step: int, entry: int = 0) -> int:
+    """Cells in the order in which they come about: the units before `step`, then entries at `step` by operation."""
+    return step << 32 | entry
+
+
+_OURS = ("step", "state_dict", "_holdfast_step")
 
 
 def _state(scheduler: Any) -> dict[str, Any]:
     """What moves in a scheduler: its plain attributes, and those of the schedulers it drives."""
-    return {k: v for k, v in scheduler.__dict__.items() if k not in _OURS and _is_plain(v)}
+    return {k: v for k, v in scheduler.__dict__.items() if k not in (*_OURS, "optimizer") and _is_plain(v)}
 
 
 def _is_plain(value: Any) -> bool:
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or isinstance(value, bool | int | float | str | numpy.generic):
         return True
     if isinstance(value, list | tuple):
         return all(_is_plain(v) or isinstance(v, LRScheduler) for v in value)
@@ -234,6 +264,8 @@ def _plain(value: Any) -> Any:
         return _plain(_state(value))
     if isinstance(value, torch.Tensor):
         return float(value)
+    if isinstance(value, numpy.generic):
+        return value.item()
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -37,6 +37,8 @@ from holdfast.train.takeover import LossTap, take_optimizer
 
 __all__ = ["Pass", "Training"]
 
+_FINISHED = 1 << 60  # beyond every operation
+
 
 class Training:
     """One prepared model (or several), one optimizer, any number of loaders."""
@@ -88,7 +90,7 @@ class Training:
             self._bound = Binding(self._crewing, self._models, self._optimizer, self.space, settings, facts)
             self._bound.enter()
             self._bound.member.before_finish = self._settle_hyper
-            self._bound.member.before_wait = self._check_together
+            self._bound.member.before_wait = self.check_together
             self.step = min(self._bound.board.versions())
             self._versions = [p._version for p in self.space.trainable]
         return self._bound
@@ -120,9 +122,11 @@ class Training:
                 continue
             if epoch == now:
                 self.op = max(self.op, first_op - 1)
+                self.bound.settings.restore(min(board.versions()), first_op)
             else:
                 if self.bound.stopping(self.step):
                     return
+                self.bound.settings.enter(self.step, self.op + 1)
                 board.begin_epoch(epoch, self.op + 1)
             self.epoch = epoch
             self._passes = {}
@@ -130,8 +134,11 @@ class Training:
             yield epoch
         self.leave_pass()
 
-    def begin_op(self) -> bool:
-        """Number the script's next operation. False: the crew has done it already."""
+    def begin_op(self, kind: int) -> bool:
+        """Number the script's next operation. False: the crew has done it already.
+
+        `kind` is 0 for a loop over a loader, else the number of parts that the crew shares.
+        """
         binding = self.bind()
         self.leave_pass()
         self.op += 1
@@ -140,12 +147,14 @@ class Training:
             return False
         self.step = min(binding.board.versions())
         if self.op == newest:
+            self._check_kind(kind, binding.board.op_kind())
             self.first_step = first
-            binding.settings.restore(self.step, entered=True) if binding.late else None
+            if binding.late:
+                binding.settings.restore(self.step, self.op if self.step == first else None)
         else:
             self.first_step = self.step
-            binding.settings.enter(self.step)
-            binding.board.begin_op(self.op, self.step)
+            binding.settings.enter(self.step, self.op)
+            binding.board.begin_op(self.op, self.step, kind)
         binding.board.put(cells.R_OP, self.op)
         return True
 
@@ -153,13 +162,13 @@ class Training:
 
     def new_pass(self, batches: Batches) -> Pass:
         """The script begins a loop over a prepared loader."""
-        going = self.begin_op()
+        going = self.begin_op(0)
         count = self._passes.get(id(batches), 0)
         self._passes[id(batches)] = count + 1
         order = count if self.epoch < 0 else self.epoch + (count << 24)
         if not going:
             self.step = min(self.bound.board.versions())
-            self.bound.settings.restore(self.step, entered=False)
+            self.bound.settings.restore(self.step)
         begun = Pass(self, batches, order, going)
         self._open = weakref.ref(begun)
         return begun
@@ -171,15 +180,31 @@ class Training:
         if self._left is not None:
             raise self._left
 
-    def _check_together(self) -> None:
-        """Raise where a member that everybody waits for has gone on to another place of the script."""
+    def finish(self) -> None:
+        """The script has come to its end: nobody need wait for this worker any more."""
+        self.leave_pass()
+        if self._bound is not None:
+            self._bound.board.put(cells.R_OP, _FINISHED)
+
+    def check_together(self) -> None:
+        """Raise where a member that this worker waits for has gone on to another place of the script."""
         for worker, op in self.bound.ops():
             if op > self.op:
+                there = "has ended the script" if op == _FINISHED else "is further on in the script"
                 raise OutOfSync(
-                    f"Worker {worker} has left the loop over the loader at step {self.step}, worker "
-                    f"{self.bound.member.worker} has not. Leave it on something all workers agree on, such as "
-                    "run.step, not on a count of batches or one batch's loss."
+                    f"Worker {worker} {there}, while worker {self.bound.member.worker} waits for it at step {self.step}. "
+                    "Every worker must make the same loops over the loader and the same calls of run.evaluate: leave "
+                    "loops on something all agree on, such as run.step, and use run.lead only to print, save and plot."
                 )
+
+    def _check_kind(self, mine: int, theirs: int) -> None:
+        if mine != theirs:
+            kinds = [f"an evaluation of {kind} parts" if kind else "a loop over the loader" for kind in (mine, theirs)]
+            raise OutOfSync(
+                f"Worker {self._crewing.worker} begins {kinds[0]} where others began {kinds[1]} (operation {self.op} of "
+                "the script). Every worker must make the same loops and evaluations: use run.lead only to print, save "
+                "and plot."
+            )
 
     # ------------------------------------------------------------ units
 
@@ -271,7 +296,7 @@ class Training:
         """All slices are at the next version."""
         settings = self.bound.settings
         if self._units_of_step == 0:
-            settings.restore(self.step + 1, entered=False)
+            settings.restore(self.step + 1)
         else:
             settings.end_units()
         self._units_of_step = 0

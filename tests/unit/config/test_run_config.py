@@ -35,11 +35,11 @@ def test_the_later_source_wins() -> None:
 def test_every_value_is_shown_with_its_source() -> None:
     sources = Sources().file("run.toml", "workers = 2").assign("crew.settle=2s").flag("seed", 5).flag("lanes", None)
     shown = sources.flag("script", "train.py", "the command line").resolve().show().splitlines()
-    lines = {line.partition("#")[0].strip(): line.partition("# ")[2] for line in shown}
+    lines = {text.strip(): source for text, _, source in (line.rpartition(" # ") for line in shown)}
     assert lines["workers = 2"] == "run.toml"
     assert lines["crew.settle = 2.0"] == "--set"
     assert lines["seed = 5"] == "--seed"
-    assert lines["lanes = 4"] == "default, unless the script's join() says otherwise"
+    assert lines["# lanes = 4"] == "default, unless the script's join() says otherwise"
     assert lines["sync = \"exact\""] == "default"
     assert len(lines) == 11 + len(CrewConfig.__struct_fields__)
 
@@ -47,6 +47,12 @@ def test_every_value_is_shown_with_its_source() -> None:
 def test_what_is_shown_can_be_a_file_again() -> None:
     sources = Sources().assign("crew.settle=2s").flag("workers", 2).flag("script", "train.py").flag("lanes", 4)
     first = sources.flag("seed", 0).flag("threads", 1).resolve()
+    again = Sources().file("run.toml", first.show()).resolve()
+    assert again.config == first.config
+
+
+def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
+    first = Sources().flag("script", "train.py").resolve()
     again = Sources().file("run.toml", first.show()).resolve()
     assert again.config == first.config
 

@@ -1,0 +1,64 @@
+"""A plain PyTorch loop; without `--plain`, with the three lines that make it a Holdfast run."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import torch
+from torch.utils.data import DataLoader
+
+from benchmarks.scripts.options import Stopwatch, parser, write_figures
+from benchmarks.workloads import Samples, StepLog, batch_itself, loss_of, model_of, optimizer_of
+
+
+def main() -> None:
+    arguments = parser("Train under holdfast run, under plain python, or without holdfast.")
+    arguments.add_argument("--plain", action="store_true", help="without holdfast")
+    arguments.add_argument("--sections", action="store_true", help="write where things lie in the arena")
+    options = arguments.parse_args()
+    length = (options.warm + options.steps) * options.batch
+    if options.plain:
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+    else:
+        import holdfast as hf
+
+        run = hf.join(lanes=options.lanes)
+    data = Samples(options.workload, length)
+    loader = DataLoader(data, batch_size=options.batch, shuffle=True, collate_fn=batch_itself)
+    model = model_of(options.workload)
+    optimizer = optimizer_of(options.optimizer, model, fused=True)
+    watch = Stopwatch(options.warm)
+    if options.plain:
+        for step, (x, y) in enumerate(loader):
+            watch.at(step)
+            loss_of(model, x, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        write_figures(options.out, options, watch.seconds())
+        return
+
+    model, optimizer, loader = run.prepare(model, optimizer, loader)
+    log = StepLog(options.out if options.log else None)
+    nap = options.unit_ms / 1000 * (10 if run.worker == options.slow else 1)
+    for _ in run.epochs(1):
+        for x, y in loader:
+            watch.at(run.step)
+            log.note(run.step)
+            if nap:
+                time.sleep(nap)
+            loss_of(model, x, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    log.note(run.step)
+    seconds = watch.seconds()
+    if run.lead:
+        if options.sections:
+            spans = run._training.bound.arena.sections.spans  # the benchmark of memory looks inside
+            (options.out / "sections.json").write_text(json.dumps(spans))
+        write_figures(options.out, options, seconds, weights_sha256=run.weights_sha256())
+
+
+if __name__ == "__main__":
+    main()
