@@ -18,7 +18,7 @@ BATCH = 64
 
 
 def _arguments(quick: bool) -> list[str]:
-    steps, warm = ("150", "20") if quick else ("1500", "100")
+    steps, warm = ("150", "20") if quick else ("2000", "100")
     return ["--workload", "lenet", "--batch", str(BATCH), "--steps", steps, "--warm", warm, "--lanes", "1"]
 
 

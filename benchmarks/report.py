@@ -65,7 +65,7 @@ class Line:
             ours,
             f"{peer} {self.peer_name}" if self.peer else "-",
             f"{quantity(ratio.median)}x{f' ({ratio.spread})' if ratio.spread else ''}" if ratio else "-",
-            "-" if self.target is None else f">= {self.target:g}x",
+            "-" if self.target is None else f">= {quantity(self.target)}x",
             {True: "yes", False: "NO", None: "-"}[self.met],
         ]
 

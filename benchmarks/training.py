@@ -14,7 +14,7 @@ from benchmarks.scripts.ddp import VARIANTS
 
 #: workload -> (what it is, global batch, timed steps, timed steps when quick, target)
 WORKLOADS = {
-    "lenet": ("LeNet, global batch 64", 64, 600, 80, 1.3),
+    "lenet": ("LeNet, global batch 64", 64, 3000, 80, 1.3),
     "mlp": ("MLP of 20 million parameters, global batch 32", 32, 40, 6, 2.0),
 }
 WORKERS = 2

@@ -76,9 +76,10 @@ class BadUnit(RunError):
     def __init__(self, step: int, lane: int, samples: list[int], attempts: str, cause: str) -> None:
         self.step, self.lane, self.samples = step, lane, samples
         shown = ", ".join(map(str, samples[:16])) + (f", ... ({len(samples)} in all)" if len(samples) > 16 else "")
+        which = f"Its samples are {shown}." if samples else "Its samples are not known."
         super().__init__(
-            f"Unit (step {step}, lane {lane}) failed on {attempts}: {cause}. "
-            f"Its samples are {shown}. Look at these samples first; the rest of the data got through."
+            f"Unit (step {step}, lane {lane}) failed on {attempts}: {cause}. {which} Look at them first; the rest of "
+            "the data got through."
         )
 
 

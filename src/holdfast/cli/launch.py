@@ -106,7 +106,7 @@ class _Launch:
         self._eyes = BoardEyes(watching, directory, self._engine.signal)
         self._server = Server(
             limits, engine=self._engine, eyes=self._eyes, notebook=self._notebook,
-            lanes_open=config.lanes is None, workers_asked=config.workers > 0, exit_grace=config.crew.exit_grace,
+            exit_grace=config.crew.exit_grace,
         )
         self._limits_told = watching.told()
         self._signal = 0

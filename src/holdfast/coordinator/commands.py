@@ -13,41 +13,41 @@ class _Command(msgspec.Struct, frozen=True, tag=True):
     """A command."""
 
 
-class StartWorker(_Command):
+class StartWorker(_Command, frozen=True):
     """Start a process for this worker. `row` is its row on the board, free of any other live worker."""
 
     worker: int
     row: int
 
 
-class KillWorker(_Command):
+class KillWorker(_Command, frozen=True):
     """Kill this worker's process and report WorkerLost once it is certainly gone (the fence)."""
 
     worker: int
     reason: str
 
 
-class MakeArena(_Command):
+class MakeArena(_Command, frozen=True):
     """Reserve the shared memory of the run."""
 
     size: int
 
 
-class Send(_Command):
+class Send(_Command, frozen=True):
     """Send a message to a worker (it may get lost; the machine says it again when it matters)."""
 
     worker: int
     message: ToWorker
 
 
-class EndRun(_Command):
+class EndRun(_Command, frozen=True):
     """All is done: write the summary, end every process."""
 
     reason: str
     result: dict[str, str | int | float | bool | None]
 
 
-class FailRun(_Command):
+class FailRun(_Command, frozen=True):
     """The run cannot go on: say why, end every process. `kind` is a class name of `errors`."""
 
     kind: str

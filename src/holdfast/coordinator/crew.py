@@ -50,7 +50,6 @@ class Crew:
     drivers: tuple[int, ...] = ()  #: lane -> member
     change: Change | None = None
     stopping: bool = False  #: the installed generation ends at its step
-    history: dict[int, dict[str, float]] = field(default_factory=dict)  #: results of collective operations
     out: list[Command] = field(default_factory=list)
 
     # ------------------------------------------------------------ who is there
@@ -112,8 +111,8 @@ class Crew:
 
     def welcome(self, worker: Worker, now: float, *, seed: bool) -> None:
         """Hand the arena to a worker."""
-        worker.sent, worker.told = now, len(self.history)
-        self.send(worker, Welcome(worker.number, seed, dict(self.history)))
+        worker.sent = now
+        self.send(worker, Welcome(worker.number, seed))
 
     def send(self, worker: Worker, message: ToWorker) -> None:
         """Say something to a worker."""
@@ -145,10 +144,7 @@ class Crew:
                 self.dismiss(worker, worker.leaving)
         self.members, self.drivers, self.stopping, self.change = tuple(members), tuple(drivers), stop, None
         for number in members:
-            worker = self.workers[number]
-            if worker.told < len(self.history) and worker.stage is Stage.WAITING:
-                self.welcome(worker, now, seed=False)  # there was news since it was welcomed
-            worker.stage = Stage.MEMBER
+            self.workers[number].stage = Stage.MEMBER
         message = self.installation()
         for number in members:
             self.send(self.workers[number], message)

@@ -20,18 +20,18 @@ class _Event(msgspec.Struct, frozen=True, tag=True):
     """An event. Subclasses are tagged by their class name, so that a log can be replayed."""
 
 
-class RunStarted(_Event):
+class RunStarted(_Event, frozen=True):
     """The launcher is up; nobody works yet."""
 
 
-class WorkerStarted(_Event):
+class WorkerStarted(_Event, frozen=True):
     """The engine started a process for this worker."""
 
     worker: int
     pid: int
 
 
-class WorkerLost(_Event):
+class WorkerLost(_Event, frozen=True):
     """A worker's process is gone, for certain. `unit` is the (step, lane) it was computing, if any.
 
     `cause` is "exit" with `code`, or "signal" with `code` the signal's number.
@@ -45,14 +45,14 @@ class WorkerLost(_Event):
     samples: list[int] = []
 
 
-class WorkerFrozen(_Event):
+class WorkerFrozen(_Event, frozen=True):
     """A worker's process exists but is stopped by the system (SIGSTOP, a debugger) for `seconds`."""
 
     worker: int
     seconds: float
 
 
-class WorkerHung(_Event):
+class WorkerHung(_Event, frozen=True):
     """A worker runs but has made no progress for `seconds`; `where` is the line it stands at."""
 
     worker: int
@@ -62,26 +62,26 @@ class WorkerHung(_Event):
     samples: list[int] = []
 
 
-class Measured(_Event):
+class Measured(_Event, frozen=True):
     """How long one unit takes on each worker now, and how far the run is."""
 
     step: int
     unit_seconds: dict[int, float]
 
 
-class ScaleRequested(_Event):
+class ScaleRequested(_Event, frozen=True):
     """Somebody wants this many workers."""
 
     workers: int
 
 
-class DrainRequested(_Event):
+class DrainRequested(_Event, frozen=True):
     """Somebody wants the run to end at the next step boundary."""
 
     reason: str
 
 
-class Ticked(_Event):
+class Ticked(_Event, frozen=True):
     """Time has passed."""
 
 

@@ -53,7 +53,7 @@ class Machine:
             events.WorkerHung: self._worker_hung, events.Measured: self._measured,
             events.ScaleRequested: self._scale_requested, events.DrainRequested: self._drain_requested,
             events.Ticked: self._ticked, messages.Ready: self._ready, messages.Seeded: self._seeded_by,
-            messages.Paused: self._paused, messages.Leaving: self._leaving, messages.Evaluated: self._evaluated,
+            messages.Paused: self._paused, messages.Leaving: self._leaving,
             messages.Finished: self._finished_by, messages.Failed: self._failed,
         }
 
@@ -230,6 +230,7 @@ class Machine:
         run = self._run
         if run.first is None:
             run.first = event
+            run.learn_lanes(event.lanes)
             run.crew.out.append(commands.MakeArena(event.arena_bytes))
         if why := misfit(run.first, event):
             worker.stage, worker.leaving = Stage.REFUSED, why[1]
@@ -271,9 +272,6 @@ class Machine:
         worker.leaving = event.reason
         run.replacing = True
         run.happened.append(f"worker {event.worker} is to leave ({event.reason})")
-
-    def _evaluated(self, event: messages.Evaluated, now: float) -> None:
-        self._run.crew.history.setdefault(event.op, event.values)
 
     def _finished_by(self, event: messages.Finished, now: float) -> None:
         run, crew = self._run, self._run.crew

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 __all__ = [
-    "Evaluated", "Failed", "Finished", "FromWorker", "Install", "Leave", "Leaving", "Pause",
+    "Failed", "Finished", "FromWorker", "Install", "Leave", "Leaving", "Pause",
     "Paused", "Ready", "Refuse", "Seeded", "Stop", "ToWorker", "Welcome", "decode_from_worker",
     "decode_to_worker", "encode",
 ]
@@ -23,11 +23,11 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 # ---------------------------------------------------------------- worker -> coordinator
 
 
-class Ready(_Message):
+class Ready(_Message, frozen=True):
     """The script has reached its first step: this worker could take lanes.
 
     `numerics` is what decides the bits (torch build, instruction set, threads, ...), `golden` the
-    hash of a small fixed computation, `model` a fingerprint of model, optimizer, loader and lanes.
+    hash of a small fixed computation, `model` a fingerprint of model, optimizer and loader.
     """
 
     worker: int
@@ -38,13 +38,13 @@ class Ready(_Message):
     lanes: int = 0
 
 
-class Seeded(_Message):
+class Seeded(_Message, frozen=True):
     """The arena holds this worker's weights; it may be used."""
 
     worker: int
 
 
-class Paused(_Message):
+class Paused(_Message, frozen=True):
     """This worker touches nothing until `generation` is installed."""
 
     worker: int
@@ -52,22 +52,14 @@ class Paused(_Message):
     step: int
 
 
-class Leaving(_Message):
+class Leaving(_Message, frozen=True):
     """This worker was asked by its machine to leave (SIGTERM); it goes on until it is let go."""
 
     worker: int
     reason: str
 
 
-class Evaluated(_Message):
-    """The result of the run's `op`-th collective operation, for workers that join later."""
-
-    worker: int
-    op: int
-    values: dict[str, float]
-
-
-class Finished(_Message):
+class Finished(_Message, frozen=True):
     """The script came to its end. `result` goes into the summary."""
 
     worker: int
@@ -75,7 +67,7 @@ class Finished(_Message):
     result: dict[str, str | int | float | bool | None]
 
 
-class Failed(_Message):
+class Failed(_Message, frozen=True):
     """The script raised. `kind` names the class of error, `unit` the (step, lane) it was in, if any."""
 
     worker: int
@@ -88,30 +80,25 @@ class Failed(_Message):
     samples: list[int] = []
 
 
-FromWorker = Ready | Seeded | Paused | Leaving | Evaluated | Finished | Failed
+FromWorker = Ready | Seeded | Paused | Leaving | Finished | Failed
 
 # ---------------------------------------------------------------- coordinator -> worker
 
 
-class Welcome(_Message):
-    """Answer to Ready; the arena's descriptor travels with it. With `seed`, fill it from your weights.
-
-    `history` has the results of the operations that are done, for scripts that come by them again; it
-    is said anew when it grows while a joiner waits.
-    """
+class Welcome(_Message, frozen=True):
+    """Answer to Ready; the arena's descriptor travels with it. With `seed`, fill it from your weights."""
 
     worker: int
     seed: bool
-    history: dict[int, dict[str, float]] = {}
 
 
-class Pause(_Message):
+class Pause(_Message, frozen=True):
     """Come to rest at the end of your unit, or at once if you wait; then say Paused(generation)."""
 
     generation: int
 
 
-class Install(_Message):
+class Install(_Message, frozen=True):
     """The new generation. `drivers[lane]` is a worker; `rows[worker]` its row on the board.
 
     `leaving` members of the old generation are not in `members`: they say Finished and exit.
@@ -126,21 +113,21 @@ class Install(_Message):
     stop: bool = False
 
 
-class Leave(_Message):
+class Leave(_Message, frozen=True):
     """You are not part of the crew any more (scaled down or drained): end now, all is well."""
 
     worker: int
     reason: str
 
 
-class Refuse(_Message):
+class Refuse(_Message, frozen=True):
     """You cannot be part of this run; `reason` says why."""
 
     worker: int
     reason: str
 
 
-class Stop(_Message):
+class Stop(_Message, frozen=True):
     """The run ends because of something elsewhere."""
 
     reason: str

@@ -75,7 +75,6 @@ class Worker:
     leaving: str = ""  #: why it goes or was refused; empty: it stays
     quiet: int = 0  #: the newest generation it said Paused for
     sent: float = 0.0  #: when the last message that wants an answer was sent to it
-    told: int = 0  #: results of collective operations that its last Welcome carried
     pid: int = 0
 
     def shown(self) -> str:

@@ -14,7 +14,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -29,10 +28,9 @@ from holdfast.coordinator.events import (
     WorkerStarted,
 )
 from holdfast.coordinator.machine import Machine
-from holdfast.coordinator.messages import Failed, FromWorker, Install, Ready, Welcome, decode_from_worker, encode
+from holdfast.coordinator.messages import Failed, FromWorker, Install, Welcome, decode_from_worker, encode
 from holdfast.coordinator.ports import Engine, Eyes, Notebook
 from holdfast.coordinator.roster import CrewLimits, Snapshot
-from holdfast.errors import ConfigError
 from holdfast.transport import memory
 from holdfast.transport.link import Link
 
@@ -41,7 +39,7 @@ __all__ = ["Server"]
 #: Seconds between two looks at the workers. A message is handled at once; this is for what nobody says.
 TICK = 0.2
 #: Workers in these stages have nothing to do with training any more, and are not watched.
-_DONE = frozenset({"finished", "dismissed", "refused", "doomed", "leaving"})
+_DONE = frozenset({"finished", "dismissed", "refused", "doomed"})
 
 
 class Server:
@@ -49,24 +47,18 @@ class Server:
 
     Args:
         limits: for the machine.
-        lanes_open: the script may state its own number of lanes; then the first worker's
-            `Ready.lanes` replaces `limits.lanes`.
-        workers_asked: somebody asked for just so many workers, so having fewer would be a silent change.
 
     Resources: `run` closes links, arena, descriptors and the engine before it returns or raises.
     """
 
     def __init__(
         self, limits: CrewLimits, *, engine: Engine, eyes: Eyes, notebook: Notebook,
-        lanes_open: bool = False, workers_asked: bool = False, exit_grace: float = 10.0,
-        clock: Callable[[], float] = time.monotonic,
+        exit_grace: float = 10.0, clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._limits, self._exit_grace = limits, exit_grace
-        self._lanes_open, self._workers_asked = lanes_open, workers_asked
+        self._exit_grace = exit_grace
         self._machine = Machine(limits)
         self._engine, self._eyes, self._notebook = engine, eyes, notebook
         self._clock, self._began = clock, clock()
-        self._past: list[tuple[Event, float]] = []  #: events so far, while the number of lanes is open
         self._told = 0
         self.training_since: float | None = None  #: when the first generation began
         self.failed: set[int] = set()  #: workers whose script raised: their traces are told at the end
@@ -151,13 +143,6 @@ class Server:
     def _handle(self, event: Event) -> None:
         if self._end is None or self._end.done():
             return
-        if self._lanes_open:
-            if isinstance(event, Ready):
-                self._learn_lanes(event)
-                if self._end.done():
-                    return
-            elif not isinstance(event, Ticked):
-                self._past.append((event, self.now()))
         for command in self._decide(event):
             self._obey(command)
 
@@ -168,34 +153,6 @@ class Server:
             self._notebook.tell(self._machine.story.since(self._told), aloud=not failing)
             self._told = len(self._machine.story)
         return commands
-
-    def _learn_lanes(self, ready: Ready) -> None:
-        """The script states its own number of lanes, and now we know it.
-
-        The machine is pure and nothing was decided yet that depends on lanes: another one, told the same
-        past, stands where this one stands. Workers it would not have started are ended.
-        """
-        self._lanes_open = False
-        lanes = ready.lanes or self._limits.lanes
-        if lanes == self._limits.lanes:
-            return
-        if lanes < self._limits.workers and self._workers_asked:
-            workers = self._limits.workers
-            error = ConfigError(
-                "workers", workers, f"more than lanes = {lanes} of the script, and a lane has one worker at a time",
-                source="--workers", fix=f"Use --workers {lanes}, or --lanes {workers} (this changes the result).",
-            )
-            self._finish(FailRun("ConfigError", str(error)))
-            return
-        self._limits = replace(self._limits, lanes=lanes, workers=min(lanes, self._limits.workers))
-        self._machine = Machine(self._limits)
-        for event, now in self._past:
-            self._machine.handle(event, now)
-        self._past.clear()
-        self._told = min(self._told, len(self._machine.story))
-        known = {person.worker for person in self._machine.snapshot().people}
-        for worker in set(self._links) - known:
-            self._engine.signal(worker, signal.SIGKILL)
 
     # ------------------------------------------------------------ commands
 

@@ -6,7 +6,7 @@ story in two halves, what happened and what follows from it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.crew import Crew
@@ -46,6 +46,15 @@ class RunState:
     happened: list[str] = field(default_factory=list)
     follows: list[str] = field(default_factory=list)
     replacing: bool = False  #: whoever starts now takes somebody's place
+
+    def learn_lanes(self, lanes: int) -> None:
+        """The script has stated its number of lanes (0: it has not). With fewer lanes than workers, some will leave."""
+        if lanes in (0, self.limits.lanes):
+            return
+        self.wanted = min(self.wanted, lanes)
+        self.limits = replace(self.limits, lanes=lanes, workers=min(self.limits.workers, lanes))
+        self.crew.limits = self.blame.limits = self.limits
+        self.happened.append(f"the script has {lanes} lanes")
 
     def end(self, command: EndRun | FailRun) -> None:
         """Order the end of the run, and nothing else any more."""

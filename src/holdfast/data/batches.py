@@ -19,7 +19,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, SubsetRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+)
 
 from holdfast.core.lanes import shares
 from holdfast.core.order import Order
@@ -123,7 +130,7 @@ class Batches:
             self._stream = None
 
 
-class _UnitDataset:
+class _UnitDataset(Dataset[Any]):
     """The user's data set behind requests: sets the random state, then fetches. Travels to fetching processes."""
 
     def __init__(self, dataset: Any, subset: object) -> None:
@@ -153,8 +160,8 @@ class _Stream:
         self._expected: list[tuple[int, int]] = []
         self._requests = requests
         inner: DataLoader[Any] = DataLoader(
-            dataset,  # type: ignore[arg-type]
-            batch_sampler=_Asked(self),  # type: ignore[arg-type]
+            dataset,
+            batch_sampler=_Asked(self),
             num_workers=loader.num_workers,
             collate_fn=collate,
             prefetch_factor=loader.prefetch_factor,
@@ -226,13 +233,14 @@ def _check(loader: DataLoader[Any]) -> numpy.ndarray[Any, numpy.dtype[numpy.int6
             "Give it batch_size and shuffle instead.",
         )
     sampler = loader.sampler
-    if isinstance(sampler, SubsetRandomSampler):
+    if type(sampler) is SubsetRandomSampler:  # by type: a subclass may have an order of its own
         return numpy.asarray(list(sampler.indices), dtype=numpy.int64)
-    if isinstance(sampler, RandomSampler):
-        if sampler.replacement or (sampler._num_samples is not None and sampler._num_samples != len(loader.dataset)):
-            raise NotExact("the sampler draws with replacement or a part only", "Use shuffle=True.")
-        return None
-    if isinstance(sampler, SequentialSampler):
+    if type(sampler) is RandomSampler or type(sampler) is SequentialSampler:
+        if getattr(sampler, "replacement", False) or len(sampler) != len(loader.dataset):
+            raise NotExact(
+                "the sampler draws with replacement or a part only",
+                "Use shuffle=True or shuffle=False; choose samples with torch.utils.data.Subset.",
+            )
         return None
     raise NotExact(
         f"the sampler {type(sampler).__name__} has an order of its own, which would be lost with a worker",

@@ -163,10 +163,6 @@ class LocalEngine:
     def _environment(self) -> dict[str, str]:
         """Our own environment, with what must be fixed before a process starts."""
         environment = dict(os.environ, PYTHONHASHSEED="0", PYTHONUNBUFFERED="1")
-        # Gradients of megabytes come and go every step; by default glibc hands such blocks back to
-        # the kernel each time, and every page of the next one is a fault.
-        environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(1 << 30))
-        environment.setdefault("MALLOC_TRIM_THRESHOLD_", str((1 << 31) - 1))
         if self._spec.threads is not None:
             environment["OMP_NUM_THREADS"] = environment["MKL_NUM_THREADS"] = str(self._spec.threads)
         return environment

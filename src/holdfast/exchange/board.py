@@ -24,7 +24,7 @@ MAGIC = 0x484F4C44_46415354  # "HOLDFAST"
 _HEADER, _ROW, _LANE, _SLICE = 32, 32, 8, 4  # words
 SAMPLES = 64  #: of the unit at hand, as many of their numbers as a row shows
 (H_MAGIC, H_LANES, H_ROWS, H_SLICES, H_OP, H_OP_FIRST0, H_OP_FIRST1, H_EPOCH, H_EPOCH_OP0, H_EPOCH_OP1,
- H_STEPS_PER_EPOCH, H_EPOCHS, H_BATCH, H_CLOSED_OP, H_OP_KIND0, H_OP_KIND1) = range(16)
+ H_STEPS_PER_EPOCH, H_EPOCHS, H_BATCH, H_CLOSED_OP, H_OP_KIND0, H_OP_KIND1, H_STOP) = range(17)
 (R_WORKER, R_PID, R_ARRIVED, R_STEP, R_EPOCH, R_UNIT_STEP, R_UNIT_LANE, R_UNITS, R_UNIT_NS, R_WAIT_NS, R_BUSY_NS,
  R_SAMPLES, R_LOSS, R_UNDO, R_BEAT, R_OP, R_WAITING_FOR) = range(17)
 L_STEP, L_SPAN, L_COUNT, L_LOSS, L_CLIP, L_CLIP_VALUE = range(6)
@@ -262,6 +262,12 @@ class Board:
         self.words[H_OP_FIRST0 + op % 2] = first_step
         self.words[H_OP_KIND0 + op % 2] = kind
         self.words[H_OP] = op
+
+    def stop_at(self, step: int) -> int:
+        """The step before which the run ends: `step`, unless somebody named one already."""
+        if self.words[H_STOP] == 0:
+            self.words[H_STOP] = step
+        return self.words[H_STOP]
 
     def close_op(self, op: int) -> None:
         """Operation `op` has ended before its time: a worker that joins now need not enter it."""

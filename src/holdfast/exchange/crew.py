@@ -179,6 +179,10 @@ class Member:
         """Is this lane mine in this generation?"""
         return self._driver[lane] == self.worker
 
+    def driver(self, lane: int) -> int:
+        """Who drives this lane in this generation."""
+        return self._driver[lane]
+
     def driven(self) -> list[int]:
         """My lanes in this generation."""
         return [lane for lane, driver in enumerate(self._driver) if driver == self.worker]
@@ -266,8 +270,8 @@ class Member:
         for lane, other in asked.items():
             if other != first:
                 raise NotExact(
-                    f"in step {self._work.step} lane {self._work.lanes[0]} asked for clipping to (norm, value) = {first} "
-                    f"and lane {lane} to {other} (0: none)",
+                    f"in step {self._work.step} lane {self._work.lanes[0]} asked for clipping to (norm, value) = "
+                    f"{first} and lane {lane} to {other} (0: none)",
                     "Clip with the same number in every unit of a step, not by what one lane sees.",
                 )
         return first

@@ -55,7 +55,8 @@ def pin(optimizer: torch.optim.Optimizer) -> None:
 def clone(optimizer: torch.optim.Optimizer, group: int, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
     """The same optimizer over other tensors, with empty state."""
     twin = type(optimizer).__new__(type(optimizer))
-    twin.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k not in ("step", "zero_grad", "state_dict")})
+    ours = ("step", "zero_grad", "state_dict", "load_state_dict")
+    twin.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k not in ours})
     twin.param_groups = [{**optimizer.param_groups[group], "params": list(parameters)}]
     twin.state = defaultdict(dict)
     return twin

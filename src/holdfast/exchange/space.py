@@ -58,6 +58,7 @@ class Space:
         chosen = {id(p) for p in self.trainable}
         self.names = [names[id(p)] for p in self.trainable]
         self.fixed = [p for _, p in _named(models, "parameters") if id(p) not in chosen]
+        self._names = names
         self.buffers = [(name, b) for name, b in _named(models, "buffers")]
         entries = [
             Entry(name=name, numel=p.numel(), dtype=dtype_name(p.dtype), itemsize=p.element_size(), group=group)
@@ -65,6 +66,10 @@ class Space:
         ]
         self.layout: Layout = layout(entries)
         self.dtypes = {dtype_name(p.dtype): p.dtype for p in self.trainable}
+
+    def name_of(self, parameter: nn.Parameter) -> str:
+        """What a parameter, trained or fixed, is called."""
+        return self._names[id(parameter)]
 
     def fingerprint(self, *extra: object) -> str:
         """What two workers must agree on before they may share a crew."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.coordinator.events import Event, Measured, WorkerFrozen, WorkerHung, WorkerLost
-from holdfast.exchange.board import Plan, Row, read_plan, read_rows
+from holdfast.exchange.board import Plan, Row, read_plan, read_rows, read_samples
 from holdfast.observe import frames, processes
 from holdfast.observe.directory import RunDirectory
 from holdfast.observe.meter import Meter
@@ -70,12 +70,16 @@ class BoardEyes:
         return events
 
     def lost(self, event: WorkerLost) -> WorkerLost:
-        """Add the step and the unit that the dead worker's row shows."""
+        """Add what the dead worker's row shows: its step, its unit and that unit's samples."""
         row = next((row for row in self._read()[0] if row.worker == event.worker), None)
         if row is None:
             return event
         unit = (row.unit_step, row.unit_lane) if row.unit_lane >= 0 else None
-        return msgspec.structs.replace(event, step=row.step, unit=unit)
+        return msgspec.structs.replace(event, step=row.step, unit=unit, samples=self._samples(row) if unit else [])
+
+    def _samples(self, row: Row) -> list[int]:
+        """The samples of the unit that a row's worker is in, or was in when it died."""
+        return read_samples(self._arena, row.row) if self._arena is not None else []
 
     def _read(self) -> tuple[list[Row], Plan]:
         if self._arena is None:
@@ -88,7 +92,9 @@ class BoardEyes:
         dump = await self._stacks(suspect.worker)
         where = frames.innermost(dump)
         self._directory.write(f"hang-{suspect.worker}.txt", self._report(suspect, where, dump))
-        return WorkerHung(suspect.worker, suspect.seconds, where, suspect.unit)
+        row = self.rows.get(suspect.worker)
+        samples = self._samples(row) if suspect.unit and row is not None else []
+        return WorkerHung(suspect.worker, suspect.seconds, where, suspect.unit, samples)
 
     async def _stacks(self, worker: int) -> str:
         path = self._directory.logs / f"worker-{worker}.stack"

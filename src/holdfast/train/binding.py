@@ -102,19 +102,9 @@ class Binding:
         self.late = self.board.op()[0] >= 0 or self.board.epoch()[0] >= 0
         self.buffers.load(min(self.board.versions()), everything=True)
 
-    def history(self, op: int) -> dict[str, float]:
-        """What an operation returned that was done before this worker came."""
-        assert self._steered is not None, "alone, every operation is made, none is skipped"
-        return self._steered.history[op]
-
     def stopping(self, step: int) -> bool:
         """Has the run been asked to end before this step?"""
         return self._stop_at is not None and step >= self._stop_at
-
-    def report(self, op: int, values: dict[str, float]) -> None:
-        """Tell the coordinator an operation's result, for workers that join later."""
-        if self._steered is not None:
-            self._steered.send(say.Evaluated(self._crewing.worker, op, values))
 
     def ops(self) -> Iterator[tuple[int, int]]:
         """(member, newest operation it entered)."""
@@ -138,7 +128,9 @@ class Binding:
     def _installed(self, install: say.Install) -> None:
         self.member.install(self._crewing.worker, install.members, install.rows, install.drivers)
         if install.stop and self._stop_at is None:
-            self._stop_at = min(self.board.versions()) + 1
+            # One number for all, whenever they hear of it: the first to hear writes it before it acts.
+            newest = min(self.board.versions())
+            self._stop_at = self.board.stop_at(newest + 1)
 
     def _seed(self) -> None:
         self.board.format()

@@ -9,7 +9,7 @@ the same result, whatever the crew.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from holdfast.core.keys import STREAM_EVALUATE, key
-from holdfast.data.batches import Batches
+from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import seed_everything
-from holdfast.errors import UsageError
+from holdfast.errors import OutOfSync, UsageError
 from holdfast.exchange import board as cells
 from holdfast.transport.arena import Arena, Sections
 
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 __all__ = ["Table", "add_sections", "agree", "collect", "evaluate"]
 
 ROWS, WIDTH, NAMES = 4096, 32, 8192
+PAST, RESULT = 4096, 2048  # how many results are kept for late comers, and the room each has
+_HEAD = 16  # length of the names, and the tag of the evaluation they belong to
 
 
 def add_sections(sections: Sections) -> None:
     """Lay out the table and the names of its columns."""
     sections.add("evaluation", ROWS * WIDTH * 8)
     sections.add("evaluation-names", NAMES)
+    sections.add("evaluation-past", PAST * RESULT)
 
 
 class Table:
@@ -44,14 +47,22 @@ class Table:
         raw = arena.section("evaluation")
         self._words, self._reals = raw.cast("q"), raw.cast("d")
         self._names = arena.section("evaluation-names")
+        self._past = arena.section("evaluation-past")
 
     def put(self, row: int, tag: int, count: int, values: Mapping[str, float]) -> None:
         """Store one result; the tag goes last."""
         names = json.dumps(sorted(values)).encode()
-        if len(values) > WIDTH - 2 or len(names) > NAMES - 8:
+        if len(values) > WIDTH - 2 or len(names) > NAMES - _HEAD:
             raise UsageError(f"measure returned {len(values)} numbers. Return at most {WIDTH - 2}, with short names.")
-        self._names[8 : 8 + len(names)] = names
-        self._names[:8].cast("q")[0] = len(names)
+        head = self._names[:_HEAD].cast("q")
+        if head[1] != tag:
+            self._names[_HEAD : _HEAD + len(names)] = names
+            head[0], head[1] = len(names), tag
+        elif self._stored() != names:
+            others = ", ".join(json.loads(self._stored()))
+            raise UsageError(
+                f"measure returned {', '.join(sorted(values))} for one batch and {others} for another. Return the same names for every batch."
+            )
         at = row * WIDTH
         self._reals[at + 1] = count
         for column, name in enumerate(sorted(values)):
@@ -64,12 +75,38 @@ class Table:
 
     def mean(self, rows: int) -> dict[str, float]:
         """The weighted mean of every column, added up in the order of the rows."""
-        names = json.loads(bytes(self._names[8 : 8 + self._names[:8].cast("q")[0]]))
+        names = json.loads(self._stored())
         counts = [self._reals[row * WIDTH + 1] for row in range(rows)]
         return {
             name: sum(self._reals[row * WIDTH + 2 + column] * counts[row] for row in range(rows)) / sum(counts)
             for column, name in enumerate(names)
         }
+
+    def _stored(self) -> bytes:
+        return bytes(self._names[_HEAD : _HEAD + self._names[:8].cast("q")[0]])
+
+    def keep(self, op: int, result: Mapping[str, float]) -> None:
+        """Keep an operation's result for scripts that come by it later. The tag goes last."""
+        data = json.dumps(result).encode()
+        if len(data) > RESULT - 16:
+            raise UsageError(f"The names of {len(result)} measured numbers take too much room. Use shorter names.")
+        at = op % PAST * RESULT
+        head = self._past[at : at + 16].cast("q")
+        head[1] = len(data)
+        self._past[at + 16 : at + 16 + len(data)] = data
+        head[0] = op + 1  # every member writes the same, so there is no moment in which it is not there
+
+    def kept(self, op: int) -> dict[str, float]:
+        """What an operation returned that was made before this worker came."""
+        at = op % PAST * RESULT
+        tag, length = self._past[at : at + 16].cast("q")
+        if tag != op + 1:
+            raise OutOfSync(
+                f"The result of operation {op} is no longer kept (the newest {PAST} are). Put the loop over epochs into "
+                "run.epochs(...), which a late worker enters at the crew's epoch."
+            )
+        result: dict[str, float] = json.loads(bytes(self._past[at + 16 : at + 16 + length]))
+        return result
 
 
 Compute = Callable[[int], tuple[int, Mapping[str, float]]]  # row -> (samples, means over them)
@@ -78,7 +115,7 @@ Compute = Callable[[int], tuple[int, Mapping[str, float]]]  # row -> (samples, m
 def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]:
     """The weighted mean of what `compute(row)` gives, the rows shared by the crew. One collective operation."""
     if not training.begin_op(rows):
-        return training.bound.history(training.op)
+        return training.bound.evaluation.kept(training.op)
     binding, op = training.bound, training.op
     table, member, controls = binding.evaluation, binding.member, binding.controls
     tag, missing = op + 1, list(range(rows))
@@ -91,7 +128,9 @@ def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]
 
     controls.ring()
     while not together():  # somebody may still be reading the last operation's results
+        binding.board.put(cells.R_WAITING_FOR, min((m for m, entered in binding.ops() if entered < op), default=-1))
         _rest_or(controls, training.step, lambda: controls.wait(together))
+        binding.board.put(cells.R_WAITING_FOR, -1)
     while missing := table.missing(rows, tag):
         mine = [row for row in missing if member.drives(row % training.num_lanes)]
         if mine:
@@ -102,9 +141,11 @@ def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]
             _rest_or(controls, training.step, lambda: None)
         else:
             training.check_together()
+            binding.board.put(cells.R_WAITING_FOR, member.driver(missing[0] % training.num_lanes))
             _rest_or(controls, training.step, lambda: controls.wait(moved))
+            binding.board.put(cells.R_WAITING_FOR, -1)
     result = table.mean(rows)
-    binding.report(op, result)
+    table.keep(op, result)
     return result
 
 
@@ -119,13 +160,25 @@ def evaluate(
     """The mean of what `measure(*batch)` returns, weighted by batch size. Called by every worker of the crew."""
     batches = Batches(loader, num_lanes=1, seed=seed)
     per_row = -(-batches.steps // ROWS)
+    rows = -(-batches.steps // per_row)
+
+    def request_at(at: int) -> UnitRequest:
+        return batches.request(key(seed, STREAM_EVALUATE, at), 0, at, 0)
+
+    def ahead(at: int) -> Iterator[UnitRequest]:
+        """This batch, and those this worker will measure if nothing changes."""
+        for later in range(at, batches.steps):
+            row = later // per_row
+            if row == at // per_row or training.bound.member.drives(row % training.num_lanes):
+                yield request_at(later)
 
     def compute(row: int) -> tuple[int, Mapping[str, float]]:
         total: dict[str, float] = {}
         count = 0
         for at in range(row * per_row, min((row + 1) * per_row, batches.steps)):
-            request = batches.request(key(seed, STREAM_EVALUATE, at), 0, at, 0)
-            batch = batches.fetch(request, partial(iter, [request]))
+            request = request_at(at)
+            batch = batches.fetch(request, partial(ahead, at))
+            training.reload_buffers()  # a model in training mode must not carry one batch over to the next
             seed_everything(key(seed, STREAM_EVALUATE, at, 1))
             with torch.no_grad():
                 values = measure(*batch) if isinstance(batch, list | tuple) else measure(batch)
@@ -135,7 +188,9 @@ def evaluate(
         return count, {name: value / count for name, value in total.items()}
 
     try:
-        return collect(training, -(-batches.steps // per_row), compute)
+        result = collect(training, rows, compute)
+        training.reload_buffers()
+        return result
     finally:
         batches.close()
 

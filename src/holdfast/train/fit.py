@@ -67,7 +67,7 @@ class Options(TypedDict, total=False):
     evaluate: DataLoader[Any]  #: evaluated on after each epoch
     metrics: Sequence[str] | Mapping[str, Metric]  #: names ("accuracy") or functions of (prediction, target)
     until: str  #: "accuracy >= 0.9": stop when an evaluation says so
-    time_limit: str | Duration  #: stop after the epoch in which this is over
+    time_limit: str | float | Duration  #: (a number: seconds) stop after the epoch in which this is over
     clip_norm: float  #: clip the gradient to this norm
     schedulers: Sequence[Any]  #: LR schedulers, stepped after each epoch
     callbacks: Sequence[Callable[[Epoch], None]]  #: called after each epoch, in every worker
@@ -102,9 +102,14 @@ def fit(
     measured = _measured(options.get("metrics", ()))
     goal = _goal(until, measured, evaluation)
     limit = options.get("time_limit")
-    if isinstance(limit, str):
+    if limit is not None and not isinstance(limit, Duration):
         limit = Duration(limit)
     schedulers = options.get("schedulers", ())
+    if evaluation is None and any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in schedulers):
+        raise ConfigError(
+            "schedulers", "ReduceLROnPlateau", "needs the loss of an evaluation", source="fit",
+            fix="Give evaluate=a DataLoader, or use another scheduler.",
+        )  # fmt: skip
     run = options.get("run") or join()
     model, optimizer, loader, *_ = run.prepare(model, optimizer, data, *schedulers)
     fitted, started = Fitted(run, model), time.monotonic()

@@ -203,7 +203,12 @@ class Run:
             )
         self._models = models
         training = self._training = Training(models, optimizers[0], schedulers, self)
-        out = [Loader(self, training.add_loader(o), o) if isinstance(o, DataLoader) else o for o in objects]
+        try:
+            out = [Loader(self, training.add_loader(o), o) if isinstance(o, DataLoader) else o for o in objects]
+        except UsageError:  # refused as a whole: the script may hand over something else
+            self._training = None
+            training.close()
+            raise
         return out[0] if len(out) == 1 else tuple(out)
 
     def epochs(self, number: int) -> Iterator[int]:
@@ -263,6 +268,8 @@ class Run:
         for index, model in enumerate(self._models):
             prefix = f"{index}." if len(self._models) > 1 else ""
             for name, tensor in model.state_dict().items():
+                if not isinstance(tensor, torch.Tensor):
+                    continue  # a module's extra state: neither parameter nor buffer
                 plain = tensor.detach().cpu().contiguous()
                 digest.update(f"{prefix}{name}\n{plain.dtype}\n{tuple(plain.shape)}\n".encode())
                 digest.update(_raw(plain))

@@ -50,6 +50,7 @@ class Settings:
         self._tag_written, self._cell = 0, 0
         self._cells: memoryview | None = None
         self._row = 0
+        self._scheduled = _scheduled(optimizer)
         for index, scheduler in enumerate(self._schedulers):
             _take_over(scheduler, index, self)
 
@@ -69,8 +70,9 @@ class Settings:
         self._pending = []
 
     def leave_units(self) -> None:
-        """The loop over the loader has ended: calls take effect at once again."""
+        """The loop over the loader has ended: calls take effect at once again, those of a unit given up never."""
         self._in_unit = False
+        self._pending = []
 
     def called(self, index: int, metrics: tuple[Any, ...]) -> None:
         """The user called a scheduler."""
@@ -94,6 +96,14 @@ class Settings:
             raise NotExact(
                 f"{name} was stepped with {before[1:]} in one unit and with {call[1:]} in another of the same step",
                 "Step it with what is the same for the whole step, such as run.step, not with a count of batches.",
+            )
+
+    def check_newcomer(self) -> None:
+        """Refuse a first scheduler that was made after we looked for them: its calls would count per unit."""
+        if not self._scheduled and _scheduled(self._optimizer):
+            raise NotExact(
+                "an LR scheduler was made after the first loop over the loader had begun",
+                "Make it before that loop, or hand it to run.prepare(...).",
             )
 
     def close(self) -> None:
@@ -208,12 +218,16 @@ def find_schedulers(optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> l
     import gc
 
     found = list(given)
-    if "step" in optimizer.__dict__ or any("initial_lr" in group for group in optimizer.param_groups):
+    if "step" in optimizer.__dict__ or _scheduled(optimizer):
         for holder in gc.get_objects():
             # By type, not isinstance: that would wake lazy attributes of strangers' objects.
             if issubclass(type(holder), LRScheduler) and holder.optimizer is optimizer and holder not in found:
                 found.append(holder)
     return _outermost(found)
+
+
+def _scheduled(optimizer: torch.optim.Optimizer) -> bool:
+    return any("initial_lr" in group for group in optimizer.param_groups)
 
 
 def _outermost(schedulers: list[Any]) -> list[Any]:

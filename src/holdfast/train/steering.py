@@ -59,7 +59,6 @@ class Steered:
         self._install: tuple[say.Install, tuple[int, ...]] | None = None
         self._welcome: tuple[say.Welcome, int] | None = None
         self._leaving = False
-        self.history: dict[int, dict[str, float]] = {}  #: results of operations done before we came
         self.installed: Callable[[say.Install], None] = lambda _: None
         signal.signal(signal.SIGTERM, self._asked_to_leave)
 
@@ -149,7 +148,6 @@ class Steered:
         message = say.decode_to_worker(frame.data)
         match message:
             case say.Welcome():
-                self.history.update(message.history)
                 if self._welcome is None:
                     self._welcome = message, frame.fds[0]
                 else:

@@ -1,7 +1,8 @@
 """What is changed on the user's own objects, and put back when the run closes. All of it is here.
 
 * `optimizer.step` ends the unit instead of applying its gradient; `optimizer.state_dict` shows the state
-  from the arena.
+  from the arena, and `optimizer.load_state_dict` is refused once the state is there.
+* `scheduler.step` and `state_dict` are in `schedule`, with what they do.
 * `torch.Tensor.backward` also notes the value it was called on: that is the loss that progress shows.
 * `torch.nn.utils.clip_grad_norm_` and `clip_grad_value_` would clip each lane by itself, which no single
   machine does; while a run with several lanes is on, they say so and name what to call instead.
@@ -12,6 +13,7 @@ and references held elsewhere go on working.
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -28,10 +30,13 @@ Undo = Callable[[], None]
 
 
 def take_optimizer(
-    optimizer: torch.optim.Optimizer, end_unit: Callable[[], None], fill_state: Callable[[], None]
+    optimizer: torch.optim.Optimizer,
+    end_unit: Callable[[], None],
+    fill_state: Callable[[], None],
+    refuse_load: Callable[[], None],
 ) -> Undo:
     """Make `optimizer.step` end the unit. Returns what puts it back."""
-    before = {name: optimizer.__dict__.get(name) for name in ("step", "state_dict")}
+    before = {name: optimizer.__dict__.get(name) for name in ("step", "state_dict", "load_state_dict")}
 
     def step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """End the unit: its gradient goes to the crew; the parameters move when the step is complete."""
@@ -48,9 +53,15 @@ def take_optimizer(
         fill_state()
         return type(self).state_dict(self)
 
+    def load_state_dict(self: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+        """As torch does it, before the first loop; refused once the state is the crew's."""
+        refuse_load()
+        type(self).load_state_dict(self, state_dict)
+
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
     optimizer.state_dict = types.MethodType(state_dict, optimizer)  # type: ignore[method-assign]
+    optimizer.load_state_dict = types.MethodType(load_state_dict, optimizer)  # type: ignore[method-assign]
 
     def undo() -> None:
         for name, value in before.items():
@@ -103,7 +114,8 @@ class LossTap:
 
 def refuse_lane_clipping() -> Undo:
     """Make torch's own clipping functions say what to use instead. Returns what puts them back."""
-    norm, value = clip_grad._clip_grads_with_norm_, clip_grad.clip_grad_value_
+    module: Any = clip_grad
+    norm, group = module._clip_grads_with_norm_, module._group_tensors_by_device_and_dtype
 
     def refused(*_: Any, **__: Any) -> Any:
         raise NotExact(
@@ -111,13 +123,17 @@ def refuse_lane_clipping() -> Undo:
             "Call run.clip_grad_norm_(model.parameters(), max_norm) (or run.clip_grad_value_) in its place.",
         )
 
-    clip_grad._clip_grads_with_norm_ = refused
-    clip_grad.clip_grad_value_ = refused
-    torch.nn.utils.clip_grad_value_ = refused
+    def grouped(*args: Any, **kwargs: Any) -> Any:
+        # Scripts import the functions by name before they join, so what those call is replaced, not they.
+        if sys._getframe(1).f_code.co_name == "clip_grad_value_":
+            refused()
+        return group(*args, **kwargs)
+
+    module._clip_grads_with_norm_ = refused
+    module._group_tensors_by_device_and_dtype = grouped
 
     def undo() -> None:
-        clip_grad._clip_grads_with_norm_ = norm
-        clip_grad.clip_grad_value_ = value
-        torch.nn.utils.clip_grad_value_ = value
+        module._clip_grads_with_norm_ = norm
+        module._group_tensors_by_device_and_dtype = group
 
     return undo

@@ -13,11 +13,15 @@ waits for its next batch. So what a unit does is a pure function of (parameters,
 
 from __future__ import annotations
 
+import dis
 import math
+import sys
 import time
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import partial
+from inspect import CO_GENERATOR
+from types import FrameType
 from typing import Any
 
 import torch
@@ -26,7 +30,7 @@ from torch.utils.data import DataLoader
 
 from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import compute_key, data_key, seed_everything
-from holdfast.errors import NonFinite, NotExact, OutOfSync
+from holdfast.errors import NonFinite, NotExact, OutOfSync, UsageError
 from holdfast.exchange import board as cells
 from holdfast.exchange.crew import StepWork, UnitResult
 from holdfast.exchange.schema import pin
@@ -52,7 +56,8 @@ class Training:
         self.space = Space(models, optimizer)
         self.tap = LossTap()
         self.loaders: list[Batches] = []
-        self.undo = [take_optimizer(optimizer, self.end_unit, self._fill_state), self.tap.close]
+        taken = take_optimizer(optimizer, self.end_unit, self._fill_state, self._refuse_load)
+        self.undo = [taken, self.tap.close]
         self.tap.open()
         self._bound: Binding | None = None
         self.op = -1  #: the script's newest collective operation
@@ -60,7 +65,10 @@ class Training:
         self.epoch = -1
         self._passes: dict[int, int] = {}
         self._open: weakref.ref[Pass] | None = None
-        self._left: OutOfSync | None = None  # a loop was left where it must not be; said at the next occasion
+        self._held: Pass | None = None  # a loop that an exception has left: kept until the script goes on
+        self._left: BaseException | None = None  # a loop was left where it must not be; said at the next occasion
+        self._said = False
+        self._epochs_asked = 0
         self.unit: tuple[StepWork, int, UnitRequest] | None = None
         self._unit_started = 0
         self._filled = False
@@ -92,7 +100,7 @@ class Training:
             self._bound.member.before_finish = self._settle_hyper
             self._bound.member.before_wait = self.check_together
             self.step = min(self._bound.board.versions())
-            self._versions = [p._version for p in self.space.trainable]
+            self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
         return self._bound
 
     @property
@@ -108,15 +116,42 @@ class Training:
                 if state:
                     self._optimizer.state[parameter] = state
 
+    def _refuse_load(self) -> None:
+        if self._bound is not None:
+            raise NotExact(
+                "optimizer.load_state_dict was called after training had begun, when the state is the whole crew's",
+                "Load it before the first loop over the loader.",
+            )
+
+    def _check_parameters(self) -> None:
+        """Refuse what became trainable after `prepare`: it has no place in the arena."""
+        known = {id(p) for p in self.space.trainable}
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and id(parameter) not in known:
+                    raise NotExact(
+                        f"a parameter of shape {tuple(parameter.shape)} was unfrozen, or added to the optimizer, after "
+                        "run.prepare(...)",
+                        "Let all that is ever trained require a gradient, and be in the optimizer, before that call; to "
+                        "hold a part still for some epochs, give it a group with lr=0.",
+                    )
+
+    def reload_buffers(self) -> None:
+        """Undo what the model's last run outside of a unit did to its buffers."""
+        self.bound.buffers.distrust()
+        self.bound.buffers.load(self.step)
+
     # ------------------------------------------------------------ operations
 
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs from the crew's current one on."""
         board = self.bind().board
+        before = self._epochs_asked  # a script may call this several times; the crew's count goes on
+        self._epochs_asked += number
         if not self.bound.late:
             steps = sum(b.steps for b in self.loaders[:1])
-            board.put_plan(steps, number, self.loaders[0].batch if self.loaders else 0)
-        for epoch in range(number):
+            board.put_plan(steps, self._epochs_asked, self.loaders[0].batch if self.loaders else 0)
+        for epoch in range(before, before + number):
             now, first_op = board.epoch()
             if epoch < now:
                 continue
@@ -131,7 +166,7 @@ class Training:
             self.epoch = epoch
             self._passes = {}
             board.put(cells.R_EPOCH, epoch)
-            yield epoch
+            yield epoch - before
         self.leave_pass()
 
     def begin_op(self, kind: int) -> bool:
@@ -141,6 +176,9 @@ class Training:
         """
         binding = self.bind()
         self.leave_pass()
+        self._check_parameters()
+        binding.settings.check_newcomer()
+        binding.buffers.distrust()
         self.op += 1
         newest, first = binding.board.op()
         if self.op < newest or binding.board.op_closed(self.op):
@@ -176,8 +214,9 @@ class Training:
     def leave_pass(self) -> None:
         """The script is at another place now: end the loop it left early, if it still holds one."""
         if self._open is not None and (held := self._open()) is not None:
-            held.leave()
+            held.leave(displaced=True)
         if self._left is not None:
+            self._said = True
             raise self._left
 
     def finish(self) -> None:
@@ -243,10 +282,11 @@ class Training:
                 f"optimizer.step() was called twice in unit (step {work.step}, lane {lane})",
                 "Call it once per batch; for several optimizers or inner steps use several runs.",
             )
-        for index, (parameter, version) in enumerate(zip(self.space.trainable, self._versions, strict=True)):
+        for parameter, version in zip((*self.space.trainable, *self.space.fixed), self._versions, strict=True):
             if parameter._version != version:
+                name = self.space.name_of(parameter)
                 raise NotExact(
-                    f"parameter {self.space.names[index]} was written to during unit (step {work.step}, lane {lane})",
+                    f"parameter {name} was written to before the end of unit (step {work.step}, lane {lane})",
                     "Parameters belong to the whole crew: change them through the optimizer only.",
                 )
         loss = self.tap.value()
@@ -287,6 +327,17 @@ class Training:
         self._crewing.audit(work.step, lane, request)
         self.unit = None
 
+    def give_up_unit(self) -> None:
+        """The loop was left before `optimizer.step()`: nobody will compute this unit."""
+        if self.unit is None:
+            return
+        work, lane, _ = self.unit
+        begun, self._units_of_step, self.unit = self._units_of_step, 0, None
+        self.bound.board.put(cells.R_UNIT_STEP, -1)
+        self.bound.board.put(cells.R_UNIT_LANE, -1)
+        if begun > 1:  # gradients of this step are out, and the next loop would take them for its own
+            raise _left_in_the_middle(work.step, lane)
+
     def _settle_hyper(self) -> None:
         """A worker that computed no unit of this step takes its settings from one that did."""
         if self._units_of_step == 0:
@@ -310,8 +361,13 @@ class Training:
             held.abandon()
         for batches in self.loaders:
             batches.close()
+        self._fill_state()
+        if self._bound is not None:
+            self._bound.settings.close()
         for undo in self.undo:
             undo()
+        if self._left is not None and not self._said:
+            raise self._left
 
 
 class Pass:
@@ -324,11 +380,17 @@ class Pass:
     def __init__(self, training: Training, batches: Batches, order: int, going: bool) -> None:
         self._training, self._batches, self._order = training, batches, order
         self._going = going
+        self._displaced = False
 
     def __iter__(self) -> Pass:
         return self
 
     def __next__(self) -> Any:
+        if self._displaced:
+            raise UsageError(
+                "Inside of a loop over a prepared loader another one, or run.evaluate, was begun; that ended the first "
+                f"at step {self._training.step}. Finish or leave (`break`) one before the next."
+            )
         if not self._going:
             raise StopIteration
         try:
@@ -339,14 +401,22 @@ class Pass:
             raise
 
     def __del__(self) -> None:
+        if not self._going:
+            return
+        if not _by_break(sys._getframe(1)):
+            # An exception is on its way. The unit is still the one at hand, for whoever reports it; should the
+            # script catch the exception and go on, its next operation ends this loop.
+            self._training._held = self
+            return
         try:
             self.leave()
-        except OutOfSync as error:
+        except BaseException as error:
             self._training._left = error  # an exception from here would be swallowed
 
     def abandon(self) -> None:
         """This worker goes no further in this loop, and says nothing to the others."""
         self._going = False
+        self._training._held = None
         self._batches.close()
 
     def _next(self) -> Any:
@@ -368,29 +438,26 @@ class Pass:
             training.begin_unit(work, lane)
             return batch
 
-    def leave(self) -> None:
+    def leave(self, *, displaced: bool = False) -> None:
         """The script broke out of the loop: commit the step at hand, or say why that cannot be."""
         if not self._going:
             return
-        self._going = False
+        self._going, self._displaced = False, displaced
         training = self._training
         if training.unit is not None and training._filled:
             training.close_unit()
             lane = training.bound.member.next_lane(self._work(training.step - training.first_step))
             if lane is not None:
-                raise OutOfSync(
-                    f"The loop over the loader was left in the middle of step {training.step}: lane {lane} had no "
-                    "turn. Leave it at the top of its body, on something all workers agree on, such as run.step."
-                )
+                raise _left_in_the_middle(training.step, lane)
             training.complete_step()
-        training.unit = None
+        training.give_up_unit()
         self._end(early=True)
 
     def _end(self, *, early: bool) -> None:
         self._going = False
         training = self._training
         training.bound.settings.leave_units()
-        training._open = None
+        training._open = training._held = None
         self._batches.close()
         if early:
             training.bound.board.close_op(training.op)
@@ -413,3 +480,23 @@ class Pass:
                 if other >= lane and counts[other]:
                     yield self._request(at, other)
             at, lane = at + 1, 0
+
+
+def _by_break(frame: FrameType | None) -> bool:
+    """Does this frame drop its loop's iterator because of `break` or `return`, and not of an exception?
+
+    A finalizer is not told of an exception that is on its way, but the instruction at hand tells: only the
+    orderly ways out of a loop pop the iterator. Generators around the loader (progress bars) are looked past.
+    """
+    while frame is not None:
+        if dis.opname[frame.f_code.co_code[frame.f_lasti]] in ("POP_TOP", "POP_ITER"):
+            return True
+        frame = frame.f_back if frame.f_code.co_flags & CO_GENERATOR else None
+    return False
+
+
+def _left_in_the_middle(step: int, lane: int) -> OutOfSync:
+    return OutOfSync(
+        f"The loop over the loader was left in the middle of step {step}: lane {lane} had no turn. "
+        "Leave it at the top of its body, on something all workers agree on, such as run.step."
+    )

@@ -17,7 +17,7 @@ from types import TracebackType
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator import messages as say
 from holdfast.core.keys import STREAM_START, key
-from holdfast.errors import HoldfastError, ScriptFailed, Stopped
+from holdfast.errors import ScriptFailed, Stopped
 from holdfast.train import run as runs
 from holdfast.train.steering import LetGo, Steered
 from holdfast.transport.link import MAX_MESSAGE, Link
@@ -62,9 +62,9 @@ def main(spec: WorkerSpec, link_fd: int) -> None:
     except Stopped:
         raise SystemExit(1) from None
     except BaseException as error:
+        steered.send(_failure(spec, steered, error))
         traceback.print_exc()
         sys.stderr.flush()
-        steered.send(_failure(spec, steered, error))
         raise SystemExit(getattr(error, "exit_code", 1)) from None
     finally:
         sys.stdout.flush()
@@ -104,11 +104,11 @@ def _failure(spec: WorkerSpec, steered: Steered, error: BaseException) -> say.Fa
     unit = run.unit if run is not None else None
     kind = type(error).__name__
     message = str(error)
-    if not isinstance(error, HoldfastError):
-        message = "".join(traceback.format_exception_only(error)).strip()
-    frames = _script_frames(error.__traceback__)
+    # `sys.exit()` became an error of ours on its way here: what counts is where it was called.
+    origin = error.__cause__ if isinstance(error.__cause__, SystemExit) else error
+    frames = _script_frames(origin.__traceback__)
     where = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else spec.script
-    trace = "".join(traceback.format_list(frames)) + message
+    trace = "".join(traceback.format_list(frames)) + "".join(traceback.format_exception_only(error)).strip()
     return say.Failed(
         worker=spec.worker, generation=steered.generation, kind=kind, message=message[:4096], where=where,
         trace=trace[-_TRACE:], unit=unit[:2] if unit else None, samples=list(unit[2][:64]) if unit else [],

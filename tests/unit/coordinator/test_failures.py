@@ -93,7 +93,7 @@ def test_bad_unit() -> None:
         "BadUnit",
         "Unit (step 5, lane 1) failed on workers 0, 1 and 2: signal 11; ValueError: boom at train.py:12. "
         "Its samples are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ... (20 in all). "
-        "Look at these samples first; the rest of the data got through.",
+        "Look at them first; the rest of the data got through.",
         "trace of worker 2",
     )]
 

@@ -17,7 +17,7 @@ from holdfast.coordinator.events import (
     WorkerStarted,
 )
 from holdfast.coordinator.machine import BrokenInvariant, CrewLimits, Machine
-from holdfast.coordinator.messages import Evaluated, Finished, Leave, Leaving, Pause, Paused, Refuse, Seeded, Welcome
+from holdfast.coordinator.messages import Finished, Leave, Leaving, Pause, Paused, Ready, Refuse, Seeded, Welcome
 from holdfast.errors import ConfigError
 from tests.unit.coordinator.driven import Driven, install, pause, ready, to, welcome
 
@@ -100,13 +100,15 @@ def test_messages_that_got_lost_are_said_again() -> None:
     assert run(Ticked()) == []
 
 
-def test_a_joiner_is_told_what_was_evaluated_meanwhile() -> None:
-    run = Driven(workers=1).begun()
-    run(Evaluated(0, 0, {"accuracy": 0.5}), ScaleRequested(2))
-    assert run(ready(1))[0] == Send(1, Welcome(1, False, {0: {"accuracy": 0.5}}))
-    run(Evaluated(0, 1, {"accuracy": 0.6}), Evaluated(0, 1, {"accuracy": 0.7}))
-    history = {0: {"accuracy": 0.5}, 1: {"accuracy": 0.6}}
-    assert run.quiet(2, 0) == [Send(1, Welcome(1, False, history)), *to(install(2, [0, 1], [0, 0, 1, 1]), 0, 1)]
+def test_the_script_states_its_lanes() -> None:
+    run = Driven(lanes=4, workers=3)
+    run(RunStarted())
+    first = run(Ready(0, {}, "g", "m", 100, lanes=2))
+    assert MakeArena(100) in first
+    assert Send(2, Leave(2, "scaled down to 2")) in first
+    run(Seeded(0))
+    assert run(Ready(1, {}, "g", "m", 100, lanes=2))[-1] == Send(1, install(1, [0, 1], [0, 1]))
+    assert "the script has 2 lanes" in run.machine.story.tail(20)
 
 
 def test_leave() -> None:

@@ -1,0 +1,249 @@
+"""Bad input, from outside: one clear error, culprit first, under 15 lines, the exit code of its class."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.process.harness import SCRIPTS, Launch, golden, holdfast
+
+pytestmark = pytest.mark.process
+
+BAD = SCRIPTS / "misbehave.py"
+
+
+def error(text: str) -> str:
+    """The one error in what a command said, all of it."""
+    lines = text.splitlines()
+    first = [number for number, line in enumerate(lines) if line.startswith("holdfast: ")]
+    assert len(first) == 1, f"{len(first)} errors:\n{text}"
+    told = lines[first[0] :]
+    assert len(told) < 15, f"{len(told)} lines:\n{text}"
+    assert "Traceback" not in text and "holdfast itself failed" not in text, text
+    return "\n".join(told)
+
+
+def refused(*words: object, code: int) -> str:
+    """A command line that ends before anything is started."""
+    done = holdfast(*words)
+    assert done.returncode == code, done
+    assert done.stdout == ""
+    told = error(done.stderr)
+    assert told.count("\n") == 0, told
+    return told
+
+
+def failed(tmp_path: Path, what: str, *options: object, code: int, args: str = "") -> str:
+    """A run of `misbehave.py` that fails; what it says."""
+    with Launch(tmp_path, BAD, *options, args=f"{what} {args}") as run:
+        assert run.end() == code, run.err
+    told = error(run.err)
+    assert run.summary["outcome"] == "failed" and run.summary["exit_code"] == code
+    assert run.summary["error"].partition(": ")[2].splitlines()[0] in told
+    return told
+
+
+# ---------------------------------------------------------------- before anything is started
+
+
+def test_an_unknown_option() -> None:
+    told = refused("run", "--wrokers", 2, BAD, code=2)
+    assert "--wrokers" in told and "Did you mean --workers?" in told
+
+
+def test_an_unknown_setting(tmp_path: Path) -> None:
+    told = refused("run", "--set", "crew.setle=1s", "--dir", tmp_path / "run", BAD, code=2)
+    assert "crew.setle" in told and "crew.settle" in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_workers_than_lanes(tmp_path: Path) -> None:
+    told = refused("run", "--workers", 5, "--lanes", 4, "--dir", tmp_path / "run", BAD, code=2)
+    assert "workers = 5: more than lanes = 4" in told and "--workers 4" in told
+
+
+def test_servers(tmp_path: Path) -> None:
+    told = refused("run", "--servers", 1, "--dir", tmp_path / "run", BAD, code=2)
+    assert "servers = 1: this build has no servers" in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_such_script(tmp_path: Path) -> None:
+    told = refused("run", "--dir", tmp_path / "run", tmp_path / "trian.py", code=2)
+    assert "trian.py: there is no such script" in told
+    assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------- refused by the script's own settings
+
+
+def test_more_workers_than_lanes_of_the_script(tmp_path: Path) -> None:
+    told = failed(tmp_path, "", "--workers", 5, code=2)
+    assert "workers = 5: more than lanes = 4" in told
+
+
+def test_a_batch_smaller_than_lanes(tmp_path: Path) -> None:
+    told = failed(tmp_path, "small-batch", "--workers", 2, code=2)
+    assert "batch_size = 3: smaller than lanes = 4" in told
+
+
+def test_an_optimizer_that_cannot_be_cut(tmp_path: Path) -> None:
+    told = failed(tmp_path, "lbfgs", "--workers", 8, "--lanes", 8, code=2)
+    assert "cannot be kept exact" in told and "LBFGS" in told
+
+
+def test_data_that_changes_its_length(tmp_path: Path) -> None:
+    told = failed(tmp_path, "shrinking-data", "--workers", 2, code=2)
+    assert "had 192 samples when it was prepared and has 191 now" in told
+
+
+# ---------------------------------------------------------------- scripts that fail
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+def test_a_script_that_raises_at_once(tmp_path: Path, workers: int) -> None:
+    told = failed(tmp_path, "raise-at-import", "--workers", workers, "--lanes", 8, code=1)
+    assert "RuntimeError: no such thing as luck at misbehave.py:" in told
+    assert ("workers" in told and "the same" in told) == (workers > 1)
+
+
+def test_a_script_that_raises_in_its_first_unit(tmp_path: Path) -> None:
+    told = failed(tmp_path, "raise-in-first-unit", "--workers", 8, "--lanes", 8, code=1)
+    assert "KeyError: 'a column is missing' at misbehave.py:" in told and "in unit (step 0, lane " in told
+    assert "the same" in told
+
+
+def test_a_unit_that_raises_wherever_it_is_tried(tmp_path: Path) -> None:
+    told = failed(tmp_path, "raise-in-one-unit", "--workers", 2, code=3)
+    assert "KeyError: 'a column is missing'" in told
+    assert "37" in told.partition("Its samples are ")[2].partition(".")[0].split(", "), told
+
+
+def test_a_unit_that_raises_once_is_tried_again(tmp_path: Path) -> None:
+    with Launch(tmp_path, BAD, "--workers", 2, args=f"raise-once {tmp_path / 'once'}") as run:
+        assert run.end() == 0, run.err
+    assert run.summary["workers_lost"] == 1 and "the network was away for a moment" in run.err
+
+
+def test_a_unit_that_kills_every_worker(tmp_path: Path) -> None:
+    told = failed(tmp_path, "die-in-one-unit", "--workers", 2, code=3)
+    assert f"signal {int(signal.SIGABRT)}" in told
+    assert "37" in told.partition("Its samples are ")[2].partition(".")[0].split(", "), told
+
+
+def test_a_sample_that_cannot_be_read(tmp_path: Path) -> None:
+    told = failed(tmp_path, "bad-sample", "--workers", 2, code=3)
+    assert "ValueError: sample 37 cannot be read" in told
+    assert "37" in told.partition("Its samples are ")[2].partition(".")[0].split(", "), told
+
+
+def test_a_unit_that_hangs(tmp_path: Path) -> None:
+    limits = ["--set", "crew.hang_limit=1s", "--set", "crew.hang_factor=2"]
+    with Launch(tmp_path, BAD, "--workers", 2, *limits, args="hang-in-one-unit") as run:
+        assert run.end() == 5, run.err
+    told = error(run.err)
+    assert "no progress for" in told and "misbehave.py" in told and "main" in told
+    assert [path for path in run.dir.glob("hang-*.txt") if "time.sleep(3600)" in path.read_text() or "main" in path.read_text()]
+
+
+def test_sys_exit_in_the_middle(tmp_path: Path) -> None:
+    told = failed(tmp_path, "exit-in-a-unit", "--workers", 2, code=1)
+    assert "sys.exit(0) in the middle of step 5" in told
+
+
+def test_nan(tmp_path: Path) -> None:
+    told = failed(tmp_path, "nan", "--workers", 2, code=4)
+    assert "the loss is nan" in told and "37" in told
+
+
+def test_a_script_that_never_joins(tmp_path: Path) -> None:
+    with Launch(tmp_path, BAD, "--workers", 2, args="never-join") as run:
+        assert run.end() == 2, run.err
+    assert "hf.join()" in error(run.err)
+
+
+# ---------------------------------------------------------------- resources
+
+
+def test_more_memory_than_there_is(tmp_path: Path) -> None:
+    told = failed(tmp_path, "huge", "--workers", 1, code=7)
+    assert "of shared memory" in told and "Use fewer lanes" in told
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A file system of 64 KiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("only root may mount a small file system")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(place: Path) -> None:
+    with open(place / "ballast", "wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4096):
+                pass
+        except OSError as full:
+            assert full.errno == errno.ENOSPC
+
+
+def test_a_disk_that_is_full_from_the_start(small_disk: Path, tmp_path: Path) -> None:
+    fill(small_disk)
+    done = holdfast("run", "--workers", 2, "--dir", small_disk / "run", BAD)
+    assert done.returncode == 7, done
+    assert "No space left on device" in error(done.stderr)
+
+
+def test_a_disk_that_fills_up(small_disk: Path, tmp_path: Path) -> None:
+    """Training goes on; what could not be written is said, and the summary is told on the screen."""
+    with Launch(tmp_path, "normed", "--workers", 2, args="--epochs 6 --pace 0.004", dir="small/run") as run:
+        run.at_step(20)
+        fill(small_disk)
+        run.strike(run.members()[1])
+        assert run.end() == 7, run.err
+    assert run.err.count("cannot be written (No space left on device)") == 1
+    assert golden("normed", 4, "--epochs", "6") in error_with_summary(run.err)
+
+
+def error_with_summary(text: str) -> str:
+    """The error that carries the summary, because nothing else can."""
+    assert text.count("holdfast: ") == 1, text
+    return text.partition("holdfast: ")[2]
+
+
+# ---------------------------------------------------------------- directories
+
+
+def test_a_directory_that_holds_another_run(tmp_path: Path) -> None:
+    with Launch(tmp_path, BAD, "--workers", 1) as run:
+        assert run.end() == 0, run.err
+    before = {path: path.read_bytes() for path in run.dir.rglob("*") if path.is_file()}
+    told = refused("run", "--dir", run.dir, BAD, code=8)
+    assert f"{run.dir} holds another run, which ended well" in told and "another --dir" in told
+    assert {path: path.read_bytes() for path in run.dir.rglob("*") if path.is_file()} == before
+
+
+def test_two_launchers_on_one_directory(tmp_path: Path) -> None:
+    with Launch(tmp_path, "normed", "--workers", 2, args="--pace 0.01") as run:
+        run.at_step(2)
+        told = refused("run", "--dir", run.dir, BAD, code=8)
+        assert f"is being used by another run (pid {run.process.pid})" in told
+        assert run.end() == 0, run.err
+    assert run.sha256 == golden("normed", 4)
+
+
+def test_a_directory_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine")
+    assert "is not a directory" in refused("run", "--dir", tmp_path / "run", BAD, code=2)
+    assert os.listdir(tmp_path) == ["run"] and (tmp_path / "run").read_text() == "mine"
