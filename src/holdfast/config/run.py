@@ -34,8 +34,8 @@ class CrewConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     luck_budget: int = 5
     #: Workers that may be lost at one unit before it is called bad.
     unit_attempts: int = 3
-    #: A worker stopped by the system (SIGSTOP) for longer than this is replaced.
-    frozen_limit: float = 3.0
+    #: A worker stopped by the system (SIGSTOP) for longer than this, and than 5 units, is replaced.
+    frozen_limit: float = 1.0
     #: A unit may take at least this long before its worker counts as hung ...
     hang_limit: float = 30.0
     #: ... and at least so many times the slowest unit seen.

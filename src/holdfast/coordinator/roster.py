@@ -27,7 +27,7 @@ class CrewLimits:
     luck_budget: int = 5  #: losses in a row without a step of progress that are forgiven
     unit_attempts: int = 3  #: a unit that was lost on this many workers stops the run
     gather: float = 0.3  #: how long the failures of others are awaited, to tell them together
-    frozen: float = 3.0  #: a worker stopped by the system for longer is killed
+    frozen: float = 1.0  #: a worker stopped by the system for longer is killed
     repeat: float = 0.5  #: unanswered messages are sent again after this long
     settle: float = 1.0  #: least time between two changes for balance
     gain: float = 0.15  #: least part of the step time that a change for balance must save

@@ -137,6 +137,9 @@ class Server:
         """The script has ended everywhere: give its processes the time to leave by themselves."""
         if not self._links:
             return
+        for person in self.snapshot().people:
+            if person.stage not in _DONE or person.stage == "doomed":
+                self._engine.signal(person.worker, signal.SIGKILL)  # it has no part in the end
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._alone.wait(), self._exit_grace)
 

@@ -54,7 +54,7 @@ class RunState:
         self.wanted = min(self.wanted, lanes)
         self.limits = replace(self.limits, lanes=lanes, workers=min(self.limits.workers, lanes))
         self.crew.limits = self.blame.limits = self.limits
-        self.happened.append(f"the script has {lanes} lanes")
+        self.happened.append(f"the script has {lanes} lane{'s' * (lanes > 1)}")
 
     def end(self, command: EndRun | FailRun) -> None:
         """Order the end of the run, and nothing else any more."""

@@ -35,7 +35,8 @@ class WatchLimits:
     def told(self) -> str:
         """The limits, as the story tells them once."""
         return (
-            f"limits: a worker that is stopped for {self.frozen:g} s is replaced; one that stays in a unit for "
+            f"limits: a worker that is stopped for {self.frozen:g} s and 5 times the slowest unit so far is replaced; "
+            "one that stays in a unit for "
             f"{self.hang:g} s and {self.hang_factor:g} times the slowest unit so far, or stands still outside a unit "
             f"for {self.idle:g} s, counts as hung"
         )
@@ -78,6 +79,10 @@ class Watch:
         """How long a unit may take now."""
         return max(self.limits.hang, self.limits.hang_factor * self.slowest)
 
+    def frozen_limit(self) -> float:
+        """How long a worker may stay stopped now: a pause no longer than a few units costs less than a change."""
+        return max(self.limits.frozen, 5 * self.slowest)
+
     def look(self, seen: Iterable[Seen], elapsed: float) -> list[Suspect]:
         """Take in one look, `elapsed` seconds after the last; each suspect is named once."""
         elapsed = min(elapsed, _LONGEST_LOOK)
@@ -98,7 +103,7 @@ class Watch:
         unit = (row.unit_step, row.unit_lane) if row is not None and row.unit_lane >= 0 else None
         if one.stopped:
             record.stopped += elapsed
-            over = record.stopped > self.limits.frozen
+            over = record.stopped > self.frozen_limit()
             return Suspect(one.worker, True, record.stopped, unit) if over else None
         if record.stopped:
             record.stopped, record.told = 0.0, False

@@ -70,6 +70,6 @@ def test_nobody_ages_while_nobody_watches() -> None:
 
 def test_the_limits_are_told() -> None:
     assert LIMITS.told() == (
-        "limits: a worker that is stopped for 3 s is replaced; one that stays in a unit for 30 s and 20 times the "
-        "slowest unit so far, or stands still outside a unit for 600 s, counts as hung"
+        "limits: a worker that is stopped for 3 s and 5 times the slowest unit so far is replaced; one that stays in a "
+        "unit for 30 s and 20 times the slowest unit so far, or stands still outside a unit for 600 s, counts as hung"
     )
