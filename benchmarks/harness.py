@@ -25,7 +25,7 @@ from holdfast.coordinator.requests import Status
 from holdfast.errors import RunError
 
 __all__ = [
-    "Crew", "Failed", "crew_figures", "environment", "figures", "finish", "ranks", "scratch", "script", "started",
+    "Crew", "Failed", "crew_figures", "environment", "figures", "finish", "going_ranks", "ranks", "scratch", "script", "started",
     "step_times", "wait_until",
 ]  # fmt: skip
 
@@ -93,10 +93,19 @@ def finish(children: Sequence[subprocess.Popen[bytes]], log: Path, limit: float 
             raise Failed(f"{child.args} ended with status {code}:\n{_tail(log)}")
 
 
-def ranks(world: int, name: str, *args: str, where: Path, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Run a script of ours in `world` processes that meet through a file; the figures that rank 0 wrote."""
+@contextlib.contextmanager
+def going_ranks(
+    world: int, name: str, *args: str, where: Path, env: Mapping[str, str] | None = None
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """A script of ours in `world` processes that meet through a file; killed when the block is left."""
     command = [sys.executable, script(name), "--world", str(world), "--meet", str(where / "meet"), "--out", str(where), *args]
     with started(*([*command, "--rank", str(rank)] for rank in range(world)), log=where / "log", env=env) as children:
+        yield children
+
+
+def ranks(world: int, name: str, *args: str, where: Path, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The same, to its end; the figures that rank 0 wrote."""
+    with going_ranks(world, name, *args, where=where, env=env) as children:
         finish(children, where / "log")
     return figures(where)
 

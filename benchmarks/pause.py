@@ -84,7 +84,7 @@ def kill_ranks(kills: int, dice: random.Random) -> list[float]:
     pauses = []
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "--max-restarts", str(kills), script("ddp"), *_arguments(10_000_000),
+        "--max-restarts", str(kills), script("ddp"), *_arguments(100_000),
     ]  # fmt: skip
     with scratch() as where, started([*command, "--out", str(where)], log=where / "log") as (agent,):
         old: set[Path] = set()

@@ -20,7 +20,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from holdfast.core.tree import maximal_nodes
 
-INK, PALE = "#22303c", "#d5dbe1"
+INK, GREY, PALE = "#22303c", "#55636f", "#d5dbe1"
 WORKERS = ("#2f7ebc", "#e07b39", "#3f9b6b")
 DPI = 130
 
@@ -52,16 +52,15 @@ def arrow(axes: Any, start: tuple[float, float], end: tuple[float, float], **mor
 
 
 def draw_tree(path: Path) -> None:
-    figure, panels = plt.subplots(1, 2, figsize=(11, 3.9))
-    tree_panel(panels[0], 8, (4, 4), "two workers")
-    tree_panel(panels[1], 8, (3, 3, 2), "three workers, cut anywhere")
-    figure.text(
-        0.5, 0.015,
-        "Colour: the worker that computes a lane, and the partial sums it adds up by itself and publishes (bold frame). "
-        "Grey: finished by\nthe owner of each slice of the parameters. The additions are the same in both: so are the bits.",
-        ha="center", va="bottom", fontsize=9, color=INK,
-    )  # fmt: skip
-    figure.subplots_adjust(bottom=0.17, wspace=0.06)
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.1))
+    tree_panel(panels[0], 8, (4, 4), "8 lanes on two workers")
+    tree_panel(panels[1], 8, (3, 3, 2), "8 lanes on three workers")
+    caption = (
+        "Coloured: computed by that worker; with a bold frame: the partial sums that it publishes. Grey: finished by the "
+        "owner\nof each slice of the parameters. Both trees make the same additions, so both sums have the same bits."
+    )
+    figure.text(0.5, 0.03, caption, ha="center", va="bottom", fontsize=9, color=INK)
+    figure.subplots_adjust(bottom=0.16, wspace=0.06)
     save(figure, path)
 
 
@@ -85,7 +84,7 @@ def tree_panel(axes: Any, lanes: int, counts: tuple[int, ...], title: str) -> No
         if span > 1:
             for child in (node(lo, span // 2), node(lo + span // 2, span // 2)):
                 axes.plot([centre, child[0]], [height, child[1]], color="#93a1ad", linewidth=1.2, zorder=1)
-        name = str(lo) if span == 1 else f"{lo}–{lo + span - 1}"
+        name = str(lo) if span == 1 else f"{lo}-{lo + span - 1}"
         colour = PALE if worker < 0 else WORKERS[worker]
         axes.add_patch(FancyBboxPatch(
             (centre - 0.34, height - 0.2), 0.68, 0.4, boxstyle="round,pad=0,rounding_size=0.1", facecolor=colour,
@@ -103,9 +102,9 @@ def tree_panel(axes: Any, lanes: int, counts: tuple[int, ...], title: str) -> No
         axes.plot([start - 0.32, start + count - 0.68], [-0.42, -0.42], color=WORKERS[worker], linewidth=4)
         axes.text(middle, -0.62, f"worker {worker}", ha="center", va="top", fontsize=9, color=WORKERS[worker])
         start += count
-    axes.text(-0.45, 3.05, title, fontsize=11, color=INK, weight="bold", va="center")
-    axes.text(4.1, 3.05, "sum of all lanes", fontsize=8.5, color=INK, va="center", style="italic")
-    axes.set(xlim=(-0.6, lanes - 0.4), ylim=(-1.0, 3.4))
+    axes.text((lanes - 1) / 2, 3.75, title, fontsize=11, color=INK, weight="bold", ha="center", va="center")
+    axes.text(4.0, 3.0, "the step's gradient", fontsize=9, color=INK, va="center", style="italic")
+    axes.set(xlim=(-0.6, lanes - 0.4), ylim=(-1.0, 4.0))
     axes.axis("off")
 
 
@@ -113,40 +112,35 @@ def tree_panel(axes: Any, lanes: int, counts: tuple[int, ...], title: str) -> No
 
 
 def draw_step(path: Path) -> None:
-    figure, axes = plt.subplots(figsize=(11, 3.5))
-    rows = {0: 2.35, 1: 1.2}
-    parts = {
-        0: [(0.0, 1.5, "unit (t, 0)", WORKERS[0]), (1.5, 3.0, "unit (t, 1)", WORKERS[0]),
-            (4.75, 6.15, "finish slices\n0 – 3", "#9cc4e4"), (7.2, 8.7, "unit (t+1, 0)", WORKERS[0])],
-        1: [(0.0, 1.9, "unit (t, 2)", WORKERS[1]), (1.9, 3.8, "unit (t, 3)", WORKERS[1]),
-            (4.75, 6.3, "finish slices\n4 – 7", "#f2c4a2"), (7.2, 9.1, "unit (t+1, 2)", WORKERS[1])],
-    }  # fmt: skip
-    for worker, y in rows.items():
-        axes.plot([0, 9.4], [y, y], color=PALE, linewidth=1.4, zorder=0)
-        axes.text(-0.2, y, f"worker {worker}", ha="right", va="center", fontsize=10, color=WORKERS[worker], weight="bold")
-        for left, right, text, colour in parts[worker]:
-            light = colour not in WORKERS
-            box(axes, ((left + right) / 2, y), (right - left - 0.06, 0.62), text, colour, color=INK if light else "white")
-    for worker, x in ((0, 3.0), (1, 3.8)):
-        axes.plot(x + 0.2, rows[worker], marker="D", color=INK, markersize=6, zorder=5)
-    axes.text(3.2, 1.86, "arrived", fontsize=8.5, ha="center", color=INK)
+    figure, axes = plt.subplots(figsize=(11, 3.7))
+    light = ("#9cc4e4", "#f2c4a2")
+    rows = (2.35, 1.2)
+    units = (((0.0, 1.5), (1.5, 3.0), (8.0, 9.5)), ((0.0, 1.9), (1.9, 3.8), (8.0, 9.9)))
+    for worker, y in enumerate(rows):
+        colour = WORKERS[worker]
+        axes.plot([0, 10.1], [y, y], color=PALE, linewidth=1.4, zorder=0)
+        axes.text(-0.2, y, f"worker {worker}", ha="right", va="center", fontsize=10, color=colour, weight="bold")
+        names = (f"unit (t, {2 * worker})", f"unit (t, {2 * worker + 1})", f"unit (t+1, {2 * worker})")
+        for (left, right), name in zip(units[worker], names, strict=True):
+            box(axes, ((left + right) / 2, y), (right - left - 0.06, 0.62), name, colour, color="white")
+        slices = "0 to 3" if worker == 0 else "4 to 7"
+        box(axes, (6.1, y), (1.5 + 0.2 * worker, 0.62), f"finish slices\n{slices}", light[worker])
+        arrived = units[worker][1][1] + 0.22
+        axes.plot(arrived, y, marker="D", color=INK, markersize=6, zorder=5)
+        axes.text(arrived, y - 0.24, "arrived", fontsize=8.5, ha="center", va="top", color=INK)
     for x, text in (
-        (4.45, "every lane of step t lies in the arena,\neverybody has arrived"), (6.75, "every slice is at version t+1:\nstep t is committed"),
-    ):  # fmt: skip
+        (4.8, "every lane of step t is in the arena,\nand everybody has arrived"),
+        (7.5, "every slice is at version t+1:\nstep t is committed"),
+    ):
         axes.plot([x, x], [0.75, 2.85], color=INK, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
         axes.text(x, 2.95, text, ha="center", va="bottom", fontsize=9, color=INK)
-    axes.text(
-        1.9, 2.95, "user code: forward, backward,\noptimizer.step() = \"take this gradient\"", ha="center", va="bottom",
-        fontsize=9, color=INK,
-    )  # fmt: skip
-    notes = (
-        (1.9, "gradients go into the lanes' slots;\nparameters do not move"),
-        (5.5, "copy the slice to undo, finish the tree,\nrun the optimizer, publish with one store"),
-        (8.2, "the loop gets its next batch"),
-    )
-    for x, text in notes:
-        axes.text(x, 0.6, text, ha="center", va="top", fontsize=8.5, color="#55636f")
-    axes.set(xlim=(-1.2, 9.5), ylim=(0.0, 3.5))
+    for x, text in (
+        (1.6, "your code: forward, backward, optimizer.step().\nGradients go into the lanes' slots;\nparameters stand still"),
+        (6.15, "copy the slice to undo, finish the tree,\nrun the optimizer, publish with one store"),
+        (9.0, "your loop gets its next batch"),
+    ):
+        axes.text(x, 0.6, text, ha="center", va="top", fontsize=8.5, color=GREY)
+    axes.set(xlim=(-1.2, 10.2), ylim=(-0.1, 3.5))
     axes.axis("off")
     save(figure, path)
 
@@ -155,45 +149,54 @@ def draw_step(path: Path) -> None:
 
 
 def draw_generations(path: Path) -> None:
-    figure, axes = plt.subplots(figsize=(11, 4.9))
-    columns = {"worker 1": 1.0, "coordinator": 4.0, "worker 0": 7.0, "worker 2 (new)": 9.6}
-    colours = {"worker 1": WORKERS[1], "coordinator": INK, "worker 0": WORKERS[0], "worker 2 (new)": WORKERS[2]}
-    top, bottom = 7.2, 0.0
-    for name, x in columns.items():
-        end = 5.75 if name == "worker 1" else bottom
-        begin = 5.0 if name.endswith("(new)") else top
-        axes.plot([x, x], [begin, end], color=colours[name], linewidth=1.5, zorder=0)
-        box(axes, (x, begin + 0.2 if name.endswith("(new)") else top + 0.2), (1.75, 0.44), name, colours[name], color="white")
-    axes.plot(columns["worker 1"], 5.75, marker="X", color="#b3261e", markersize=13, zorder=5)
-    axes.text(1.25, 5.75, "kill -9", fontsize=10, color="#b3261e", va="center", weight="bold")
+    figure, axes = plt.subplots(figsize=(11, 5.6))
+    columns = {"worker 1": 1.0, "coordinator": 4.4, "worker 0": 7.6, "worker 2 (new)": 10.2}
+    colours = dict(zip(columns, (WORKERS[1], INK, WORKERS[0], WORKERS[2]), strict=True))
+    top = 8.2
+    spans = {"worker 1": (top, 6.7), "coordinator": (top, 0.0), "worker 0": (top, 0.0), "worker 2 (new)": (5.6, 0.0)}
+    for name, (begin, end) in spans.items():
+        axes.plot([columns[name]] * 2, [begin, end], color=colours[name], linewidth=1.5, zorder=0)
+        box(axes, (columns[name], begin + 0.2), (1.75, 0.46), name, colours[name], color="white")
 
-    def message(y: float, sender: str, receiver: str, text: str) -> None:
+    def message(y: float, sender: str, receiver: str, text: str, **more: Any) -> None:
         start, end = columns[sender], columns[receiver]
-        arrow(axes, (start, y), (end, y), color=colours[sender])
-        axes.text((start + end) / 2, y + 0.07, text, ha="center", va="bottom", fontsize=9, color=INK)
+        arrow(axes, (start, y), (end, y), color=colours[sender], **more)
+        # Where the arrow crosses a life line, the text stands left of it.
+        middle = 6.0 if {sender, receiver} == {"coordinator", "worker 2 (new)"} else (start + end) / 2
+        axes.text(middle, y + 0.08, text, ha="center", va="bottom", fontsize=9, color=INK)
 
-    for name in ("worker 1", "worker 0"):
-        box(axes, (columns[name], 6.6), (1.75, 0.42), "generation 1", "white", edge=colours[name])
-    message(5.35, "worker 1", "coordinator", "closed descriptor, reaped: certainly gone")
-    message(4.95, "coordinator", "worker 0", "Pause(2)")
-    axes.text(7.15, 4.62, "ends its unit,\nor stops waiting", fontsize=8.5, color="#55636f", va="center")
-    arrow(axes, (columns["coordinator"], 5.2), (columns["worker 2 (new)"] - 0.88, 5.2), color=INK, linestyle=(0, (4, 3)))
-    axes.text(8.0, 5.27, "start", fontsize=9, color=INK, ha="center")
-    message(4.2, "worker 0", "coordinator", "Paused(2): I touch nothing")
-    message(3.65, "coordinator", "worker 0", "Install(2): you drive all lanes")
-    axes.text(
-        3.75, 3.72, "all who may write are quiet\nor certainly gone", ha="right", va="center", fontsize=8.5, color="#55636f"
-    )
-    box(axes, (columns["worker 0"], 3.2), (1.75, 0.42), "generation 2", "white", edge=WORKERS[0])
-    axes.text(6.05, 3.2, "computes what is missing", ha="right", va="center", fontsize=8.5, color="#55636f")
-    message(2.45, "worker 2 (new)", "coordinator", "Ready (numerics, golden unit, model)          ")
-    message(1.9, "coordinator", "worker 2 (new)", "Welcome + the arena          ")
-    axes.text(9.72, 1.55, "looks at the\nparameters", fontsize=8.5, color="#55636f", va="center")
-    message(1.25, "coordinator", "worker 0", "Pause(3)  ...  Paused(3)")
-    message(0.65, "coordinator", "worker 2 (new)", "Install(3)          ")
-    for name in ("worker 0", "worker 2 (new)"):
-        box(axes, (columns[name], 0.18), (1.75, 0.42), "generation 3", "white", edge=colours[name])
-    axes.set(xlim=(-0.1, 11.0), ylim=(-0.1, 7.7))
+    def note(x: float, y: float, text: str, side: str = "left") -> None:
+        axes.text(x, y, text, ha=side, va="center", fontsize=8.5, color=GREY)
+
+    def generation(name: str, y: float, number: int) -> None:
+        box(axes, (columns[name], y), (1.75, 0.44), f"generation {number}", "white", edge=colours[name])
+
+    generation("worker 1", 7.5, 1)
+    generation("worker 0", 7.5, 1)
+    axes.plot(columns["worker 1"], 6.75, marker="X", color="#b3261e", markersize=13, zorder=5)
+    axes.text(1.25, 6.75, "kill -9", fontsize=10, color="#b3261e", va="center", weight="bold")
+    message(6.2, "worker 1", "coordinator", "descriptor closed, process reaped")
+    note(4.25, 5.85, "certainly gone: its lanes may be given away", "right")
+    message(5.8, "coordinator", "worker 2 (new)", "", linestyle=(0, (4, 3)))
+    axes.text(6.0, 5.88, "start a process", ha="center", va="bottom", fontsize=9, color=INK)
+    message(5.2, "coordinator", "worker 0", "Pause(2)")
+    note(7.75, 4.98, "ends its unit, or\nstops waiting")
+    message(4.6, "worker 0", "coordinator", "Paused(2): I touch nothing")
+    note(4.25, 4.3, "all who could write are quiet or gone", "right")
+    message(4.0, "coordinator", "worker 0", "Install(2): you drive all lanes")
+    generation("worker 0", 3.5, 2)
+    note(6.6, 3.5, "computes what is missing", "right")
+    message(2.75, "worker 2 (new)", "coordinator", "Ready: numerics, golden, model")
+    note(4.25, 2.75, "the same bits, the same model?", "right")
+    message(2.15, "coordinator", "worker 2 (new)", "Welcome, with the arena")
+    note(10.35, 1.85, "maps the\nparameters")
+    message(1.55, "coordinator", "worker 0", "Pause(3), answered by Paused(3)")
+    message(0.95, "coordinator", "worker 2 (new)", "Install(3)")
+    note(4.25, 0.95, "to both", "right")
+    arrow(axes, (columns["coordinator"], 0.95), (columns["worker 0"], 0.95))
+    generation("worker 0", 0.3, 3)
+    generation("worker 2 (new)", 0.3, 3)
+    axes.set(xlim=(-0.1, 11.4), ylim=(-0.1, 8.7))
     axes.axis("off")
     save(figure, path)
 

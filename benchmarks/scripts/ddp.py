@@ -34,7 +34,6 @@ def main() -> None:
     arguments.add_argument("--rank", type=int)
     arguments.add_argument("--world", type=int)
     arguments.add_argument("--meet", help="a file that does not exist yet")
-    arguments.add_argument("--linger", action="store_true", help="after the steps wait to be killed")
     options = arguments.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -68,10 +67,7 @@ def main() -> None:
     log.note(steps)
     seconds = watch.seconds()
     if rank == 0:
-        held = [*model.parameters(), *(t for state in optimizer.state.values() for t in state.values())]
-        write_figures(options.out, options, seconds, state_bytes=sum(t.nbytes for t in held if torch.is_tensor(t)))
-    while options.linger:
-        time.sleep(1.0)
+        write_figures(options.out, options, seconds)
     dist.barrier()
     os._exit(0)  # seen: gloo's threads abort, now and then, in an orderly teardown; all is written by now
 

@@ -46,6 +46,9 @@ def main() -> None:
         for x, y in loader:
             watch.at(run.step)
             log.note(run.step)
+            if options.sections and run.lead and run.step == 1:
+                spans = run._training.bound.arena.sections.spans  # the benchmark of memory looks inside
+                (options.out / "sections.json").write_text(json.dumps(spans))
             if nap:
                 time.sleep(nap)
             loss_of(model, x, y).backward()
@@ -54,9 +57,6 @@ def main() -> None:
     log.note(run.step)
     seconds = watch.seconds()
     if run.lead:
-        if options.sections:
-            spans = run._training.bound.arena.sections.spans  # the benchmark of memory looks inside
-            (options.out / "sections.json").write_text(json.dumps(spans))
         write_figures(options.out, options, seconds, weights_sha256=run.weights_sha256())
 
 

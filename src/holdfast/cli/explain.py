@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
 from holdfast.cli.options import Parser
 from holdfast.cli.rundir import open_run
 from holdfast.coordinator.story import Story
-from holdfast.errors import RunError
+from holdfast.errors import RunError, UsageError
+from holdfast.observe import trail
 from holdfast.observe.directory import read_json, running
 from holdfast.observe.progress import short_time
 
@@ -22,8 +24,11 @@ def main(argv: Sequence[str]) -> int:
     it = Parser("explain", "Tell a run's story: what was decided, and why.")
     it.add_argument("dir", metavar="DIR", help="the run's directory")
     it.add_argument("--json", action="store_true", help="one JSON object per line: now, kind, sentence")
+    it.add_argument("--samples", action="store_true", help="judge the audit trail of a run made with --set audit=true")
     options = it.parse(argv)
     path = open_run(options.dir)
+    if options.samples:
+        return _samples(path)
     try:
         story = Story.decode((path / "story.jsonl").read_bytes())
     except FileNotFoundError:
@@ -35,6 +40,17 @@ def main(argv: Sequence[str]) -> int:
         return 0
     print(tell(story, read_json(path / "run.json"), read_json(path / "summary.json"), going=running(path)))
     return 0
+
+
+def _samples(path: Path) -> int:
+    """Say of each pass whether every sample was used exactly once. Exit status 1 if not."""
+    lines = trail.read(path / "audit")
+    if not lines:
+        raise UsageError(f"{path} has no audit trail. Run with --set audit=true.")
+    steps = read_json(path / "summary.json").get("steps")
+    audits = trail.audit(lines, steps if isinstance(steps, int) else 1 << 62)
+    print("\n".join(one.told() for one in audits))
+    return 0 if all(one.exact for one in audits) else 1
 
 
 def tell(story: Story, record: dict[str, object], summary: dict[str, object], *, going: bool) -> str:

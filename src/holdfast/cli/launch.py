@@ -93,7 +93,7 @@ class _Launch:
         workers = config.workers or _default_workers(config)
         spec = WorkerSpec(
             worker=-1, row=-1, script=config.script, args=config.args, dir=str(directory.path), crew=config.workers,
-            **config.overrides(),
+            audit=config.audit, **config.overrides(),
         )
         lanes = config.lanes or max(DEFAULTS_OF_JOIN["lanes"], workers)
         watching = WatchLimits(

@@ -68,6 +68,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Empty means: a new directory under runs/.
     dir: str = ""
     on: str = "local"
+    #: Write down which samples each unit used (DIR/audit); `holdfast explain DIR --samples` judges it.
+    audit: bool = False
     crew: CrewConfig = CrewConfig()
 
     def overrides(self) -> dict[str, int]:

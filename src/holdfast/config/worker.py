@@ -23,3 +23,4 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     lanes: int | None = None
     seed: int | None = None
     threads: int | None = None
+    audit: bool = False

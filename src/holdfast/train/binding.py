@@ -42,7 +42,7 @@ class Crewing(Protocol):
     row: int
     steered: Steered | None  #: None in a run of one process
 
-    def audit(self, step: int, lane: int, ids: Sequence[int]) -> None:
+    def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
         """Note which samples a unit used."""
 
 

@@ -12,6 +12,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import numpy
@@ -25,6 +26,7 @@ from holdfast.core.keys import STREAM_START, key
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything
 from holdfast.errors import ConfigError, NotExact, UsageError
+from holdfast.train.audit import Trail
 from holdfast.train.evaluation import agree, evaluate
 from holdfast.train.numerics import keep_freed_memory
 from holdfast.train.steering import Steered
@@ -116,7 +118,7 @@ class Run:
         self._training: Training | None = None
         self._models: list[nn.Module] = []
         self._undo: list[Callable[[], None]] = []
-        self._auditor: Callable[[int, int, Sequence[int]], None] | None = None
+        self._trail = Trail(Path(spec.dir, "audit"), spec.worker) if spec is not None and spec.audit else None
         torch.set_num_threads(threads)
         keep_freed_memory()
         seed_everything(key(seed, STREAM_START))
@@ -304,10 +306,10 @@ class Run:
         passes, rest = divmod(self._training.step, batches.steps)
         return passes * min(batches.size, batches.steps * batches.batch) + rest * batches.batch
 
-    def audit(self, step: int, lane: int, ids: Sequence[int]) -> None:
+    def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
         """Note which samples a unit used, where somebody wants to know."""
-        if self._auditor is not None:
-            self._auditor(step, lane, ids)
+        if self._trail is not None:
+            self._trail.note(order, step, lane, ids)
 
     def close(self) -> None:
         """Put back what `prepare` changed on your objects. Done at exit by itself."""
@@ -319,6 +321,8 @@ class Run:
         for undo in self._undo:
             undo()
         self._undo.clear()
+        if self._trail is not None:
+            self._trail.close()
         if _current is self:
             _current = None
 

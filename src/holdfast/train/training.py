@@ -63,6 +63,7 @@ class Training:
         self.op = -1  #: the script's newest collective operation
         self.step = 0  #: committed steps
         self.epoch = -1
+        self.order = 0  #: which order of the data the newest loop uses
         self._passes: dict[int, int] = {}
         self._open: weakref.ref[Pass] | None = None
         self._held: Pass | None = None  # a loop that an exception has left: kept until the script goes on
@@ -207,6 +208,7 @@ class Training:
         if not going:
             self.step = min(self.bound.board.versions())
             self.bound.settings.restore(self.step)
+        self.order = order
         begun = Pass(self, batches, order, going)
         self._open = weakref.ref(begun)
         return begun
@@ -315,6 +317,7 @@ class Training:
             )
         board = self.bound.board
         self.bound.settings.write(work.step, self.bound.member.hyper)
+        self._crewing.audit(self.order, work.step, lane, request)
         self.bound.member.show()
         spent = time.perf_counter_ns() - self._unit_started
         board.put(cells.R_UNIT_STEP, -1)
@@ -324,7 +327,6 @@ class Training:
         board.add(cells.R_SAMPLES, len(request))
         before = board.cell(board.row, cells.R_UNIT_NS)
         board.put(cells.R_UNIT_NS, spent if before == 0 else (7 * before + spent) // 8)
-        self._crewing.audit(work.step, lane, request)
         self.unit = None
 
     def give_up_unit(self) -> None:

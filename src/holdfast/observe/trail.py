@@ -1,0 +1,66 @@
+"""Reads an audit trail: was every sample of every pass used in exactly one committed unit? Pure but for `read`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["PassAudit", "audit", "read"]
+
+
+@dataclass(frozen=True, slots=True)
+class PassAudit:
+    """One pass over a loader."""
+
+    order: int
+    units: int
+    samples: int
+    repeated: tuple[int, ...]  #: samples that two units of the pass used
+    contradictions: tuple[tuple[int, int], ...]  #: (step, lane) whose lines differ
+    recomputed: int  #: units that were computed more than once, with equal samples
+
+    @property
+    def exact(self) -> bool:
+        """Every sample in one unit only, and every unit the same whoever computed it."""
+        return not self.repeated and not self.contradictions
+
+    def told(self) -> str:
+        """In a sentence."""
+        if self.exact:
+            again = f"; {self.recomputed} units were computed more than once" if self.recomputed else ""
+            return f"pass {self.order}: {self.samples} samples in {self.units} units, each in exactly one{again}"
+        return (
+            f"pass {self.order}: NOT exact: samples {list(self.repeated[:8])} were used in more than one unit, units "
+            f"{list(self.contradictions[:8])} differ between workers"
+        )
+
+
+def audit(lines: Iterable[str], steps: int) -> list[PassAudit]:
+    """Judge a trail; lines of steps from `steps` on were never committed and do not count."""
+    units: dict[int, dict[tuple[int, int], list[tuple[int, ...]]]] = {}
+    for line in lines:
+        order, step, lane, *ids = map(int, line.split())
+        if step < steps:
+            units.setdefault(order, {}).setdefault((step, lane), []).append(tuple(ids))
+    audits = []
+    for order, found in sorted(units.items()):
+        used = Counter(sample for tries in found.values() for sample in tries[0])
+        audits.append(
+            PassAudit(
+                order, len(found), len(used), tuple(s for s, times in used.items() if times > 1),
+                tuple(unit for unit, tries in found.items() if len(set(tries)) > 1),
+                sum(len(tries) > 1 for tries in found.values()),
+            )
+        )  # fmt: skip
+    return audits
+
+
+def read(directory: Path) -> list[str]:
+    """All complete lines of a run's trail."""
+    lines: list[str] = []
+    for path in sorted(directory.glob("worker-*.txt")):
+        *whole, _cut = path.read_text().split("\n")
+        lines += whole
+    return lines
