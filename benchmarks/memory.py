@@ -76,7 +76,7 @@ def arena_parts(launcher: int, spans: dict[str, tuple[int, int]]) -> dict[str, f
 def _arguments() -> list[str]:
     return [
         "--workload", "mlp", "--batch", "32", "--optimizer", "adam", "--lanes", str(LANES), "--steps", "5000",
-        "--warm", "0", "--log",
+        "--warm", "0", "--note-steps",
     ]  # fmt: skip
 
 

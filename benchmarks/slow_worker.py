@@ -32,7 +32,7 @@ def _arguments(lanes: int, steps: int, *, napping: bool = True) -> list[str]:
     naps = ["--unit-ms", str(UNIT_MS), "--slow", str(SLOW)] if napping else []
     return [
         "--workload", "tiny", "--batch", str(4 * lanes), "--steps", str(steps), "--warm", "0", "--lanes", str(lanes),
-        "--log", *naps,
+        "--note-steps", *naps,
     ]  # fmt: skip
 
 

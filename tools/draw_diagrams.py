@@ -56,8 +56,8 @@ def draw_tree(path: Path) -> None:
     tree_panel(panels[0], 8, (4, 4), "8 lanes on two workers")
     tree_panel(panels[1], 8, (3, 3, 2), "8 lanes on three workers")
     caption = (
-        "Coloured: computed by that worker; with a bold frame: the partial sums that it publishes. Grey: finished by the "
-        "owner\nof each slice of the parameters. Both trees make the same additions, so both sums have the same bits."
+        "Coloured: computed by that worker; with a bold frame: the partial sums that it publishes. Grey: finished by "
+        "the owner\nof each slice of the parameters. Both trees make the same additions, so the sums are the same."
     )
     figure.text(0.5, 0.03, caption, ha="center", va="bottom", fontsize=9, color=INK)
     figure.subplots_adjust(bottom=0.16, wspace=0.06)
@@ -127,15 +127,15 @@ def draw_step(path: Path) -> None:
         box(axes, (6.1, y), (1.5 + 0.2 * worker, 0.62), f"finish slices\n{slices}", light[worker])
         arrived = units[worker][1][1] + 0.22
         axes.plot(arrived, y, marker="D", color=INK, markersize=6, zorder=5)
-        axes.text(arrived, y - 0.24, "arrived", fontsize=8.5, ha="center", va="top", color=INK)
+        axes.text(arrived + 0.05, y - 0.2, "arrived", fontsize=8.5, ha="left", va="top", color=INK)
     for x, text in (
-        (4.8, "every lane of step t is in the arena,\nand everybody has arrived"),
-        (7.5, "every slice is at version t+1:\nstep t is committed"),
+        (4.75, "every lane of step t is in the arena,\nand everybody has arrived"),
+        (7.55, "every slice is at version t+1:\nstep t is committed"),
     ):
         axes.plot([x, x], [0.75, 2.85], color=INK, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
         axes.text(x, 2.95, text, ha="center", va="bottom", fontsize=9, color=INK)
     for x, text in (
-        (1.6, "your code: forward, backward, optimizer.step().\nGradients go into the lanes' slots;\nparameters stand still"),
+        (1.6, "your code: forward, backward, optimizer.step().\nGradients go into slots; parameters stand still"),
         (6.15, "copy the slice to undo, finish the tree,\nrun the optimizer, publish with one store"),
         (9.0, "your loop gets its next batch"),
     ):

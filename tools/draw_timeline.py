@@ -3,7 +3,7 @@
     pip install matplotlib                     (only for this: no dependency of the project)
     python tools/draw_timeline.py docs/images/timeline.png [--holdfast COMMAND]
 
-Starts `holdfast run` on two workers, kills one, adds two, takes three away, and watches with
+Starts `holdfast run` on two workers, kills one, adds one, takes two away, and watches with
 `holdfast status --json`. When generations began comes from the run's story.
 """
 
@@ -73,40 +73,45 @@ def lanes_of(status: dict[str, Any]) -> dict[int, int]:
     return {lane: worker["worker"] for worker in status["workers"] for lane in worker["lanes"]}
 
 
+def stretches(seen: list[dict[str, Any]], lane: int, end: float) -> list[tuple[int, float, float]]:
+    """(worker, begin, end) of each time that one worker drove this lane."""
+    found: list[tuple[int, float, float]] = []
+    for status in seen:
+        worker, now = lanes_of(status)[lane], status["seconds"]
+        if found and found[-1][0] != worker:
+            found[-1] = (*found[-1][:2], now)
+        if not found or found[-1][0] != worker:
+            found.append((worker, now, end))
+    return found
+
+
 def draw(run: Watched, path: Path, summary: dict[str, Any]) -> None:
     seen = [status for status in run.seen if status["generation"]]
     zero = seen[0]["seconds"]
     figure, (lanes, speed) = plt.subplots(
         2, 1, figsize=(11, 4.6), sharex=True, gridspec_kw={"height_ratios": [2.2, 1], "hspace": 0.12}
     )
-    ends = [*(status["seconds"] for status in seen[1:]), seen[-1]["seconds"] + 0.2]
-    for status, end in zip(seen, ends, strict=True):
-        for lane, worker in lanes_of(status).items():
-            begin = status["seconds"] - zero
+    end = seen[-1]["seconds"] + 0.2
+    for lane in range(4):
+        for worker, begin, stop in stretches(seen, lane, end):
             colour = WORKERS[worker % len(WORKERS)]
-            lanes.barh(lane, end - zero - begin + 0.02, left=begin, height=0.82, color=colour, linewidth=0)
-    labelled: set[tuple[int, int]] = set()
-    for status in seen:
-        for lane, worker in lanes_of(status).items():
-            if (lane, worker) not in labelled:
-                labelled.add((lane, worker))
-                lanes.text(
-                    status["seconds"] - zero + 0.25, lane, f"worker {worker}", va="center", fontsize=8.5, color="white"
-                )
+            lanes.barh(lane, stop - begin, left=begin - zero, height=0.82, color=colour, linewidth=0)
+            if stop - begin > 0.075 * (end - zero):  # where the name fits
+                name = f"worker {worker}"
+                lanes.text(begin - zero + 0.25, lane, name, va="center", fontsize=8.5, color="white")
     for when, what in run.did:
         for axes in (lanes, speed):
             axes.axvline(when - zero, color=RED, linewidth=1.3, linestyle=(0, (4, 2)))
         lanes.text(when - zero, -0.62, what, color=RED, fontsize=9.5, ha="center", va="bottom", weight="bold")
     lanes.set(yticks=range(4), yticklabels=[f"lane {lane}" for lane in range(4)], ylim=(3.5, -0.5))
     speed.plot([s["seconds"] - zero for s in seen], [s["step"] for s in seen], color=INK, linewidth=1.8)
-    speed.set(xlabel="seconds since the first step", ylabel="step", xlim=(0, ends[-1] - zero), ylim=(0, None))
+    speed.set(xlabel="seconds since the first step", ylabel="step", xlim=(0, end - zero), ylim=(0, None))
     for axes in (lanes, speed):
         axes.tick_params(colors=GREY, labelsize=9)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-    figure.text(
-        0.5, -0.045, f"weights_sha256 {summary['weights_sha256']}", ha="center", fontsize=8.5, color=INK, family="monospace"
-    )
+    text = f"weights_sha256 {summary['weights_sha256']}: that of one undisturbed worker"
+    figure.text(0.5, -0.045, text, ha="center", fontsize=8.5, color=INK)
     figure.savefig(path, dpi=120, bbox_inches="tight", facecolor="white")
     print(f"{path}: {path.stat().st_size // 1024} KB, weights_sha256 {summary['weights_sha256']}")
 
@@ -120,7 +125,7 @@ def main() -> None:
         directory = Path(folder, "run")
         run = Watched(shlex.split(args.holdfast), directory)
         run.kill(0.3)
-        run.scale(0.55, 4)
+        run.scale(0.55, 3)
         run.scale(0.8, 1)
         run.until(2.0)
         draw(run, args.path, json.loads((directory / "summary.json").read_text()))

@@ -47,7 +47,7 @@ def main() -> None:
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(1))
     model = DistributedDataParallel(model_of(options.workload), **VARIANTS[options.variant])
     optimizer = optimizer_of(options.optimizer, model, fused=options.variant == "best")
-    log = StepLog(options.out if options.log else None)
+    log = StepLog(options.out if options.note_steps else None)
     # Here a rank has an equal share of the batch for ever: so many lanes' worth of sleep.
     nap = options.unit_ms / 1000 * options.lanes / world * (10 if rank == options.slow else 1)
     watch = Stopwatch(options.warm)

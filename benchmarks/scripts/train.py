@@ -40,7 +40,7 @@ def main() -> None:
         return
 
     model, optimizer, loader = run.prepare(model, optimizer, loader)
-    log = StepLog(options.out if options.log else None)
+    log = StepLog(options.out if options.note_steps else None)
     nap = options.unit_ms / 1000 * (10 if run.worker == options.slow else 1)
     for _ in run.epochs(1):
         for x, y in loader:

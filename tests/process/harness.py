@@ -2,7 +2,7 @@
 
     with Launch(tmp_path, "normed", "--workers", "2") as run:
         run.at_step(20)
-        run.kill(run.members()[0])
+        run.strike(run.members()[0])
         assert run.end() == 0
     assert run.sha256 == golden(...)
 
@@ -30,14 +30,14 @@ from typing import Any
 from holdfast.coordinator.client import NotRunning, ask
 from holdfast.coordinator.requests import Scale, Status
 
-__all__ = ["TRAIN", "Launch", "Trace", "alive", "golden", "holdfast", "until"]
+__all__ = ["SCRIPTS", "TRAIN", "Launch", "Trace", "alive", "golden", "holdfast", "until"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAIN = SCRIPTS / "train.py"
 _MARK = "HOLDFAST_TEST_LAUNCH"
 #: What the directory of a run that has ended may hold; whatever else is there was forgotten.
-_KEPT = re.compile(r"run\.json|story\.jsonl|summary\.json|failure\.txt|hang-\d+\.txt|logs")
+_KEPT = re.compile(r"run\.json|story\.jsonl|summary\.json|failure\.txt|hang-\d+\.txt|logs|audit")
 _KEPT_LOGS = re.compile(r"worker-\d+\.log|worker-\d+\.stack|nursery\.log")
 
 
@@ -143,10 +143,11 @@ class Launch:
     def __init__(self, tmp_path: Path, script: str | Path, *options: object, args: str = "", dir: str = "run") -> None:
         """`script` is a model of `train.py` (then its units are traced), or a script's path."""
         self.dir = tmp_path / dir
-        self.temp = tmp_path / f"temp-{dir}"
-        self.temp.mkdir(parents=True)
+        name = dir.replace("/", "-")
+        self.temp = tmp_path / f"temp-{name}"
+        self.temp.mkdir()
         self.mark = uuid.uuid4().hex
-        self.trace = Trace(tmp_path / f"trace-{dir}")
+        self.trace = Trace(tmp_path / f"trace-{name}")
         words = [str(script), *args.split()]
         if not isinstance(script, Path):
             words = [str(TRAIN), script, "--trace", str(self.trace.path), *args.split()]
@@ -154,7 +155,8 @@ class Launch:
         self._shared = set(os.listdir("/dev/shm"))
         self._seen: set[int] = set()
         self._arena: tuple[int, int] | None = None
-        self._files = [open(tmp_path / f"{name}-{dir}", "w+") for name in ("out", "err")]
+        # Closed in __exit__: they live as long as the process that writes to them.
+        self._files = [open(tmp_path / f"{stream}-{name}", "w") for stream in ("out", "err")]  # noqa: SIM115
         self.process = subprocess.Popen(
             list(map(str, command)), stdout=self._files[0], stderr=self._files[1], cwd=tmp_path,
             env=environment(**{_MARK: self.mark, "TMPDIR": str(self.temp)}),
@@ -258,7 +260,8 @@ class Launch:
 
     def at_step(self, step: int, seconds: float = 60.0) -> None:
         """Wait until a unit of this step was begun, or the run has ended."""
-        until(lambda: self.trace.read().step >= step or self.process.poll() is not None, f"step {step}\n{self.err}", seconds)
+        reached = lambda: self.trace.read().step >= step or self.process.poll() is not None  # noqa: E731
+        until(reached, f"step {step}\n{self.err}", seconds)
 
     def end(self, seconds: float = 60.0) -> int:
         """Wait for its end; the exit code."""

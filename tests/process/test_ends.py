@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import time
@@ -63,6 +64,17 @@ def test_a_worker_killed_while_it_starts(tmp_path: Path) -> None:
         status = run.wait(lambda s: s["workers"] and s["workers"][0]["pid"], "a first process")
         assert not status["generation"]
         run.strike(status["workers"][0]["pid"])
+        finished(run)
+    assert run.summary["workers_lost"] == 1
+
+
+def test_a_worker_killed_that_has_processes_of_its_own(tmp_path: Path) -> None:
+    with Launch(tmp_path, "normed", "--workers", 2, args=f"{PACED} --fetchers 1") as run:
+        run.at_step(30)
+        victim = run.crewed(2)[0]
+        (child,) = map(int, Path(f"/proc/{victim}/task/{victim}/children").read_text().split())
+        run.strike(victim)
+        until(lambda: not alive(child), "the end of what the worker had started", 2.0)
         finished(run)
     assert run.summary["workers_lost"] == 1
 
@@ -171,13 +183,14 @@ def test_the_launcher_killed(tmp_path: Path) -> None:
 
 
 def test_the_launcher_killed_while_a_worker_is_stopped(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=PACED) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, args=f"{PACED} --fetchers 1") as run:
         run.at_step(20)
-        run.strike(run.members()[0], signal.SIGSTOP)
+        run.strike(run.crewed(2)[0], signal.SIGSTOP)
         run.process.kill()
         run.process.wait()
         until(lambda: not run.processes(), "the end of all processes", 2.0)
-        holdfast("explain", run.dir)
+        swept = holdfast("explain", run.dir)
+        assert f"removed control.sock and removed {run.temp}/holdfast-" in swept.stderr
 
 
 def test_ctrl_c_once_ends_at_a_step_with_the_scripts_own_end(tmp_path: Path) -> None:
@@ -206,18 +219,17 @@ def test_ctrl_c_before_the_first_step(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 2) as run:
         run.told("the run starts")
         run.send(signal.SIGINT)
-        assert run.end() == 130, run.err
+        assert run.end(5) == 130, run.err
     assert run.summary["outcome"] == "stopped" and run.summary["steps"] == 0
 
 
 @pytest.mark.chaos
 def test_nothing_is_left_after_fifty_random_kills(tmp_path: Path) -> None:
-    """Kills of anybody, the launcher and the nursery included, at any moment; each `Launch` looks around at its end."""
-    import random
-
+    """Kills of anybody, the launcher included, at any moment. Every `Launch` looks around at its end."""
     rng = random.Random(50)
+    args = "--epochs 3 --pace 0.002 --fetchers 1"
     for number in range(50):
-        with Launch(tmp_path, "normed", "--workers", 2, args="--epochs 3 --pace 0.002", dir=f"run-{number}") as run:
+        with Launch(tmp_path, "normed", "--workers", 2, args=args, dir=f"run-{number}") as run:
             until(lambda run=run: (run.dir / "control.sock").exists(), "a control socket")
             if rng.random() < 0.7:
                 run.at_step(rng.randrange(40))

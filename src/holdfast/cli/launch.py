@@ -43,6 +43,10 @@ __all__ = ["launch"]
 
 #: Seconds between two updates of the progress line.
 _SHOW = 0.25
+_NEVER_JOINED = (
+    "The script came to its end without hf.join(), so every worker ran all of it by itself. Join the run and hand over "
+    "what is trained: run = hf.join(); model, optimizer, loader = run.prepare(model, optimizer, loader)."
+)
 
 
 def launch(resolved: Resolved, *, entry: str = DEFAULT_ENTRY) -> int:
@@ -58,9 +62,9 @@ def launch(resolved: Resolved, *, entry: str = DEFAULT_ENTRY) -> int:
     with RunDirectory.create(path, complain=screen.say, unique=not config.dir) as directory:
         record: dict[str, Any] = {
             "pid": os.getpid(), "host": host(), "started": began, "argv": sys.argv, "cwd": os.getcwd(),
-            "config": msgspec.to_builtins(config), "sources": resolved.sources,
+            "scratch": directory.scratch, "config": msgspec.to_builtins(config), "sources": resolved.sources,
         }
-        directory.write("run.json", msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n")
+        directory.begin(msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n")
         ending = _see_through(config, directory, screen, entry)
         seconds = time.time() - began
         screen.end()
@@ -93,7 +97,7 @@ class _Launch:
         workers = config.workers or _default_workers(config)
         spec = WorkerSpec(
             worker=-1, row=-1, script=config.script, args=config.args, dir=str(directory.path), crew=config.workers,
-            audit=config.audit, **config.overrides(),
+            scratch=directory.scratch, audit=config.audit, **config.overrides(),
         )
         lanes = config.lanes or max(DEFAULTS_OF_JOIN["lanes"], workers)
         watching = WatchLimits(
@@ -137,6 +141,8 @@ class _Launch:
                 control.close()
             self._engine.close()  # the server has, unless it never came to run
         self._echo(last=True)
+        if isinstance(end, EndRun) and end.result.get("joined") is False:
+            end = FailRun("UsageError", _NEVER_JOINED)
         snapshot = self._server.snapshot()
         since = self._server.training_since
         return Ending(

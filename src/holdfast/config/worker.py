@@ -11,7 +11,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     """One worker. `lanes`, `seed` and `threads` are overrides; None leaves them to the script's `join()`.
 
     `crew` is how many workers were asked for by name, so that `join()` can refuse more workers than
-    lanes in its first line; 0 means that nobody asked for a number.
+    lanes in its first line; 0 means that nobody asked for a number. `scratch` is where short-lived files go.
     """
 
     worker: int
@@ -24,3 +24,4 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     seed: int | None = None
     threads: int | None = None
     audit: bool = False
+    scratch: str = ""

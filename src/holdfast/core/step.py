@@ -27,7 +27,9 @@ from dataclasses import dataclass
 
 from holdfast.core.tree import Node, uncovered
 
-__all__ = ["Action", "Advance", "Arrive", "Board", "Compute", "Finish", "Place", "Quiesce", "Sum", "Wait", "next_action"]
+__all__ = [
+    "Action", "Advance", "Arrive", "Board", "Compute", "Finish", "Place", "Quiesce", "Sum", "Wait", "next_action",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ import faulthandler
 import gc
 import importlib
 import io
+import multiprocessing.process
 import os
 import select
 import signal
@@ -152,6 +153,8 @@ def _live(spec: WorkerSpec, link_fd: int, nursery: int, entry: Callable[[WorkerS
         os.closerange(3, link_fd)
         os.closerange(link_fd + 1, os.sysconf("SC_OPEN_MAX"))
         _own_output(spec)
+        if spec.scratch:  # for the sockets of processes that fetch data: ours is swept, one of its own is not
+            multiprocessing.process.current_process()._config["tempdir"] = spec.scratch  # type: ignore[attr-defined]
         entry(spec, link_fd)
     except SystemExit as end:
         return _exit_status(end)

@@ -40,13 +40,15 @@ class Schema:
 def pin(optimizer: torch.optim.Optimizer) -> None:
     """Choose one implementation, because loop, foreach and fused differ in their last bits.
 
-    What the user chose stays. Where nothing was chosen: fused where the class has it, else foreach.
+    What the user chose stays. Where nothing was chosen: fused where the class has it, else foreach. In half
+    precision never fused: torch's fused SGD for the CPU gives wrong numbers there (seen in 2.13).
     """
     options = inspect.signature(type(optimizer).__init__).parameters
     for group in optimizer.param_groups:
         if group.get("fused") or group.get("foreach") or group.get("differentiable") or group.get("capturable"):
             continue
-        if group.get("fused") is None and "fused" in options and group.get("foreach") is None:
+        wide = all(parameter.element_size() >= 4 for parameter in group["params"])
+        if wide and group.get("fused") is None and "fused" in options and group.get("foreach") is None:
             group["fused"] = True
         elif group.get("foreach") is None and "foreach" in options:
             group["foreach"] = True
@@ -69,17 +71,21 @@ def probe(optimizer: torch.optim.Optimizer, group: int, dtype: torch.dtype) -> S
         if getattr(optimizer, hooks, None):
             raise NotExact(f"{name} has step hooks, which would run on slices instead of steps", "Remove the hooks.")
     source = torch.Generator().manual_seed(0)
-    whole = torch.randn(6, 7, generator=source).to(dtype)
-    pieces = [whole.flatten()[:20].clone(), whole.flatten()[20:].clone()]
-    try:
-        as_one = _try(optimizer, group, [whole], source.clone_state())
-        as_two = _try(optimizer, group, pieces, source.clone_state())
-    except Exception as error:
-        raise NotExact(
-            f"{name} cannot run on a slice of a parameter ({type(error).__name__}: {str(error)[:120]})", _SUPPORTED
-        ) from error
-    if not torch.allclose(whole.flatten().float(), torch.cat(pieces).float(), rtol=1e-4, atol=1e-6):
-        raise NotExact(f"{name} mixes the elements of a parameter, so it gives other numbers on slices", _SUPPORTED)
+    # Numbers are compared in single precision or better: in bfloat16 the end of a vector loop rounds otherwise
+    # than its middle. (Where slices end depends on the model alone, so that harms nothing later.)
+    for precision in dict.fromkeys((torch.promote_types(dtype, torch.float32), dtype)):
+        whole = torch.randn(6, 7, generator=source).to(precision)
+        pieces = [whole.flatten()[:20].clone(), whole.flatten()[20:].clone()]
+        try:
+            as_one = _try(optimizer, group, [whole], source.clone_state())
+            as_two = _try(optimizer, group, pieces, source.clone_state())
+        except Exception as error:
+            raise NotExact(
+                f"{name} cannot run on a slice of a parameter ({type(error).__name__}: {str(error)[:120]})", _SUPPORTED
+            ) from error
+        rtol, atol = (1e-4, 1e-6) if precision.itemsize >= 4 else (0.05, 0.01)
+        if not torch.allclose(whole.flatten(), torch.cat(pieces), rtol=rtol, atol=atol):
+            raise NotExact(f"{name} mixes the elements of a parameter, so it gives other numbers on slices", _SUPPORTED)
     tensors: dict[str, torch.dtype] = {}
     scalars: dict[str, torch.dtype] = {}
     numbers: dict[str, type] = {}

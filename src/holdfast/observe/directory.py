@@ -11,7 +11,8 @@
 A directory belongs to one run for ever. The lock, not a pid, says whether a run is going, so a launcher
 that was killed leaves nothing that blocks anybody; `recover` sweeps up after it.
 
-A full disk does not stop a run: the first write that fails is said once, and training goes on.
+A disk that is full from the start is refused. One that fills up does not stop a run: the first write that
+fails is said once, and training goes on.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DirectoryBusy, ResourceError, UsageError
-from holdfast.observe import processes
+from holdfast.observe import processes, scratch
 
 __all__ = ["RunDirectory", "default_path", "read_json", "recover", "recover_siblings", "running"]
 
@@ -49,6 +50,7 @@ class RunDirectory:
 
     def __init__(self, path: Path, lock: int, complain: Callable[[str], None]) -> None:
         self.path, self._lock, self._complain = path, lock, complain
+        self.scratch = scratch.make()
         self._full = False
         self._closed = False
 
@@ -114,6 +116,17 @@ class RunDirectory:
         """Where the run can be asked."""
         return self.path / "control.sock"
 
+    def begin(self, record: str) -> None:
+        """Write run.json. Raises ResourceError: where not even that can be written, nothing is begun."""
+        try:
+            _write_atomically(self.path / "run.json", record.encode())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.logs.rmdir()
+            raise ResourceError(
+                f"{self.path} cannot be written: {error.strerror}. Make room there, or use another --dir."
+            ) from None
+
     def write(self, name: str, text: str) -> bool:
         """Write a file whole, or not at all; False when the disk does not take it."""
         return self._guarded(lambda: _write_atomically(self.path / name, text.encode()))
@@ -134,7 +147,8 @@ class RunDirectory:
             _write_atomically(self.path / "summary.json", text.encode())
         except OSError as error:
             raise ResourceError(
-                f"The run's summary could not be written to {self.path}: {error.strerror}. Here it is:\n{text}"
+                f"The run's summary could not be written to {self.path}: {error.strerror}. Here it is:\n"
+                f"{json.dumps(summary)}"
             ) from None
 
     def close(self) -> None:
@@ -142,6 +156,7 @@ class RunDirectory:
         if self._closed:
             return
         self._closed = True
+        scratch.remove(self.scratch)
         _sweep(self.path)
         os.close(self._lock)
 
@@ -213,9 +228,12 @@ def recover(path: Path) -> str:
         }
         with contextlib.suppress(OSError):
             _write_atomically(path / "summary.json", (json.dumps(killed, indent=2) + "\n").encode())
+    left = [name for name in leftovers if name != "lock"]
+    if scratch.remove(started.get("scratch")):
+        left.append(started["scratch"])
     _sweep(path)
     os.close(lock)
-    what = [*(f"removed {name}" for name in leftovers if name != "lock"), *(["ended " + orphans] if orphans else [])]
+    what = [*(f"removed {name}" for name in left), *(["ended " + orphans] if orphans else [])]
     return (
         f"{path}: the launcher of this run (pid {started.get('pid', 'unknown')}) was killed; "
         f"{' and '.join(what) or 'nothing was left behind'}, the run is closed"

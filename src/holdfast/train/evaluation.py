@@ -61,7 +61,8 @@ class Table:
         elif self._stored() != names:
             others = ", ".join(json.loads(self._stored()))
             raise UsageError(
-                f"measure returned {', '.join(sorted(values))} for one batch and {others} for another. Return the same names for every batch."
+                f"measure returned {', '.join(sorted(values))} for one batch and {others} for another. "
+                "Return the same names for every batch."
             )
         at = row * WIDTH
         self._reals[at + 1] = count
@@ -102,8 +103,8 @@ class Table:
         tag, length = self._past[at : at + 16].cast("q")
         if tag != op + 1:
             raise OutOfSync(
-                f"The result of operation {op} is no longer kept (the newest {PAST} are). Put the loop over epochs into "
-                "run.epochs(...), which a late worker enters at the crew's epoch."
+                f"The result of operation {op} is no longer kept (the newest {PAST} are). Put the loop over epochs "
+                "into run.epochs(...), which a late worker enters at the crew's epoch."
             )
         result: dict[str, float] = json.loads(bytes(self._past[at + 16 : at + 16 + length]))
         return result

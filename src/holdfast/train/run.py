@@ -29,9 +29,10 @@ from holdfast.errors import ConfigError, NotExact, UsageError
 from holdfast.train.audit import Trail
 from holdfast.train.evaluation import agree, evaluate
 from holdfast.train.numerics import keep_freed_memory
+from holdfast.train.passes import Pass
 from holdfast.train.steering import Steered
 from holdfast.train.takeover import refuse_lane_clipping
-from holdfast.train.training import Pass, Training
+from holdfast.train.training import Training
 
 __all__ = ["Loader", "Run", "enlist", "join"]
 

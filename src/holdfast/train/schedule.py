@@ -182,6 +182,7 @@ class Settings:
         for scheduler, values in zip(self._schedulers, states, strict=True):
             scheduler.__dict__.update(_like(_state(scheduler), values))
         self._pending = pending
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # by others; torch would warn that nobody did
         self.end_units()
 
     def _newest(self, latest: int) -> tuple[Any, Any, Any] | None:

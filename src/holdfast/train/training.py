@@ -13,15 +13,10 @@ waits for its next batch. So what a unit does is a pure function of (parameters,
 
 from __future__ import annotations
 
-import dis
 import math
-import sys
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from functools import partial
-from inspect import CO_GENERATOR
-from types import FrameType
 from typing import Any
 
 import torch
@@ -29,17 +24,18 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from holdfast.data.batches import Batches, UnitRequest
-from holdfast.data.randomness import compute_key, data_key, seed_everything
-from holdfast.errors import NonFinite, NotExact, OutOfSync, UsageError
+from holdfast.data.randomness import compute_key, seed_everything
+from holdfast.errors import NonFinite, NotExact, OutOfSync
 from holdfast.exchange import board as cells
 from holdfast.exchange.crew import StepWork, UnitResult
 from holdfast.exchange.schema import pin
 from holdfast.exchange.space import Space
 from holdfast.train.binding import Binding, Crewing
+from holdfast.train.passes import Pass, left_in_the_middle
 from holdfast.train.schedule import Settings, find_schedulers
 from holdfast.train.takeover import LossTap, take_optimizer
 
-__all__ = ["Pass", "Training"]
+__all__ = ["Training"]
 
 _FINISHED = 1 << 60  # beyond every operation
 
@@ -133,8 +129,8 @@ class Training:
                     raise NotExact(
                         f"a parameter of shape {tuple(parameter.shape)} was unfrozen, or added to the optimizer, after "
                         "run.prepare(...)",
-                        "Let all that is ever trained require a gradient, and be in the optimizer, before that call; to "
-                        "hold a part still for some epochs, give it a group with lr=0.",
+                        "Let all that is ever trained require a gradient, and be in the optimizer, before that call; "
+                        "to hold a part still for some epochs, give it a group with lr=0.",
                     )
 
     def reload_buffers(self) -> None:
@@ -158,7 +154,8 @@ class Training:
                 continue
             if epoch == now:
                 self.op = max(self.op, first_op - 1)
-                self.bound.settings.restore(min(board.versions()), first_op)
+                if self.bound.late:
+                    self.bound.settings.restore(min(board.versions()), first_op)
             else:
                 if self.bound.stopping(self.step):
                     return
@@ -233,18 +230,19 @@ class Training:
             if op > self.op:
                 there = "has ended the script" if op == _FINISHED else "is further on in the script"
                 raise OutOfSync(
-                    f"Worker {worker} {there}, while worker {self.bound.member.worker} waits for it at step {self.step}. "
-                    "Every worker must make the same loops over the loader and the same calls of run.evaluate: leave "
-                    "loops on something all agree on, such as run.step, and use run.lead only to print, save and plot."
+                    f"Worker {worker} {there}, while worker {self.bound.member.worker} waits for it at step "
+                    f"{self.step}. Every worker must make the same loops over the loader and the same calls of "
+                    "run.evaluate: leave loops on something all agree on, such as run.step, and use run.lead only to "
+                    "print, save and plot."
                 )
 
     def _check_kind(self, mine: int, theirs: int) -> None:
         if mine != theirs:
             kinds = [f"an evaluation of {kind} parts" if kind else "a loop over the loader" for kind in (mine, theirs)]
             raise OutOfSync(
-                f"Worker {self._crewing.worker} begins {kinds[0]} where others began {kinds[1]} (operation {self.op} of "
-                "the script). Every worker must make the same loops and evaluations: use run.lead only to print, save "
-                "and plot."
+                f"Worker {self._crewing.worker} begins {kinds[0]} where others began {kinds[1]} (operation {self.op} "
+                "of the script). Every worker must make the same loops and evaluations: use run.lead only to print, "
+                "save and plot."
             )
 
     # ------------------------------------------------------------ units
@@ -338,7 +336,7 @@ class Training:
         self.bound.board.put(cells.R_UNIT_STEP, -1)
         self.bound.board.put(cells.R_UNIT_LANE, -1)
         if begun > 1:  # gradients of this step are out, and the next loop would take them for its own
-            raise _left_in_the_middle(work.step, lane)
+            raise left_in_the_middle(work.step, lane)
 
     def _settle_hyper(self) -> None:
         """A worker that computed no unit of this step takes its settings from one that did."""
@@ -370,135 +368,3 @@ class Training:
             undo()
         if self._left is not None and not self._said:
             raise self._left
-
-
-class Pass:
-    """One loop of the script over a prepared loader.
-
-    When the script breaks out of the loop, Python drops the iterator at once, and that commits the step
-    at hand: what the script does next sees its parameters.
-    """
-
-    def __init__(self, training: Training, batches: Batches, order: int, going: bool) -> None:
-        self._training, self._batches, self._order = training, batches, order
-        self._going = going
-        self._displaced = False
-
-    def __iter__(self) -> Pass:
-        return self
-
-    def __next__(self) -> Any:
-        if self._displaced:
-            raise UsageError(
-                "Inside of a loop over a prepared loader another one, or run.evaluate, was begun; that ended the first "
-                f"at step {self._training.step}. Finish or leave (`break`) one before the next."
-            )
-        if not self._going:
-            raise StopIteration
-        try:
-            return self._next()
-        except BaseException as error:
-            if not isinstance(error, StopIteration):
-                self.abandon()  # this worker is on its way out; the loop is not over for the others
-            raise
-
-    def __del__(self) -> None:
-        if not self._going:
-            return
-        if not _by_break(sys._getframe(1)):
-            # An exception is on its way. The unit is still the one at hand, for whoever reports it; should the
-            # script catch the exception and go on, its next operation ends this loop.
-            self._training._held = self
-            return
-        try:
-            self.leave()
-        except BaseException as error:
-            self._training._left = error  # an exception from here would be swallowed
-
-    def abandon(self) -> None:
-        """This worker goes no further in this loop, and says nothing to the others."""
-        self._going = False
-        self._training._held = None
-        self._batches.close()
-
-    def _next(self) -> Any:
-        training, batches = self._training, self._batches
-        training.close_unit()
-        while True:
-            at = training.step - training.first_step
-            if at >= batches.steps or training.bound.stopping(training.step):
-                self._end(early=at < batches.steps)
-                raise StopIteration
-            work = self._work(at)
-            lane = training.bound.member.next_lane(work)
-            if lane is None:
-                training.complete_step()
-                continue
-            request = self._request(at, lane)
-            training.open_unit(work, lane, request)
-            batch = batches.fetch(request, partial(self._ahead, at, lane))
-            training.begin_unit(work, lane)
-            return batch
-
-    def leave(self, *, displaced: bool = False) -> None:
-        """The script broke out of the loop: commit the step at hand, or say why that cannot be."""
-        if not self._going:
-            return
-        self._going, self._displaced = False, displaced
-        training = self._training
-        if training.unit is not None and training._filled:
-            training.close_unit()
-            lane = training.bound.member.next_lane(self._work(training.step - training.first_step))
-            if lane is not None:
-                raise _left_in_the_middle(training.step, lane)
-            training.complete_step()
-        training.give_up_unit()
-        self._end(early=True)
-
-    def _end(self, *, early: bool) -> None:
-        self._going = False
-        training = self._training
-        training.bound.settings.leave_units()
-        training._open = training._held = None
-        self._batches.close()
-        if early:
-            training.bound.board.close_op(training.op)
-
-    def _work(self, at: int) -> StepWork:
-        counts = self._batches.counts(at)
-        lanes = tuple(lane for lane, count in enumerate(counts) if count)
-        return StepWork(self._training.step, lanes, counts)
-
-    def _request(self, at: int, lane: int) -> UnitRequest:
-        key = data_key(self._training._crewing.seed, self._order, at, lane)
-        return self._batches.request(key, self._order, at, lane)
-
-    def _ahead(self, at: int, lane: int) -> Iterator[UnitRequest]:
-        """This unit, and those this worker will be given if nothing changes."""
-        mine = self._training.bound.member.driven()
-        while at < self._batches.steps:
-            counts = self._batches.counts(at)
-            for other in mine:
-                if other >= lane and counts[other]:
-                    yield self._request(at, other)
-            at, lane = at + 1, 0
-
-
-def _by_break(frame: FrameType | None) -> bool:
-    """Does this frame drop its loop's iterator because of `break` or `return`, and not of an exception?
-
-    A finalizer is not told of an exception that is on its way, but the instruction at hand tells: only the
-    orderly ways out of a loop pop the iterator. Generators around the loader (progress bars) are looked past.
-    """
-    while frame is not None:
-        if dis.opname[frame.f_code.co_code[frame.f_lasti]] in ("POP_TOP", "POP_ITER"):
-            return True
-        frame = frame.f_back if frame.f_code.co_flags & CO_GENERATOR else None
-    return False
-
-
-def _left_in_the_middle(step: int, lane: int) -> OutOfSync:
-    return OutOfSync(
-        f"The loop over the loader was left in the middle of step {step}: lane {lane} had no turn. "
-        "Leave it at the top of its body, on something all workers agree on, such as run.step."
-    )

@@ -41,7 +41,7 @@ def warm_up() -> None:
     import holdfast.data.batches
     import holdfast.train.fit
 
-    assert numpy.random and torch._dynamo and torch.utils.data and holdfast.train.fit
+    assert all((numpy.random, torch._dynamo, torch.utils.data, holdfast.train.fit))
 
 
 def main(spec: WorkerSpec, link_fd: int) -> None:

@@ -1,6 +1,7 @@
 """The training script of the process tests: three models, each with what is hard to keep exact.
 
     train.py MODEL [--lanes L] [--epochs E] [--samples N] [--trace FILE] [--pace S] [--slow WORKER:FROM:TO:S]...
+             [--slow-evaluation S] [--fetchers N]
 
 Its last step has 4 samples, so with more than 4 lanes some of them have none. With --trace, every unit
 leaves a line, `step lane sample,sample,...`, *before* its gradient is handed over; the samples are those
@@ -45,8 +46,8 @@ def digits(split: str, size: int, count: int) -> Numbered:
 
 def sentences(count: int, length: int = 12, letters: int = 16) -> Numbered:
     """Letters that follow a rule, so that there is something to learn."""
-    start = torch.arange(count)[:, None] * 7 + torch.arange(length + 1)[None, :] * (1 + torch.arange(count)[:, None] % 5)
-    text = start % letters
+    number, place = torch.arange(count)[:, None], torch.arange(length + 1)[None, :]
+    text = (7 * number + place * (1 + number % 5)) % letters
     return Numbered(text[:, :-1], text[:, 1:])
 
 
@@ -99,7 +100,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--trace", default="")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds that a unit takes at least")
     parser.add_argument("--slow", action="append", default=[], help="WORKER:FROM:TO:SECONDS, more for these units")
-    parser.add_argument("--slow-evaluation", type=float, default=0.0)
+    parser.add_argument("--slow-evaluation", type=float, default=0.0, help="seconds that a batch takes at least")
+    parser.add_argument("--fetchers", type=int, default=0, help="processes of each worker that fetch samples")
     return parser.parse_args()
 
 
@@ -118,7 +120,7 @@ def main() -> None:
     else:
         data, test, model = digits("train", 8, args.samples), digits("test", 8, 90), Normed()
         optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    loader = DataLoader(data, batch_size=32, shuffle=True)
+    loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=args.fetchers)
     model, optimizer, loader = run.prepare(model, optimizer, loader)
     slow = [tuple(map(float, text.split(":"))) for text in args.slow]
     trace = os.open(args.trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if args.trace else -1

@@ -85,7 +85,8 @@ def test_state_dict_has_the_shape_of_torchs(join, name: str) -> None:
 @pytest.mark.parametrize("name", ["SGD-momentum", "Adam-amsgrad", "Adagrad", "Rprop"])
 def test_a_loaded_state_is_taken_over(join, name: str, lanes: int) -> None:
     """One epoch in plain torch, then one in a run, is two epochs in plain torch with the same batches."""
-    make, first, second = OPTIMIZERS[name], list(batches_of(points(), epochs=1, seed=5)), list(batches_of(points(), epochs=1))
+    make = OPTIMIZERS[name]
+    first, second = list(batches_of(points(), epochs=1, seed=5)), list(batches_of(points(), epochs=1))
     whole = net()
     plain(whole, make(groups(whole)), first + second)
 
@@ -116,7 +117,7 @@ def test_state_loaded_between_prepare_and_the_first_loop_counts_and_later_it_is_
     theirs.load_state_dict(saved)
     train(run, model, optimizer, loader, epochs=1)
     assert_close(model, plain(expected, theirs, batches_of(points(), epochs=1)))
-    with pytest.raises(NotExact, match="after training had begun.*Load it before the first loop"):
+    with pytest.raises(NotExact, match=r"after training had begun.*Load it before the first loop"):
         optimizer.load_state_dict(saved)
 
 
@@ -197,7 +198,7 @@ REFUSED = {
 def test_what_cannot_be_cut_into_slices_is_refused(join, name: str) -> None:
     make, text = REFUSED[name]
     model = net()
-    model, optimizer, loader = join().prepare(model, make(groups(model)), loader_of(points()))
+    _, _, loader = join().prepare(model, make(groups(model)), loader_of(points()))
     with pytest.raises(NotExact, match=f"This cannot be kept exact: {text}"):
         next(iter(loader))
 
@@ -206,7 +207,7 @@ def test_muon_is_refused(join) -> None:
     if not hasattr(optim, "Muon"):
         pytest.skip("this torch has no Muon")
     model = nn.Linear(5, 2, bias=False)
-    model, optimizer, loader = join().prepare(model, optim.Muon(model.parameters()), loader_of(points()))
+    _, _, loader = join().prepare(model, optim.Muon(model.parameters()), loader_of(points()))
     with pytest.raises(NotExact, match="Muon"):
         next(iter(loader))
 

@@ -30,8 +30,8 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     "LambdaLR": lambda o: lrs.LambdaLR(o, [lambda t: 0.9**t, lambda t: 1 / (1 + t)]),
     "LambdaLR-numpy": lambda o: lrs.LambdaLR(o, lambda t: numpy.cos(t / 9)),
     "MultiplicativeLR": lambda o: lrs.MultiplicativeLR(o, lambda t: 0.95),
-    "SequentialLR": lambda o: lrs.SequentialLR(o, [lrs.LinearLR(o, 0.1, total_iters=3), lrs.ExponentialLR(o, 0.9)], [3]),
-    "ChainedScheduler": lambda o: lrs.ChainedScheduler([lrs.ConstantLR(o, 0.1, 3), lrs.ExponentialLR(o, 0.9)], optimizer=o),
+    "SequentialLR": lambda o: lrs.SequentialLR(o, [lrs.LinearLR(o, 0.1, 1, 3), lrs.ExponentialLR(o, 0.9)], [3]),
+    "ChainedScheduler": lambda o: lrs.ChainedScheduler([lrs.ConstantLR(o, 0.1, 3), lrs.ExponentialLR(o, 0.9)], o),
 }
 
 
@@ -103,7 +103,7 @@ def test_plateau_steps_per_epoch_and_is_refused_in_a_unit(join) -> None:
     assert rates(optimizer)[0] == 0.1 * 0.5**2
     for batch in loader:
         loss = loss_of(model, batch)
-        with pytest.raises(NotExact, match="ReduceLROnPlateau was stepped inside a unit with a number that only this lane"):
+        with pytest.raises(NotExact, match="ReduceLROnPlateau was stepped inside a unit with a number that only"):
             scheduler.step(loss)
         loss.backward()
         optimizer.step()
@@ -121,12 +121,12 @@ def _loop(join, each: Callable[[Any, int], None]) -> None:
 
 
 def test_a_scheduler_stepped_twice_in_a_unit_is_refused(join) -> None:
-    with pytest.raises(NotExact, match="CosineAnnealingWarmRestarts was stepped twice in one unit. Step it once per batch"):
+    with pytest.raises(NotExact, match=r"CosineAnnealingWarmRestarts was stepped twice in one unit. Step it once"):
         _loop(join, lambda scheduler, _: (scheduler.step(), scheduler.step()))
 
 
 def test_a_scheduler_stepped_by_a_count_of_batches_is_refused(join) -> None:
-    with pytest.raises(NotExact, match=r"was stepped with \[0.0\] in one unit and with \[0.5\] in another of the same step"):
+    with pytest.raises(NotExact, match=r"was stepped with \[0.0\] in one unit and with \[0.5\] in another of the"):
         _loop(join, lambda scheduler, i: scheduler.step(i / 2))
 
 
@@ -181,6 +181,7 @@ def arena_of(rows: int) -> Arena:
 def worker(name: str, arena: Arena, row: int) -> tuple[optim.Optimizer, Any, Settings]:
     optimizer = optimizer_of(net())
     scheduler = SCHEDULERS[name](optimizer)
+    optimizer.step()
     settings = Settings(optimizer, [scheduler])
     settings.attach(arena, row)
     return optimizer, scheduler, settings
@@ -189,7 +190,6 @@ def worker(name: str, arena: Arena, row: int) -> tuple[optim.Optimizer, Any, Set
 def unit(optimizer: optim.Optimizer, scheduler: Any, settings: Settings, step: int) -> None:
     settings.begin_unit()
     applied = settings.hyper()
-    optimizer._opt_called = True  # type: ignore[attr-defined]
     scheduler.step()
     settings.write(step, applied)
 
@@ -263,7 +263,7 @@ def test_settings_too_large_for_a_cell_are_refused() -> None:
     optimizer.param_groups[0]["notes"] = "x" * 20_000
     settings = Settings(optimizer, [])
     settings.attach(arena_of(1), 0)
-    with pytest.raises(NotExact, match="the settings of optimizer and schedulers take 20... bytes, more than 16360"):
+    with pytest.raises(NotExact, match=r"the settings of optimizer and schedulers take 40... bytes, more than 16360"):
         settings.enter(0, 0)
 
 

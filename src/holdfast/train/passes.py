@@ -1,0 +1,163 @@
+"""A pass: one loop of the script over a prepared loader, and the ways out of it.
+
+It is the iterator behind `for batch in loader`. Each `next` ends the unit at hand, commits steps, and gives
+the batch of the next unit of this worker's lanes. A loop may end in four ways:
+
+* it runs out of steps, or the run is asked to stop;
+* `break` or `return`: the step at hand is committed, or it is said why that cannot be;
+* an exception in its body: the pass stays as it is, so that the unit can be told, until the script goes on;
+* another operation begins while it is open: then going on with it is refused.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Iterator
+from functools import partial
+from inspect import CO_GENERATOR
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from holdfast.data.batches import Batches, UnitRequest
+from holdfast.data.randomness import data_key
+from holdfast.errors import OutOfSync, UsageError
+from holdfast.exchange.crew import StepWork
+
+if TYPE_CHECKING:
+    from holdfast.train.training import Training
+
+__all__ = ["Pass", "left_in_the_middle"]
+
+
+class Pass:
+    """One loop of the script over a prepared loader.
+
+    When the script breaks out of the loop, Python drops the iterator at once, and that commits the step
+    at hand: what the script does next sees its parameters.
+    """
+
+    def __init__(self, training: Training, batches: Batches, order: int, going: bool) -> None:
+        self._training, self._batches, self._order = training, batches, order
+        self._going = going
+        self._displaced = False
+
+    def __iter__(self) -> Pass:
+        return self
+
+    def __next__(self) -> Any:
+        if self._displaced:
+            raise UsageError(
+                "Inside of a loop over a prepared loader another one, or run.evaluate, was begun; that ended the first "
+                f"at step {self._training.step}. Finish or leave (`break`) one before the next."
+            )
+        if not self._going:
+            raise StopIteration
+        try:
+            return self._next()
+        except BaseException as error:
+            if not isinstance(error, StopIteration):
+                self.abandon()  # this worker is on its way out; the loop is not over for the others
+            raise
+
+    def __del__(self) -> None:
+        if not self._going:
+            return
+        if not _by_break(sys._getframe(1)):
+            # An exception is on its way. The unit is still the one at hand, for whoever reports it; should the
+            # script catch the exception and go on, its next operation ends this loop.
+            self._training._held = self
+            return
+        try:
+            self.leave()
+        except BaseException as error:
+            self._training._left = error  # an exception from here would be swallowed
+
+    def abandon(self) -> None:
+        """This worker goes no further in this loop, and says nothing to the others."""
+        self._going = False
+        self._training._held = None
+        self._batches.close()
+
+    def _next(self) -> Any:
+        training, batches = self._training, self._batches
+        training.close_unit()
+        while True:
+            at = training.step - training.first_step
+            if at >= batches.steps or training.bound.stopping(training.step):
+                self._end(early=at < batches.steps)
+                raise StopIteration
+            work = self._work(at)
+            lane = training.bound.member.next_lane(work)
+            if lane is None:
+                training.complete_step()
+                continue
+            request = self._request(at, lane)
+            training.open_unit(work, lane, request)
+            batch = batches.fetch(request, partial(self._ahead, at, lane))
+            training.begin_unit(work, lane)
+            return batch
+
+    def leave(self, *, displaced: bool = False) -> None:
+        """The script broke out of the loop: commit the step at hand, or say why that cannot be."""
+        if not self._going:
+            return
+        self._going, self._displaced = False, displaced
+        training = self._training
+        if training.unit is not None and training._filled:
+            training.close_unit()
+            lane = training.bound.member.next_lane(self._work(training.step - training.first_step))
+            if lane is not None:
+                raise left_in_the_middle(training.step, lane)
+            training.complete_step()
+        training.give_up_unit()
+        self._end(early=True)
+
+    def _end(self, *, early: bool) -> None:
+        self._going = False
+        training = self._training
+        training.bound.settings.leave_units()
+        training._open = training._held = None
+        self._batches.close()
+        if early:
+            training.bound.board.close_op(training.op)
+
+    def _work(self, at: int) -> StepWork:
+        counts = self._batches.counts(at)
+        lanes = tuple(lane for lane, count in enumerate(counts) if count)
+        return StepWork(self._training.step, lanes, counts)
+
+    def _request(self, at: int, lane: int) -> UnitRequest:
+        key = data_key(self._training._crewing.seed, self._order, at, lane)
+        return self._batches.request(key, self._order, at, lane)
+
+    def _ahead(self, at: int, lane: int) -> Iterator[UnitRequest]:
+        """This unit, and those this worker will be given if nothing changes."""
+        mine = self._training.bound.member.driven()
+        while at < self._batches.steps:
+            counts = self._batches.counts(at)
+            for other in mine:
+                if other >= lane and counts[other]:
+                    yield self._request(at, other)
+            at, lane = at + 1, 0
+
+
+def _by_break(frame: FrameType | None) -> bool:
+    """Does this frame drop its loop's iterator because of `break` or `return`, and not of an exception?
+
+    A finalizer is not told of an exception that is on its way, but the instruction at hand tells: only the
+    orderly ways out of a loop pop the iterator. Generators around the loader (progress bars) are looked past.
+    """
+    while frame is not None:
+        if dis.opname[frame.f_code.co_code[frame.f_lasti]] in ("POP_TOP", "POP_ITER"):
+            return True
+        frame = frame.f_back if frame.f_code.co_flags & CO_GENERATOR else None
+    return False
+
+
+def left_in_the_middle(step: int, lane: int) -> OutOfSync:
+    """What is said when lanes of a step were computed and others never will be."""
+    return OutOfSync(
+        f"The loop over the loader was left in the middle of step {step}: lane {lane} had no turn. "
+        "Leave it at the top of its body, on something all workers agree on, such as run.step."
+    )

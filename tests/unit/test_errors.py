@@ -1,0 +1,97 @@
+"""The tree of errors: classes, exit codes, and the texts they build. What raisers say is pinned in their tests."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from holdfast import errors
+
+EXIT_CODES = {
+    "HoldfastError": 1,
+    "UsageError": 2,
+    "ConfigError": 2,
+    "NotExact": 2,
+    "RunError": 1,
+    "ScriptFailed": 1,
+    "BadUnit": 3,
+    "NonFinite": 4,
+    "Hang": 5,
+    "CrewLost": 6,
+    "OutOfSync": 9,
+    "Stopped": 1,
+    "ResourceError": 7,
+    "DirectoryBusy": 8,
+}
+
+PARENTS = {
+    "UsageError": errors.HoldfastError,
+    "ConfigError": errors.UsageError,
+    "NotExact": errors.UsageError,
+    "RunError": errors.HoldfastError,
+    **dict.fromkeys(
+        ("ScriptFailed", "BadUnit", "NonFinite", "Hang", "CrewLost", "OutOfSync", "Stopped"), errors.RunError
+    ),
+    "ResourceError": errors.HoldfastError,
+    "DirectoryBusy": errors.HoldfastError,
+}
+
+
+def classes() -> dict[str, type[errors.HoldfastError]]:
+    return {name: item for name, item in vars(errors).items() if inspect.isclass(item)}
+
+
+def test_the_classes_and_their_exit_codes() -> None:
+    assert {name: item.exit_code for name, item in classes().items()} == EXIT_CODES
+
+
+def test_the_tree() -> None:
+    assert {name: item.__bases__[0] for name, item in classes().items() if name in PARENTS} == PARENTS
+    assert issubclass(errors.UsageError, ValueError)
+
+
+def test_the_drawn_tree_names_every_class_with_its_exit_code() -> None:
+    drawn = [line for line in (errors.__doc__ or "").splitlines() if "─" in line]
+    names = {line.replace("│", "").replace("├──", "").replace("└──", "").split()[0]: line for line in drawn}
+    assert set(names) == set(EXIT_CODES) - {"HoldfastError"}
+    for name, line in names.items():
+        if "exit" in line:
+            assert line.rstrip().endswith(f"exit {EXIT_CODES[name]}")
+
+
+@pytest.mark.parametrize("name", EXIT_CODES)
+def test_every_class_says_when_it_is_raised(name: str) -> None:
+    doc = inspect.getdoc(classes()[name]) or ""
+    assert doc.splitlines()[0].endswith("."), f"{name} needs a sentence"
+
+
+@pytest.mark.parametrize("name", sorted(set(EXIT_CODES) - {"ConfigError", "NotExact", "BadUnit"}))
+def test_a_plain_error_says_what_it_was_given(name: str) -> None:
+    text = "Worker 3 stands still. Look at its log."
+    error = classes()[name](text)
+    assert str(error) == text
+    assert isinstance(error, errors.HoldfastError)
+
+
+def test_config_error() -> None:
+    error = errors.ConfigError("lanes", 0, "must be 1 or more", source="--lanes", fix="Use --lanes 4.")
+    assert str(error) == "lanes = 0: must be 1 or more (set by --lanes). Use --lanes 4."
+    assert (error.field, error.value, error.source) == ("lanes", 0, "--lanes")
+    assert str(errors.ConfigError("seed", -1, "must be 0 or more")) == "seed = -1: must be 0 or more (set by default)."
+
+
+def test_not_exact() -> None:
+    error = errors.NotExact("LBFGS needs the whole gradient at once", "Use SGD, Adam or AdamW.")
+    assert str(error) == "This cannot be kept exact: LBFGS needs the whole gradient at once. Use SGD, Adam or AdamW."
+
+
+def test_bad_unit() -> None:
+    error = errors.BadUnit(7, 2, [5, 9], "workers 0, 1", "killed by signal 11")
+    assert str(error) == (
+        "Unit (step 7, lane 2) failed on workers 0, 1: killed by signal 11. "
+        "Its samples are 5, 9. Look at them first; the rest of the data got through."
+    )
+    assert (error.step, error.lane, error.samples) == (7, 2, [5, 9])
+    many = str(errors.BadUnit(0, 0, list(range(40)), "worker 0", "KeyError: 3"))
+    assert "Its samples are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ... (40 in all). Look" in many
