@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 
 import torch
@@ -49,10 +50,11 @@ class Exchange:
         self._board = Board(arena.section("board"), 2, 2, len(self._layout.slices))
         if rank == 0:
             self._board.format()
-        flats = [torch.frombuffer(arena.section(name), dtype=torch.float32)[:number] for name in ("slot/0", "slot/1", "sum")]
+        sections = [arena.section(name) for name in ("slot/0", "slot/1", "sum")]
+        flats = [torch.frombuffer(section, dtype=torch.float32)[:number] for section in sections]
         self.mine, self.sum = flats[rank], flats[2]
         mine = [piece for piece, who in zip(self._layout.slices, owner, strict=True) if who == rank]
-        self._work = [(piece.index, *(flat[piece.start : piece.stop] for flat in flats)) for piece in mine]
+        self._work = [(piece.index, [flat[piece.start : piece.stop] for flat in flats]) for piece in mine]
 
     def claim(self) -> None:
         """Take my row, once the board is formatted."""
@@ -65,11 +67,17 @@ class Exchange:
         board.put(R_ARRIVED, turn)
         self._bells.ring()
         self._wait(lambda: board.cell(1 - self._rank, R_ARRIVED) >= turn)
-        for index, left, right, out in self._work:
+        for index, (left, right, out) in self._work:
             torch.add(left, right, out=out)
             board.publish(index, turn)
         self._bells.ring()
         self._wait(lambda: min(board.versions()) >= turn)
+
+    def all_reduce_copied(self, private: torch.Tensor, result: torch.Tensor) -> None:
+        """The same for numbers that start and end in private memory."""
+        self.mine.copy_(private)
+        self.all_reduce()
+        result.copy_(self.sum)
 
     def _wait(self, done: Callable[[], bool]) -> None:
         if not self._bells.wait(done, _PATIENCE):
@@ -85,7 +93,9 @@ def sections_for(number: int) -> Sections:
     return sections
 
 
-def _rank(rank: int, meet: str, fds: dict[str, int], bell_fds: list[int], repeats: int, names: list[str], pipe: Connection) -> None:
+def _rank(
+    rank: int, meet: str, fds: dict[str, int], bell_fds: list[int], repeats: int, names: list[str], pipe: Connection
+) -> None:
     """One of the two processes. Rank 0 sends name -> contender -> seconds of each round."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=2)
@@ -106,15 +116,10 @@ def _rank(rank: int, meet: str, fds: dict[str, int], bell_fds: list[int], repeat
         exchange.all_reduce()
         dist.all_reduce(private)
         right = right and torch.equal(exchange.sum, truth) and torch.equal(private, truth)
-
-        def with_copies(exchange: Exchange = exchange, private: torch.Tensor = private, result: torch.Tensor = result) -> None:
-            exchange.mine.copy_(private)
-            exchange.all_reduce()
-            result.copy_(exchange.sum)
-
-        gloo = torch.zeros(number)  # zeros: sums of sums would overflow, and zeros take as long
+        # gloo sums in place: sums of sums would overflow, so it gets zeros, which take as long.
         contenders: dict[str, Callable[[], object]] = {
-            "ours": exchange.all_reduce, "gloo": lambda gloo=gloo: dist.all_reduce(gloo), "copies": with_copies,
+            "ours": exchange.all_reduce, "gloo": partial(dist.all_reduce, torch.zeros(number)),
+            "copies": partial(exchange.all_reduce_copied, private, result),
         }  # fmt: skip
         found[name] = {contender: [] for contender in contenders}
         for _ in range(repeats):
@@ -146,9 +151,8 @@ def measure(repeats: int, quick: bool) -> Result:
     bell_fds = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(2)]
     with scratch() as where:
         pipes = [fork.Pipe(duplex=False) for _ in range(2)]
-        children = [
-            fork.Process(target=_rank, args=(r, str(where / "meet"), fds, bell_fds, repeats, names, pipes[r][1])) for r in range(2)
-        ]
+        shared = (str(where / "meet"), fds, bell_fds, repeats, names)
+        children = [fork.Process(target=_rank, args=(rank, *shared, pipes[rank][1])) for rank in range(2)]
         for child, (_, theirs) in zip(children, pipes, strict=True):
             child.start()
             theirs.close()
@@ -174,5 +178,5 @@ def measure(repeats: int, quick: bool) -> Result:
     return Result(
         "all_reduce", "All-reduce between two processes (float32, wall time)", lines,
         [Check("both sums equal the true one, bit for bit", str(right).lower(), "true", right)],
-        ["a round's figure is the mean of its iterations on rank 0; the sum is in shared memory, where training uses it"],
+        ["figures are means of a round's iterations on rank 0; the sum stays in shared memory, where training uses it"],
     )  # fmt: skip

@@ -25,12 +25,13 @@ from holdfast.coordinator.requests import Status
 from holdfast.errors import RunError
 
 __all__ = [
-    "Crew", "Failed", "crew_figures", "environment", "figures", "finish", "going_ranks", "ranks", "scratch", "script", "started",
-    "step_times", "wait_until",
+    "Crew", "Failed", "Process", "children", "crew_figures", "environment", "family", "figures", "finish",
+    "going_ranks", "ranks", "scratch", "script", "started", "step_times", "wait_until",
 ]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
+Process = subprocess.Popen[bytes]
 #: No child of a benchmark runs longer; one that does is killed and the benchmark fails.
 LIMIT = 900.0
 
@@ -46,7 +47,8 @@ def script(name: str) -> str:
 
 def environment(**extra: str) -> dict[str, str]:
     """What a child starts with: one thread, our package, nothing that a test run or a shell left behind."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR") if name in os.environ}
+    names = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     return {**kept, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **extra}
 
@@ -62,10 +64,10 @@ def scratch() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def started(*commands: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> Iterator[list[subprocess.Popen[bytes]]]:
+def started(*commands: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> Iterator[list[Process]]:
     """Run commands side by side, each in a session of its own; whatever is left of them at the end is killed."""
     with open(log, "ab") as output:
-        children = [
+        running = [
             subprocess.Popen(
                 list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 env=dict(env or environment()), cwd=log.parent, start_new_session=True,
@@ -73,40 +75,57 @@ def started(*commands: Sequence[str], log: Path, env: Mapping[str, str] | None =
             for command in commands
         ]  # fmt: skip
     try:
-        yield children
+        yield running
     finally:
-        for child in children:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
+        # torchrun gives its ranks sessions of their own: whoever descends from it is ended, one by one.
+        doomed = [pid for child in running if child.poll() is None for pid in family(child.pid)]
+        for pid in doomed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for child in running:
             child.wait()
 
 
-def finish(children: Sequence[subprocess.Popen[bytes]], log: Path, limit: float = LIMIT) -> None:
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and not yet buried."""
+    with contextlib.suppress(OSError):
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    return []
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    return [pid, *(other for child in children(pid) for other in family(child))]
+
+
+def finish(running: Sequence[Process], log: Path, limit: float = LIMIT) -> None:
     """Wait until all have ended well. Raises Failed with the end of their output."""
     deadline = time.monotonic() + limit
-    for child in children:
+    for child in running:
         try:
             code: int | str = child.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             code = f"none after {limit:.0f} s"
         if code != 0:
-            raise Failed(f"{child.args} ended with status {code}:\n{_tail(log)}")
+            raise Failed(f"{child.args!r} ended with status {code}:\n{_tail(log)}")
 
 
 @contextlib.contextmanager
 def going_ranks(
     world: int, name: str, *args: str, where: Path, env: Mapping[str, str] | None = None
-) -> Iterator[list[subprocess.Popen[bytes]]]:
+) -> Iterator[list[Process]]:
     """A script of ours in `world` processes that meet through a file; killed when the block is left."""
-    command = [sys.executable, script(name), "--world", str(world), "--meet", str(where / "meet"), "--out", str(where), *args]
-    with started(*([*command, "--rank", str(rank)] for rank in range(world)), log=where / "log", env=env) as children:
-        yield children
+    command = [sys.executable, script(name), "--world", str(world), "--meet", str(where / "meet"), "--out", str(where)]
+    commands = [[*command, "--rank", str(rank), *args] for rank in range(world)]
+    with started(*commands, log=where / "log", env=env) as running:
+        yield running
 
 
 def ranks(world: int, name: str, *args: str, where: Path, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The same, to its end; the figures that rank 0 wrote."""
-    with going_ranks(world, name, *args, where=where, env=env) as children:
-        finish(children, where / "log")
+    with going_ranks(world, name, *args, where=where, env=env) as running:
+        finish(running, where / "log")
     return figures(where)
 
 
@@ -161,7 +180,8 @@ class Crew:
 
     def await_members(self, count: int, limit: float = 60.0) -> list[int]:
         """Wait until the crew has `count` members; empty when the run ended before that."""
-        wait_until(lambda: not self.going() or len(self.members()) >= count, f"{count} members\n{_tail(self.log)}", limit)
+        what = f"{count} members of {self.directory}"
+        wait_until(lambda: not self.going() or len(self.members()) >= count, what, limit)
         return self.members() if self.going() else []
 
     def summary(self) -> dict[str, Any]:

@@ -39,7 +39,11 @@ def _crew(quick: bool) -> float:
 
 def measure(repeats: int, quick: bool) -> Result:
     """Plain, alone, crew; then crew, alone, plain; and so on."""
-    contenders = {"plain": lambda: _python(quick, "--plain"), "alone": lambda: _python(quick), "crew": lambda: _crew(quick)}
+    contenders = {
+        "plain": lambda: _python(quick, "--plain"),
+        "alone": lambda: _python(quick),
+        "crew": lambda: _crew(quick),
+    }
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(repeats):
         for name in contenders if turn % 2 == 0 else reversed(contenders):

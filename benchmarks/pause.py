@@ -14,18 +14,31 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.harness import Crew, Failed, crew_figures, environment, finish, scratch, script, started, step_times, wait_until
+from benchmarks.harness import (
+    Crew,
+    Failed,
+    Process,
+    crew_figures,
+    environment,
+    finish,
+    scratch,
+    script,
+    started,
+    step_times,
+    wait_until,
+)  # fmt: skip
 from benchmarks.report import Check, Line, Result, Series, quantity
 
 LIMIT = 1.0  # seconds, for the median
 PER_RUN = 4  # kills in one run
-STEPS = 2500  # of a run, for every kill in it
+STEPS = 2000  # of a run, for every kill in it
 BATCH = 64
 
 
@@ -46,7 +59,7 @@ def _arguments(steps: int) -> list[str]:
 def kill_workers(workers: int, kills: int, steps: int, dice: random.Random, found: Found) -> None:
     """One run with `kills` kills."""
     with scratch() as where, Crew(workers, *_arguments(steps), where=where) as crew:
-        moments = []
+        moments: list[float] = []
         for _ in range(kills):
             members = crew.await_members(workers)
             time.sleep(dice.uniform(0.2, 0.8))
@@ -59,15 +72,14 @@ def kill_workers(workers: int, kills: int, steps: int, dice: random.Random, foun
         finish([crew.launcher], crew.log)
         found.hashes.add(crew.summary()["weights_sha256"])
         times = step_times(where)
-        found.pauses += [longest_gap(list(times.values()), a, b) for a, b in zip(moments, [*moments[1:], float("inf")], strict=True)]
+        found.pauses += [longest_gap(times.values(), a, b) for a, b in pairwise([*moments, float("inf")])]
         found.missing += len(set(range(steps + 1)) - set(times))
         found.went_back += went_back(where)
 
 
-def longest_gap(times: list[float], start: float, stop: float) -> float:
+def longest_gap(times: Iterable[float], start: float, stop: float) -> float:
     """The longest stretch without a step that lies, at least in part, between `start` and `stop`."""
-    times = sorted(times)
-    return max(b - a for a, b in zip(times, times[1:], strict=False) if b > start and a < stop)
+    return max(b - a for a, b in pairwise(sorted(times)) if b > start and a < stop)
 
 
 def went_back(where: Path) -> int:
@@ -105,7 +117,7 @@ def kill_ranks(kills: int, dice: random.Random) -> list[float]:
     return pauses
 
 
-def _stepping(agent: subprocess.Popen[bytes], where: Path, old: set[Path]) -> list[Path]:
+def _stepping(agent: Process, where: Path, old: set[Path]) -> list[Path]:
     """The step logs of two new ranks, once both are past their first step."""
 
     def fresh() -> list[Path]:
@@ -123,7 +135,7 @@ def measure(repeats: int, quick: bool) -> Result:
     restarts: list[float] = []
     dice = random.Random(0)
     kills = min(repeats, PER_RUN)
-    steps = STEPS * kills
+    steps = (STEPS // 2 if quick else STEPS) * kills
     rounds = -(-repeats // kills)
     with scratch() as where:
         undisturbed = crew_figures(1, *_arguments(steps), where=where)["weights_sha256"]
@@ -134,7 +146,8 @@ def measure(repeats: int, quick: bool) -> Result:
     lines, checks = [], []
     for workers, name in ((2, "one of 2 workers"), (1, "the only worker")):
         pauses = Series(tuple(found[workers].pauses))
-        lines.append(Line(f"kill -9 of {name}", "s", pauses, Series(tuple(restarts)), "torchrun, 2 ranks", higher=False))
+        peer = Series(tuple(restarts))
+        lines.append(Line(f"kill -9 of {name}", "s", pauses, peer, "torchrun, 2 ranks", higher=False))
         said = f"{quantity(pauses.median)} s, at most {quantity(max(pauses.values))} s over {len(pauses.values)} kills"
         checks.append(Check(f"{name}: median pause", said, f"< {LIMIT:g} s", pauses.median < LIMIT))
         lost = found[workers].missing + found[workers].went_back

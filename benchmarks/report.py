@@ -28,9 +28,10 @@ class Series:
     def median(self) -> float:
         return median(self.values)
 
-    @property
-    def spread(self) -> str:
-        return f"{quantity(min(self.values))}-{quantity(max(self.values))}" if len(self.values) > 1 else ""
+    def shown(self, unit: str = "") -> str:
+        """The median, and from the least to the most where there are several."""
+        spread = f" ({quantity(min(self.values))}-{quantity(max(self.values))})" if len(self.values) > 1 else ""
+        return f"{quantity(self.median)}{unit}{spread}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,11 @@ class Line:
     def cells(self) -> list[str]:
         """This line as a row of the table."""
         ratio = self.ratio
-        ours, peer = (f"{quantity(s.median)} ({s.spread})" if s.spread else quantity(s.median) for s in (self.ours, self.peer or self.ours))
         return [
             f"{self.what} [{self.unit}]",
-            ours,
-            f"{peer} {self.peer_name}" if self.peer else "-",
-            f"{quantity(ratio.median)}x{f' ({ratio.spread})' if ratio.spread else ''}" if ratio else "-",
+            self.ours.shown(),
+            f"{self.peer.shown()} {self.peer_name}" if self.peer else "-",
+            ratio.shown("x") if ratio else "-",
             "-" if self.target is None else f">= {quantity(self.target)}x",
             {True: "yes", False: "NO", None: "-"}[self.met],
         ]
@@ -121,7 +121,8 @@ def quantity(value: float) -> str:
 
 def machine() -> dict[str, str]:
     """What the figures depend on."""
-    models = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    cpu = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in cpu if line.startswith("model name")]
     memory = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
     return {
         "cpu": models[0] if models else platform.machine(), "cores": str(len(os.sched_getaffinity(0))),
@@ -133,4 +134,5 @@ def machine() -> dict[str, str]:
 def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     ruled = [head, ["-" * width for width in widths], *rows]
-    return ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in ruled]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in ruled]
+    return ["| " + " | ".join(row) + " |" for row in padded]

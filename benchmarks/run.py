@@ -39,7 +39,8 @@ RESULTS = Path(__file__).resolve().parent / "results"
 def main(argv: Sequence[str]) -> int:
     """Run what was asked for; 1 when a target was missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Holdfast side by side with its peers.")
-    parser.add_argument("--only", action="append", choices=sorted(BENCHMARKS), metavar="NAME", help=", ".join(BENCHMARKS))
+    names = ", ".join(BENCHMARKS)
+    parser.add_argument("--only", action="append", choices=sorted(BENCHMARKS), metavar="NAME", help=names)
     parser.add_argument("--quick", action="store_true", help="show that everything works; the numbers mean little")
     parser.add_argument("--repeats", type=int, metavar="N", help="rounds (for pause and leftovers: kills)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results into one file, too")

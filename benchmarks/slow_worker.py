@@ -79,6 +79,6 @@ def measure(repeats: int, quick: bool) -> Result:
         found = f"{quantity(over)}x ({quantity(ours.median)} of {quantity(ideal)} ms)"
         checks.append(Check(f"{lanes} lanes: beside the ideal step time", found, f"<= {LIMIT}x", over <= LIMIT))
         same = f"{len(hashes)} hash" + "es" * (len(hashes) > 1)
-        checks.append(Check(f"{lanes} lanes: same weights as without the slow worker", same, "1 hash", len(hashes) == 1))
+        checks.append(Check(f"{lanes} lanes: the weights of one fast worker", same, "1 hash", len(hashes) == 1))
     notes = [f"work is a sleep: {UNIT_MS:g} ms for a lane's share, {UNIT_MS * FACTOR:g} ms on the slow worker"]
     return Result("slow_worker", "One of 4 workers 10x slower", lines, checks, notes)

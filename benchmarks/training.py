@@ -41,7 +41,8 @@ def ours(workload: str, quick: bool) -> tuple[float, str]:
 def ddp(workload: str, quick: bool, variant: str, **extra: str) -> float:
     """Samples per second of one set-up of DDP."""
     with scratch() as where:
-        found = ranks(WORKERS, "ddp", *arguments(workload, quick), "--variant", variant, where=where, env=environment(**extra))
+        told = [*arguments(workload, quick), "--variant", variant]
+        found = ranks(WORKERS, "ddp", *told, where=where, env=environment(**extra))
     rate: float = found["samples_per_second"]
     return rate
 
@@ -65,8 +66,10 @@ def measure(repeats: int, quick: bool) -> Result:
         mine = Series(tuple(rates["ours"]))
         fastest = Series(tuple(max(rates[v][i] for v in VARIANTS) for i in range(repeats)))
         lines.append(Line(what, "samples/s", mine, fastest, "DDP", target=target))
-        lines.append(Line("the same, DDP keeping freed memory", "samples/s", mine, Series(tuple(rates["malloc"])), "DDP"))
-        checks.append(Check(f"{what}: the same weights in every round", f"{len(weights)} hash", "1 hash", len(weights) == 1))
+        tuned = Series(tuple(rates["malloc"]))
+        lines.append(Line("the same, DDP keeping freed memory", "samples/s", mine, tuned, "DDP"))
+        same = f"{len(weights)} hash" + "es" * (len(weights) > 1)
+        checks.append(Check(f"{what}: the same weights in every round", same, "1 hash", len(weights) == 1))
     medians = [
         f"DDP {workload}: " + ", ".join(f"{v} {Series(tuple(rates[v])).median:,.0f}/s" for v in VARIANTS)
         for workload, rates in raw.items()

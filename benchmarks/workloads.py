@@ -11,10 +11,12 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from holdfast.data.fashion_mnist import CACHE, DEBIAN
 from holdfast.data.sources import dataset
@@ -24,7 +26,7 @@ __all__ = ["Samples", "StepLog", "batch_itself", "loss_of", "model_of", "optimiz
 Batch = tuple[Tensor, Tensor]
 
 
-class Samples:
+class Samples(Dataset[Batch]):
     """`length` samples, by going round the data as often as it takes. A list of numbers gives a whole batch."""
 
     def __init__(self, workload: str, length: int) -> None:
@@ -37,12 +39,12 @@ class Samples:
     def __getitem__(self, index: int) -> Batch:
         return self._x[index % len(self._x)], self._y[index % len(self._x)]
 
-    def __getitems__(self, ids: Sequence[int]) -> Batch:
+    def __getitems__(self, ids: Sequence[int] | Tensor) -> Batch:
         at = torch.as_tensor(ids) % len(self._x)
         return self._x[at], self._y[at]
 
 
-def batch_itself(batch: Batch) -> Batch:
+def batch_itself(batch: Any) -> Any:
     """The collate function that goes with `Samples`: a batch is fetched whole."""
     return batch
 
@@ -62,7 +64,7 @@ def model_of(workload: str) -> nn.Module:
 
 
 def optimizer_of(name: str, model: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
-    """Fused is torch's fastest on a CPU, and what Holdfast chooses where nothing was chosen; None is torch's default."""
+    """Fused is torch's fastest on a CPU, and what Holdfast chooses where nothing was chosen; else torch's default."""
     if name == "adam":
         return torch.optim.Adam(model.parameters(), lr=1e-3, fused=fused or None)
     return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=fused or None)

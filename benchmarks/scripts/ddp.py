@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.scripts.options import Stopwatch, parser, write_figures
 from benchmarks.workloads import Samples, StepLog, loss_of, model_of, optimizer_of
 
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "view": {"gradient_as_bucket_view": True},
     "best": {"gradient_as_bucket_view": True, "static_graph": True},
@@ -40,7 +41,8 @@ def main() -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         dist.init_process_group("gloo")
     else:
-        dist.init_process_group("gloo", init_method=f"file://{options.meet}", rank=options.rank, world_size=options.world)
+        meet = f"file://{options.meet}"
+        dist.init_process_group("gloo", init_method=meet, rank=options.rank, world_size=options.world)
     rank, world = dist.get_rank(), dist.get_world_size()
     share, steps = options.batch // world, options.warm + options.steps
     data = Samples(options.workload, steps * options.batch)

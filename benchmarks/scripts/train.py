@@ -46,7 +46,7 @@ def main() -> None:
         for x, y in loader:
             watch.at(run.step)
             log.note(run.step)
-            if options.sections and run.lead and run.step == 1:
+            if options.sections and run.lead and run.step == 1 and run._training is not None:
                 spans = run._training.bound.arena.sections.spans  # the benchmark of memory looks inside
                 (options.out / "sections.json").write_text(json.dumps(spans))
             if nap:

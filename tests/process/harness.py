@@ -18,9 +18,11 @@ import functools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -144,8 +146,7 @@ class Launch:
         """`script` is a model of `train.py` (then its units are traced), or a script's path."""
         self.dir = tmp_path / dir
         name = dir.replace("/", "-")
-        self.temp = tmp_path / f"temp-{name}"
-        self.temp.mkdir()
+        self.temp = Path(tempfile.mkdtemp(prefix="t-"))  # short: sockets go there
         self.mark = uuid.uuid4().hex
         self.trace = Trace(tmp_path / f"trace-{name}")
         words = [str(script), *args.split()]
@@ -177,6 +178,7 @@ class Launch:
                 os.kill(pid, signal.SIGKILL)
             for file in self._files:
                 file.close()
+            shutil.rmtree(self.temp, ignore_errors=True)
 
     # ------------------------------------------------------------ looking
 

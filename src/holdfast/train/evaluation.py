@@ -141,7 +141,7 @@ def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]
                 controls.ring()
             _rest_or(controls, training.step, lambda: None)
         else:
-            training.check_together()
+            training.check_together(moved)
             binding.board.put(cells.R_WAITING_FOR, member.driver(missing[0] % training.num_lanes))
             _rest_or(controls, training.step, lambda: controls.wait(moved))
             binding.board.put(cells.R_WAITING_FOR, -1)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -95,7 +95,8 @@ class Training:
             self._bound = Binding(self._crewing, self._models, self._optimizer, self.space, settings, facts)
             self._bound.enter()
             self._bound.member.before_finish = self._settle_hyper
-            self._bound.member.before_wait = self.check_together
+            member = self._bound.member
+            member.before_wait = lambda: self.check_together(member.changed)
             self.step = min(self._bound.board.versions())
             self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
         return self._bound
@@ -224,10 +225,14 @@ class Training:
         if self._bound is not None:
             self._bound.board.put(cells.R_OP, _FINISHED)
 
-    def check_together(self) -> None:
-        """Raise where a member that this worker waits for has gone on to another place of the script."""
+    def check_together(self, come: Callable[[], bool]) -> None:
+        """Raise where a member that this worker waits for has gone on to another place of the script.
+
+        Unless what it waits for has `come` meanwhile: then the other one has gone on rightly, a moment ago.
+        It is asked last, because the other one shows its work before it goes on.
+        """
         for worker, op in self.bound.ops():
-            if op > self.op:
+            if op > self.op and not come():
                 there = "has ended the script" if op == _FINISHED else "is further on in the script"
                 raise OutOfSync(
                     f"Worker {worker} {there}, while worker {self.bound.member.worker} waits for it at step "

@@ -41,7 +41,7 @@ def test_every_value_is_shown_with_its_source() -> None:
     assert lines["seed = 5"] == "--seed"
     assert lines["# lanes = 4"] == "default, unless the script's join() says otherwise"
     assert lines["sync = \"exact\""] == "default"
-    assert len(lines) == 11 + len(CrewConfig.__struct_fields__)
+    assert len(lines) == len(RunConfig.__struct_fields__) - 1 + len(CrewConfig.__struct_fields__)
 
 
 def test_what_is_shown_can_be_a_file_again() -> None:

@@ -1,0 +1,42 @@
+"""When a worker that has gone on means that the others wait for ever, and when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.errors import OutOfSync
+from holdfast.train.training import Training
+
+
+class Bound:
+    """A crew of which worker 2 has gone on to operation 4."""
+
+    class member:
+        worker = 0
+
+    def ops(self) -> Iterator[tuple[int, int]]:
+        yield from ((0, 3), (2, 4))
+
+
+class Standing:
+    """A worker in operation 3."""
+
+    op, step, bound = 3, 482, Bound()
+
+
+def check(come: bool) -> None:
+    standing: Any = Standing()
+    Training.check_together(standing, lambda: come)
+
+
+def test_who_goes_on_while_its_part_is_missing_is_out_of_step() -> None:
+    with pytest.raises(OutOfSync, match=r"Worker 2 is further on .* worker 0 waits for it at step 482"):
+        check(come=False)
+
+
+def test_who_goes_on_after_showing_its_part_is_not() -> None:
+    """It may enter the next loop between our look at the board and our decision to wait."""
+    check(come=True)
