@@ -225,7 +225,7 @@ def test_ctrl_c_before_the_first_step(tmp_path: Path) -> None:
 
 @pytest.mark.chaos
 def test_nothing_is_left_after_fifty_random_kills(tmp_path: Path) -> None:
-    """Kills of anybody, the launcher included, at any moment. Every `Launch` looks around at its end."""
+    """Kills of launcher, nursery or a worker at any moment. Every `Launch` looks around at its end."""
     rng = random.Random(50)
     args = "--epochs 3 --pace 0.002 --fetchers 1"
     for number in range(50):
@@ -233,7 +233,8 @@ def test_nothing_is_left_after_fifty_random_kills(tmp_path: Path) -> None:
             until(lambda run=run: (run.dir / "control.sock").exists(), "a control socket")
             if rng.random() < 0.7:
                 run.at_step(rng.randrange(40))
-            victim = rng.choice(sorted(run.processes()))
+            workers = [worker["pid"] for worker in run.status()["workers"] if worker["pid"]]
+            victim = rng.choice([run.process.pid, run.nursery(), *workers])
             os.kill(victim, signal.SIGKILL)
             if victim == run.process.pid:
                 run.process.wait()

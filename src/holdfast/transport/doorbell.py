@@ -68,6 +68,7 @@ class Doorbells:
             while time.perf_counter() < until:
                 if done():
                     return True
+                os.sched_yield()  # whoever we wait for may have been put on this very core
         while not done():
             ready = self._poll.poll(seconds * 1000)
             if not ready:
