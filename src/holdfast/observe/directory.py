@@ -50,7 +50,7 @@ class RunDirectory:
 
     def __init__(self, path: Path, lock: int, complain: Callable[[str], None]) -> None:
         self.path, self._lock, self._complain = path, lock, complain
-        self.scratch = scratch.make()
+        self.scratch = scratch.choose()
         self._full = False
         self._closed = False
 
@@ -126,6 +126,7 @@ class RunDirectory:
             raise ResourceError(
                 f"{self.path} cannot be written: {error.strerror}. Make room there, or use another --dir."
             ) from None
+        self.scratch = scratch.make(self.scratch)
 
     def write(self, name: str, text: str) -> bool:
         """Write a file whole, or not at all; False when the disk does not take it."""

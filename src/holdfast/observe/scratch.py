@@ -8,22 +8,29 @@ a socket may be no longer than 107 bytes.
 
 from __future__ import annotations
 
-import contextlib
 import os
+import secrets
 import shutil
 import stat
 import tempfile
 
-__all__ = ["make", "remove"]
+__all__ = ["choose", "make", "remove"]
 
 _PREFIX = "holdfast-"
 
 
-def make() -> str:
-    """A new directory, for us only; empty where none can be made, and then every process sees to itself."""
-    with contextlib.suppress(OSError):
-        return tempfile.mkdtemp(prefix=_PREFIX)
-    return ""
+def choose() -> str:
+    """A name for a new directory. It is written down before it is made, so that no kill can hide it."""
+    return os.path.join(tempfile.gettempdir(), _PREFIX + secrets.token_hex(8))
+
+
+def make(path: str) -> str:
+    """Make it, for us only. Empty where that cannot be, and then every process sees to itself."""
+    try:
+        os.mkdir(path, 0o700)
+    except OSError:
+        return ""
+    return path
 
 
 def remove(path: object) -> bool:
