@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import platform
 import signal
 import sys
 import time
@@ -38,6 +39,7 @@ from holdfast.observe.notebook import RunNotebook
 from holdfast.observe.progress import line
 from holdfast.observe.screen import Screen, Tail
 from holdfast.observe.watch import WatchLimits
+from holdfast.transport.doorbell import ordered_stores
 
 __all__ = ["launch"]
 
@@ -94,7 +96,8 @@ class _Launch:
 
     def __init__(self, config: RunConfig, directory: RunDirectory, screen: Screen, entry: str) -> None:
         self._directory, self._screen = directory, screen
-        workers = config.workers or _default_workers(config)
+        alone = _alone(platform.machine())
+        workers = config.workers or (1 if alone else _default_workers(config))
         spec = WorkerSpec(
             worker=-1, row=-1, script=config.script, args=config.args, dir=str(directory.path), crew=config.workers,
             scratch=directory.scratch, audit=config.audit, **config.overrides(),
@@ -104,7 +107,7 @@ class _Launch:
             frozen=config.crew.frozen_limit, hang=config.crew.hang_limit, hang_factor=config.crew.hang_factor,
             idle=config.crew.idle_limit,
         )
-        limits = _limits(config.crew, lanes, workers)
+        limits = _limits(config.crew, lanes, workers, alone)
         self._engine = open_engine(config.on, spec, logs=directory.logs, entry=entry)
         self._notebook = RunNotebook(directory, screen)
         self._eyes = BoardEyes(watching, directory, self._engine.signal)
@@ -238,11 +241,18 @@ def _default_workers(config: RunConfig) -> int:
     return max(1, min(cpus, config.lanes or DEFAULTS_OF_JOIN["lanes"]))
 
 
-def _limits(crew: CrewConfig, lanes: int, workers: int) -> CrewLimits:
+def _alone(machine: str) -> str:
+    """Why this kind of machine can have one worker only; empty where it can have more."""
+    if ordered_stores(machine):
+        return ""
+    return f"several workers share memory in an order that {machine} does not promise (x86-64 does)"
+
+
+def _limits(crew: CrewConfig, lanes: int, workers: int, alone: str) -> CrewLimits:
     return CrewLimits(
         lanes=lanes, workers=workers, join_grace=crew.join_grace, luck_budget=crew.luck_budget,
         unit_attempts=crew.unit_attempts, gather=crew.gather, frozen=crew.frozen_limit, repeat=crew.repeat,
-        settle=crew.settle,
+        settle=crew.settle, alone=alone,
     )
 
 

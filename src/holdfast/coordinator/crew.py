@@ -47,6 +47,7 @@ class Crew:
     generation: int = 0  #: installed; 0 before the first
     started: int = 0  #: workers ever ordered; the next one's number
     members: tuple[int, ...] = ()  #: of the installed generation, the lost ones included
+    rows: tuple[int, ...] = ()  #: of `members`, in their order
     drivers: tuple[int, ...] = ()  #: lane -> member
     change: Change | None = None
     stopping: bool = False  #: the installed generation ends at its step
@@ -143,6 +144,7 @@ class Crew:
             if worker.number not in staying:
                 self.dismiss(worker, worker.leaving)
         self.members, self.drivers, self.stopping, self.change = tuple(members), tuple(drivers), stop, None
+        self.rows = tuple(self.workers[number].row for number in members)
         for number in members:
             self.workers[number].stage = Stage.MEMBER
         message = self.installation()
@@ -150,9 +152,8 @@ class Crew:
             self.send(self.workers[number], message)
 
     def installation(self) -> Install:
-        """The installed generation as a message."""
-        rows = [self.workers[number].row if number in self.workers else -1 for number in self.members]
-        return Install(self.generation, list(self.members), rows, list(self.drivers), self.stopping)
+        """The installed generation as a message: the same for all, whoever of them has finished and left since."""
+        return Install(self.generation, list(self.members), list(self.rows), list(self.drivers), self.stopping)
 
     def broken(self) -> str:
         """What is wrong with the crew, in a sentence; empty if nothing is."""

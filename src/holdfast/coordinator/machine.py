@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.config.run import MAX_LANES
 from holdfast.coordinator import commands, events, messages, policy
 from holdfast.coordinator.commands import Command, FailRun
 from holdfast.coordinator.crew import Crew
@@ -25,6 +26,7 @@ from holdfast.coordinator.intent import reconcile
 from holdfast.coordinator.roster import CrewLimits, Person, Snapshot, Stage, Worker
 from holdfast.coordinator.state import RunState
 from holdfast.coordinator.story import Story
+from holdfast.errors import ConfigError
 
 __all__ = ["BrokenInvariant", "CrewLimits", "Machine"]
 
@@ -184,6 +186,8 @@ class Machine:
             run.happened.append(f"{asked}, but there are only {lanes} lanes: still {run.wanted}")
         elif event.workers < 1:
             run.happened.append(f"{asked}, but a run needs one: still {run.wanted}")
+        elif event.workers > 1 and run.limits.alone:
+            run.happened.append(f"{asked}, but {run.limits.alone}: still {run.wanted}")
         elif run.drain is not None:
             run.happened.append(f"{asked}, but the run is ending: still {run.wanted}")
         else:
@@ -229,6 +233,12 @@ class Machine:
     def _admit(self, worker: Worker, event: messages.Ready, now: float) -> None:
         run = self._run
         if run.first is None:
+            if event.lanes > MAX_LANES:
+                wrong = ConfigError(
+                    "lanes", event.lanes, f"must be 1 to {MAX_LANES}", source="hf.join", fix="Use hf.join(lanes=4)."
+                )
+                run.end(FailRun("ConfigError", str(wrong)))
+                return
             run.first = event
             run.learn_lanes(event.lanes)
             run.crew.out.append(commands.MakeArena(event.arena_bytes))

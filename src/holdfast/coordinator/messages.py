@@ -99,9 +99,9 @@ class Pause(_Message, frozen=True):
 
 
 class Install(_Message, frozen=True):
-    """The new generation. `drivers[lane]` is a worker; `rows[worker]` its row on the board.
+    """The new generation. `drivers[lane]` is a worker; `rows[i]` is the board's row of `members[i]`.
 
-    `leaving` members of the old generation are not in `members`: they say Finished and exit.
+    Members of the old generation that leave are not in `members`: they get Leave instead, and exit.
     With `stop`, finish the step at hand and end the training loop there.
     The wake-up descriptors of `members` travel with it, in their order.
     """
@@ -128,7 +128,7 @@ class Refuse(_Message, frozen=True):
 
 
 class Stop(_Message, frozen=True):
-    """The run ends because of something elsewhere."""
+    """The run has failed because of something elsewhere: end now. Who does not is killed a moment later."""
 
     reason: str
 

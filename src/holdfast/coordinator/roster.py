@@ -33,12 +33,15 @@ class CrewLimits:
     gain: float = 0.15  #: least part of the step time that a change for balance must save
     probe: float = 5.0  #: a worker without lanes is tried again after this long, then 2x, 4x, ...
     probe_limit: float = 300.0  #: longest time between two tries
+    alone: str = ""  #: why there may be no more than one worker; empty where there may
 
     def __post_init__(self) -> None:
         if self.lanes < 1:
             raise ConfigError("lanes", self.lanes, "a run needs at least one lane", fix="Use --lanes 4.")
         if self.workers < 1:
             raise ConfigError("workers", self.workers, "a run needs at least one worker", fix="Use --workers 1.")
+        if self.workers > 1 and self.alone:
+            raise ConfigError("workers", self.workers, self.alone, fix="Use --workers 1.")
         if self.workers > self.lanes:
             raise ConfigError(
                 "workers", self.workers, f"there are only {self.lanes} lanes to drive, so some workers would idle",

@@ -28,16 +28,18 @@ from holdfast.coordinator.events import (
     WorkerStarted,
 )
 from holdfast.coordinator.machine import Machine
-from holdfast.coordinator.messages import Failed, FromWorker, Install, Welcome, decode_from_worker, encode
+from holdfast.coordinator.messages import Failed, FromWorker, Install, Stop, Welcome, decode_from_worker, encode
 from holdfast.coordinator.ports import Engine, Eyes, Notebook
 from holdfast.coordinator.roster import CrewLimits, Snapshot
 from holdfast.transport import memory
-from holdfast.transport.link import Link
+from holdfast.transport.link import MAX_MESSAGE, Link
 
 __all__ = ["Server"]
 
 #: Seconds between two looks at the workers. A message is handled at once; this is for what nobody says.
 TICK = 0.2
+#: Seconds that workers have, when the run fails, to leave with a sentence in their log before they are killed.
+STOP_GRACE = 0.2
 #: Workers in these stages have nothing to do with training any more, and are not watched.
 _DONE = frozenset({"finished", "dismissed", "refused", "doomed"})
 
@@ -65,6 +67,7 @@ class Server:
         self._links: dict[int, Link] = {}
         self._pids: dict[int, int] = {}
         self._bells: dict[int, int] = {}  #: worker -> eventfd that wakes it
+        self._members: frozenset[int] = frozenset()  #: of the newest Install; their bells are kept, also of the gone
         self._arena = -1
         self._map: mmap.mmap | None = None
         self._end: asyncio.Future[EndRun | FailRun] | None = None
@@ -115,6 +118,8 @@ class Server:
                 ticks.cancel()
             if isinstance(end, EndRun):
                 await self._let_go()
+            else:
+                await self._stop(end)
             return end
         except ExceptionGroup as several:  # the group's, around the one thing that went wrong
             raise several.exceptions[0] from None
@@ -143,8 +148,21 @@ class Server:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._alone.wait(), self._exit_grace)
 
+    async def _stop(self, end: FailRun) -> None:
+        """The run has failed: say so to everybody who is left."""
+        if not self._links:
+            return
+        message = encode(Stop(f"{end.kind}: {end.message}"[:MAX_MESSAGE // 8]))
+        for link in self._links.values():
+            link.send(message)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._alone.wait(), STOP_GRACE)
+
+    def _over(self) -> bool:
+        return self._end is None or self._end.done()
+
     def _handle(self, event: Event) -> None:
-        if self._end is None or self._end.done():
+        if self._over():
             return
         for command in self._decide(event):
             self._obey(command)
@@ -183,11 +201,19 @@ class Server:
         if isinstance(command.message, Welcome):
             fds = [self._arena]
         elif isinstance(command.message, Install):
-            if any(member not in self._bells for member in command.message.members):
-                return  # one of them is gone: the machine is about to say something newer
-            fds = [self._bells[member] for member in command.message.members]
+            fds = self._bells_of(command.message)
             self.training_since = self.now() if self.training_since is None else self.training_since
         link.send(encode(command.message), fds)
+
+    def _bells_of(self, install: Install) -> list[int]:
+        """The bells of a generation, in order; those that only an older one needed are let go.
+
+        A member that has finished and left stays one, and its generation may have to be said again.
+        """
+        self._members = frozenset(install.members)
+        for worker in [worker for worker in self._bells if worker not in self._links | dict.fromkeys(self._members)]:
+            os.close(self._bells.pop(worker))
+        return [self._bells[member] for member in install.members]
 
     def _make_arena(self, size: int) -> None:
         self._arena = memory.reserve(size)
@@ -216,7 +242,7 @@ class Server:
             if message is None or message.worker != worker:
                 self._engine.signal(worker, signal.SIGKILL)  # it does not speak our language: not one of ours
                 return
-            if isinstance(message, Failed):
+            if isinstance(message, Failed) and not self._over():  # afterwards it is a consequence of the end
                 self.failed.add(worker)
             self._handle(message)
 
@@ -235,7 +261,8 @@ class Server:
         link = self._links.pop(event.worker)
         asyncio.get_running_loop().remove_reader(link.fileno())
         link.close()
-        os.close(self._bells.pop(event.worker))
+        if event.worker not in self._members:
+            os.close(self._bells.pop(event.worker))
         self._pids.pop(event.worker, None)
         return self._eyes.lost(event)
 

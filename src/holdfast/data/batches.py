@@ -7,11 +7,13 @@ says is kept: batch size (as the global batch), shuffle or not, `drop_last`, `co
 
 With `num_workers` the units ahead are fetched by torch's own worker processes. A worker that is given
 other lanes drops what was fetched for the old ones; the random state is set before each unit's fetch,
-so who fetches changes nothing.
+so who fetches changes nothing. For the same reason a fetching process that was killed costs a moment and
+nothing else: others are started, and asked for the same units.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -27,6 +29,7 @@ from torch.utils.data import (
     SequentialSampler,
     SubsetRandomSampler,
 )
+from torch.utils.data._utils import signal_handling
 
 from holdfast.core.lanes import shares
 from holdfast.core.order import Order
@@ -74,7 +77,7 @@ class Batches:
         shuffled = not isinstance(loader.sampler, SequentialSampler)
         self._shuffled = shuffled
         self._collate: Callable[[Any], Any] = loader.collate_fn
-        self._dataset = _UnitDataset(loader.dataset, self._subset)
+        self._dataset = _UnitDataset(loader.dataset)
         self._ids: dict[int, numpy.ndarray[Any, numpy.dtype[numpy.int64]]] = {}
         self._ids_of = (-1, -1)
         self._stream: _Stream | None = None
@@ -118,6 +121,17 @@ class Batches:
             )
         if self._loader.num_workers == 0:
             return self._collate(self._dataset.__getitems__(request))
+        try:
+            return self._streamed(request, ahead)
+        except Exception:
+            # What the data set raised is the user's to see. But bad luck of a fetching process (the kernel was short
+            # of memory, somebody sent a signal) is no fault of the unit; it is one when it happens twice.
+            if self._stream is None or self._stream.intact():
+                raise
+        self.close()
+        return self._streamed(request, ahead)
+
+    def _streamed(self, request: UnitRequest, ahead: Callable[[], Iterator[UnitRequest]]) -> Any:
         if self._stream is None or not self._stream.serves(request):
             self.close()
             self._stream = _Stream(self._loader, self._dataset, self._collate, ahead())
@@ -133,7 +147,7 @@ class Batches:
 class _UnitDataset(Dataset[Any]):
     """The user's data set behind requests: sets the random state, then fetches. Travels to fetching processes."""
 
-    def __init__(self, dataset: Any, subset: object) -> None:
+    def __init__(self, dataset: Any) -> None:
         self._dataset, self._length = dataset, len(dataset)
 
     def __len__(self) -> int:
@@ -151,7 +165,11 @@ class _UnitDataset(Dataset[Any]):
 
 
 class _Stream:
-    """Units fetched ahead by torch's worker processes, in the order they were asked for."""
+    """Units fetched ahead by torch's worker processes, in the order they were asked for.
+
+    torch raises in a signal handler when one of them dies: in the middle of a forward pass, if that is what the
+    script is at. So torch knows of them only while a batch is awaited.
+    """
 
     def __init__(
         self, loader: DataLoader[Any], dataset: _UnitDataset, collate: Callable[[Any], Any],
@@ -169,17 +187,41 @@ class _Stream:
             worker_init_fn=_Init(loader.worker_init_fn),
             multiprocessing_context=loader.multiprocessing_context,
         )
-        self._iterator = iter(inner)
+        self._iterator: Any = iter(inner)
+        self._processes: list[Any] = self._iterator._workers
+        self._unwatch()
 
     def serves(self, request: UnitRequest) -> bool:
         """Is this unit the next one to come?"""
         return bool(self._expected) and self._expected[0] == (request.step, request.lane)
 
     def take(self) -> Any:
-        """The next unit's batch."""
-        batch = next(self._iterator)
+        """The next unit's batch. Raises RuntimeError, as torch does, when a process has died."""
+        with self._watched():
+            if not self.intact():  # while nobody watched; torch would wait for it for seconds
+                dead = ", ".join(str(process.pid) for process in self._processes if not process.is_alive())
+                raise RuntimeError(f"Processes {dead} of the DataLoader's num_workers died while they fetched data.")
+            batch = next(self._iterator)
         self._expected.pop(0)
         return batch
+
+    def intact(self) -> bool:
+        """Are all fetching processes alive?"""
+        return all(process.is_alive() for process in self._processes)
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        signal_handling._set_worker_pids(id(self._iterator), tuple(process.pid for process in self._processes))
+        self._iterator._worker_pids_set = True
+        try:
+            yield
+        finally:
+            self._unwatch()
+
+    def _unwatch(self) -> None:
+        if self._iterator._worker_pids_set:
+            self._iterator._worker_pids_set = False
+            signal_handling._remove_worker_pids(id(self._iterator))
 
     def asked(self) -> Iterator[UnitRequest]:
         """Pass requests on to torch, remembering what was asked."""
@@ -189,9 +231,10 @@ class _Stream:
 
     def close(self) -> None:
         """End the processes."""
-        shutdown = getattr(self._iterator, "_shutdown_workers", None)
-        if shutdown is not None:
-            shutdown()
+        if not self.intact():  # who was killed may have held a lock that the others would wait for
+            for process in self._processes:
+                process.kill()
+        self._iterator._shutdown_workers()
 
 
 class _Asked:
@@ -205,7 +248,7 @@ class _Asked:
 
 
 class _Init:
-    """What a fetching process does first: die with its parent, let go of its descriptors, then the user's own."""
+    """What a fetching process does first: die with its parent, then the user's own."""
 
     def __init__(self, theirs: Callable[[int], None] | None) -> None:
         self._theirs, self._parent = theirs, os.getpid()

@@ -5,9 +5,8 @@ It lies at the start of the arena, so that the launcher can read the rows withou
     header | one row per worker | the samples of each row's unit | one record per lane | one record per slice
 
 Every cell is eight aligned bytes and has one writer at a time (the row's worker, the lane's driver,
-the slice's owner), so a cell is never torn. A reader that must see data behind a cell (a slot's
-gradient, a slice's parameters) has passed a system call since the writer rang, or runs on a machine
-whose stores are seen in order (see `doorbell`). No torch here.
+the slice's owner), so a cell is never torn. The data behind a cell (a slot's gradient, a slice's
+parameters) is written before it and read after it (on ordering, see `doorbell`). No torch here.
 """
 
 from __future__ import annotations
@@ -18,17 +17,18 @@ from typing import NamedTuple
 
 from holdfast.core.tree import Node
 
-__all__ = ["Board", "Plan", "Row", "Undo", "board_bytes", "read_plan", "read_rows", "read_samples"]
+__all__ = ["Board", "Plan", "Row", "StepFacts", "Undo", "board_bytes", "read_plan", "read_rows", "read_samples"]
 
 MAGIC = 0x484F4C44_46415354  # "HOLDFAST"
 _HEADER, _ROW, _LANE, _SLICE = 32, 32, 8, 4  # words
 SAMPLES = 64  #: of the unit at hand, as many of their numbers as a row shows
 (H_MAGIC, H_LANES, H_ROWS, H_SLICES, H_OP, H_OP_FIRST0, H_OP_FIRST1, H_EPOCH, H_EPOCH_OP0, H_EPOCH_OP1,
- H_STEPS_PER_EPOCH, H_EPOCHS, H_BATCH, H_CLOSED_OP, H_OP_KIND0, H_OP_KIND1, H_STOP) = range(17)
+ H_STEPS_PER_EPOCH, H_EPOCHS, H_BATCH, H_CLOSED_OP, H_OP_KIND0, H_OP_KIND1, H_STOP,
+ H_STEP0, H_STEP1) = (*range(18), 21)
 (R_WORKER, R_PID, R_ARRIVED, R_STEP, R_EPOCH, R_UNIT_STEP, R_UNIT_LANE, R_UNITS, R_UNIT_NS, R_WAIT_NS, R_BUSY_NS,
  R_SAMPLES, R_LOSS, R_UNDO, R_BEAT, R_OP, R_WAITING_FOR) = range(17)
-L_STEP, L_SPAN, L_COUNT, L_LOSS, L_CLIP, L_CLIP_VALUE = range(6)
-S_VERSION, S_SUMMED, S_NORM, S_SPARE = range(4)
+L_STEP, L_SPAN, L_COUNT, L_LOSS, L_CLIP, L_CLIP_VALUE, L_SETTINGS = range(7)
+S_VERSION, S_SUMMED, S_NORM = range(3)
 
 
 def board_bytes(num_lanes: int, num_rows: int, num_slices: int) -> int:
@@ -54,6 +54,14 @@ class Row(NamedTuple):
     loss: float
     beat: int
     waiting_for: int
+
+
+class StepFacts(NamedTuple):
+    """What a step gave besides parameters."""
+
+    loss: float  #: mean over the whole batch
+    samples: int  #: used since the run began, this step included
+    grad_norm: float  #: before clipping; 0 where the step was not clipped by norm
 
 
 class Undo(NamedTuple):
@@ -223,6 +231,24 @@ class Board:
         return self.words[at + L_COUNT], reals[at + L_LOSS], reals[at + L_CLIP], reals[at + L_CLIP_VALUE]
 
     # ------------------------------------------------------------ slices
+
+    def put_settings(self, lane: int, fingerprint: int) -> None:
+        """Show with which settings a lane's unit was made; all lanes of a step must show the same."""
+        self.words[self._lanes + lane * _LANE + L_SETTINGS] = fingerprint
+
+    def settings(self, lane: int) -> int:
+        """What `put_settings` showed."""
+        return self.words[self._lanes + lane * _LANE + L_SETTINGS]
+
+    def put_step(self, version: int, facts: StepFacts) -> None:
+        """What the step that leads to `version` gave. Two cells take turns, like the versions they belong to."""
+        at = H_STEP0 if version % 2 == 0 else H_STEP1
+        self.reals[at], self.words[at + 1], self.reals[at + 2] = facts
+
+    def step_facts(self, version: int) -> StepFacts:
+        """What the step that led to `version` gave; valid until this worker arrives at the step after it."""
+        at = H_STEP0 if version % 2 == 0 else H_STEP1
+        return StepFacts(self.reals[at], self.words[at + 1], self.reals[at + 2])
 
     def versions(self) -> list[int]:
         """Slice -> version."""

@@ -44,7 +44,8 @@ def add_sections(sections: Sections, space: Space, num_lanes: int) -> None:
     """Lay out the buffers' base (two copies that take turns) and one record per lane."""
     _, size = _placed(space)
     sections.add("buffers", size * (2 + num_lanes))
-    sections.add("buffers-changed", max(1, len(space.buffers)) * (1 + num_lanes))
+    sections.add("buffers-changed", max(1, len(space.buffers)) * num_lanes)
+    sections.add("buffers-versions", 8 * max(1, len(space.buffers)))
 
 
 class Buffers:
@@ -65,8 +66,9 @@ class Buffers:
             ]
             for copy in range(2 + num_lanes)
         ]
-        flags = arena.section("buffers-changed").cast("B")
-        self._ever, self._changed = flags[: self._count], flags[self._count :]
+        self._changed = arena.section("buffers-changed").cast("B")
+        self._newest = arena.section("buffers-versions").cast("q")  # buffer -> version that last changed it
+        self._shown = [0] * self._count  # buffer -> version that the live one shows
         self._versions = [b._version for b in self._live]
         self._silent = [
             isinstance(module, _NormBase) or b.numel() * b.element_size() <= _SMALL
@@ -89,13 +91,13 @@ class Buffers:
         base = self._stores[step % 2]
         for index, live in enumerate(self._live):
             if everything or self._dirty[index] or live._version != self._versions[index]:
-                self._show(index, base[index])
+                self._show(index, base[index], step)
 
-    def _show(self, index: int, value: Tensor) -> None:
+    def _show(self, index: int, value: Tensor, version: int) -> None:
         live = self._live[index]
         with torch.no_grad():
             live.copy_(value)
-        self._versions[index], self._dirty[index] = live._version, False
+        self._versions[index], self._dirty[index], self._shown[index] = live._version, False, version
 
     def record(self, lane: int, step: int) -> None:
         """Put what the unit left in the buffers into the lane's record."""
@@ -120,21 +122,24 @@ class Buffers:
         for index in range(self._count):
             touched = [lane for lane in lanes if self._changed[lane * self._count + index]]
             if not touched:
-                if self._ever[index]:  # a mask that no step ever wrote is the same in both copies
+                if self._newest[index] == step:  # else the two copies are the same already
                     new[index].copy_(old[index])
                 continue
-            self._ever[index] = 1
             values = {
                 lane: self._stores[2 + lane][index] if lane in touched else old[index] for lane in lanes
             }
             new[index].copy_(self._merged(index, values, weights))
+            self._newest[index] = step + 1
 
-    def advance(self, step: int, lanes: Sequence[int]) -> None:
-        """Step `step` is complete: show its merged buffers where any lane changed them."""
+    def advance(self, step: int) -> None:
+        """Step `step` is complete: show its merged buffers where it changed them.
+
+        The lanes' flags cannot be asked any more: who is faster may have written those of the next step.
+        """
         base = self._stores[(step + 1) % 2]
         for index in range(self._count):
-            if self._dirty[index] or any(self._changed[lane * self._count + index] for lane in lanes):
-                self._show(index, base[index])
+            if self._dirty[index] or self._newest[index] > self._shown[index]:
+                self._show(index, base[index], step + 1)
 
     def _merged(self, index: int, values: dict[int, Tensor], weights: dict[int, int]) -> Tensor:
         first = values[min(values)]

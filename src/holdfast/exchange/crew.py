@@ -27,7 +27,7 @@ from holdfast.core.slices import owners
 from holdfast.core.tree import Node
 from holdfast.errors import NonFinite, NotExact
 from holdfast.exchange import board as cells
-from holdfast.exchange.board import Board
+from holdfast.exchange.board import Board, StepFacts
 from holdfast.exchange.buffers import Buffers
 from holdfast.exchange.optimizer import SliceOptimizer
 from holdfast.exchange.slots import LaneSlots
@@ -107,19 +107,21 @@ class Member:
         self.before_finish: Callable[[], None] = lambda: None  #: has `hyper` set where no unit of mine did
         self.finite = True  #: refuse NaN and infinities
         self.guarded = True  #: copy a slice before it is changed; off only where nobody could ever take over
-        self.alone = False
-        self.grad_norm = math.nan
+        self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
         self._seen: decide.Board | None = None
 
     # ------------------------------------------------------------ generations
 
     def install(self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int]) -> None:
-        """Take my place in a new generation. Everybody is quiet now."""
+        """Take my place in a new generation.
+
+        Everybody was quiet when it was made. Others may have installed it before me and act already; they
+        touch neither my lanes nor my slices.
+        """
         self.worker, self.members, self._driver = worker, tuple(members), tuple(driver)
         self._rows = dict(zip(members, rows, strict=True))
         self._owner = owners(self.space.layout, self.members)
-        self.alone = len(members) == 1
-        self.slots.forget()
+        self.slots.install(self._driver, worker)
         self.optimizer.forget()
         # I may be given more lanes of the step at hand, and then run user code for it again.
         self.board.put(cells.R_ARRIVED, min(self.board.cell(self.board.row, cells.R_ARRIVED), self._work.step - 1))
@@ -134,6 +136,7 @@ class Member:
             if self.board.versions()[undo.slice] == undo.version:  # else the new version was out already
                 self.optimizer.restore(undo.slice, row)
             self.board.clear_undo(row)
+            self._controls.ring()
 
     # ------------------------------------------------------------ one step
 
@@ -202,7 +205,7 @@ class Member:
         """Let the others use the unit that was filled last."""
         self.slots.show()
 
-    def loss(self) -> float:
+    def _loss(self) -> float:
         """The mean loss of the step at hand, weighted by samples, in lane order."""
         total = sum(self.board.result(lane)[1] * self._work.counts[lane] for lane in self._work.lanes)
         return total / sum(self._work.counts)
@@ -239,8 +242,10 @@ class Member:
         work, board, optimizer = self._work, self.board, self.optimizer
         nodes = board.nodes(work.step)
         absent = self.slots.absent(work.lanes)
+        self._check_settings()
         clip_norm, clip_value = self._clipping()
-        scale = self._clip_scale(clip_norm) if clip_norm > 0.0 else 1.0
+        grad_norm = math.sqrt(math.fsum(norm * norm for norm in board.norms())) if clip_norm > 0.0 else 0.0
+        scale = min(1.0, clip_norm / (grad_norm + 1e-6)) if clip_norm > 0.0 else 1.0
         for index in slices:
             piece = self.space.layout.slices[index]
             gradient = optimizer.scratch(piece)
@@ -259,6 +264,8 @@ class Member:
                 board.begin_undo(index, work.step)
             if index == 0:
                 self.buffers.merge(work.step, work.lanes, dict(enumerate(work.counts)))
+                samples = board.step_facts(work.step).samples + sum(work.counts)
+                board.put_step(work.step + 1, StepFacts(self._loss(), samples, grad_norm))
             optimizer.apply(index, self.hyper[piece.group], absent)
             board.publish(index, work.step + 1)
             board.clear_undo(board.row)
@@ -276,22 +283,33 @@ class Member:
                 )
         return first
 
+    def _check_settings(self) -> None:
+        """Every unit of a step must have been made with the same settings, or its meaning hangs on the crew."""
+        lanes = self._work.lanes
+        odd = [lane for lane in lanes if self.board.settings(lane) != self.board.settings(lanes[0])]
+        if odd:
+            raise NotExact(
+                f"in step {self._work.step} the optimizer's settings (learning rate and the like), or the schedulers "
+                f"that were called, differ between lane {lanes[0]} and lanes {odd}",
+                "Set them by what is the same for the whole step, such as run.step, not by a count of batches, and "
+                "call schedulers in every unit alike.",
+            )
+
     def _undo_free(self) -> bool:
         """My undo section may still hold a torn slice of the row's last holder; its new owner clears it."""
-        while self.board.undo(self.board.row) is not None:
+        row = self.board.row
+        while (undo := self.board.undo(row)) is not None:
             self._controls.look()
             if self._controls.pausing:
                 return False
-            time.sleep(0.0005)
+            self.board.put(cells.R_WAITING_FOR, self._owner[undo.slice])
+            self._controls.wait(lambda: self.board.undo(row) is None)
+            self.board.put(cells.R_WAITING_FOR, -1)
         return True
 
-    def _clip_scale(self, max_norm: float) -> float:
-        """The factor of `clip_grad_norm_`, from the slices' norms in slice order: the same for every crew."""
-        self.grad_norm = math.sqrt(math.fsum(norm * norm for norm in self.board.norms()))
-        return min(1.0, max_norm / (self.grad_norm + 1e-6))
-
     def _advance(self) -> None:
-        self.buffers.advance(self._work.step, self._work.lanes)
+        self.buffers.advance(self._work.step)
+        self.facts = self.board.step_facts(self._work.step + 1)
         self.board.put(cells.R_STEP, self._work.step + 1)
 
     def _not_finite(self, index: int, nodes: Sequence[Node]) -> NonFinite:
@@ -301,7 +319,7 @@ class Member:
         names = ", ".join(dict.fromkeys(self.space.names[part.entry] for part in piece.pieces[:3]))
         return NonFinite(
             f"Step {self._work.step}: the gradient of {names} is not finite (lanes {lanes or 'none alone'}; loss "
-            f"{self.loss():.6g}). The step was not committed. Lower the learning rate, clip with "
+            f"{self._loss():.6g}). The step was not committed. Lower the learning rate, clip with "
             "run.clip_grad_norm_, or look at the step's data; hf.join(finite=False) lets such steps pass."
         )
 

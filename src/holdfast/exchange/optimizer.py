@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.slices import Slice
+from holdfast.errors import NotExact
 from holdfast.exchange.schema import Schema, clone
 from holdfast.exchange.space import Space, dtype_name, typed
 from holdfast.transport.arena import Arena, Sections
@@ -78,7 +79,7 @@ class SliceOptimizer:
                     self._arrays[_key(key, parameter.dtype)][piece.start : piece.stop] = part
             for key in (*schema.scalars, *schema.numbers):
                 if state.get(key) is not None:
-                    self._arrays[f"scalar/{key}"][index] = float(state[key])
+                    self._arrays[_scalar(key, parameter.dtype)][index] = float(state[key])
             if all(state.get(key) is not None for key in (*schema.tensors, *schema.scalars, *schema.numbers)):
                 self._ready[index] = 1
 
@@ -139,9 +140,9 @@ class SliceOptimizer:
         start = self._space.layout.offsets[parameter_index]
         state: dict[str, Any] = {}
         for key in schema.scalars:
-            state[key] = self._arrays[f"scalar/{key}"][first].clone()
+            state[key] = self._arrays[_scalar(key, parameter.dtype)][first].clone()
         for key, kind in schema.numbers.items():
-            state[key] = kind(self._arrays[f"scalar/{key}"][first].item())
+            state[key] = kind(self._arrays[_scalar(key, parameter.dtype)][first].item())
         for key in schema.tensors:
             flat = self._arrays[_key(key, parameter.dtype)]
             state[key] = flat[start : start + parameter.numel()].view(parameter.shape)
@@ -165,9 +166,9 @@ class SliceOptimizer:
     def _piece_state(self, schema: Schema, tensor: Tensor, part: Any, index: int) -> dict[str, Any]:
         state: dict[str, Any] = {}
         for key in schema.scalars:
-            state[key] = self._arrays[f"scalar/{key}"][index]
+            state[key] = self._arrays[_scalar(key, tensor.dtype)][index]
         for key, kind in schema.numbers.items():
-            state[key] = kind(self._arrays[f"scalar/{key}"][index].item())
+            state[key] = kind(self._arrays[_scalar(key, tensor.dtype)][index].item())
         for key in schema.tensors:
             state[key] = self._arrays[_key(key, tensor.dtype)][part.start : part.stop]
         return state
@@ -177,7 +178,7 @@ class SliceOptimizer:
         piece, first = self._space.layout.slices[slice_], self._first_piece[slice_]
         schema = self._schemas[piece.group, piece.dtype]
         fresh = not bool(self._ready[first : first + len(piece.pieces)].all())
-        if not fresh and not schema.numbers:
+        if not fresh and not schema.numbers and not schema.rebinds:
             return
         for place, (tensor, part) in enumerate(zip(twin.param_groups[0]["params"], piece.pieces, strict=True)):
             index = first + place
@@ -185,12 +186,13 @@ class SliceOptimizer:
                 continue
             state = twin.state[tensor]
             for key in schema.numbers:
-                self._arrays[f"scalar/{key}"][index] = state[key]
-            if not self._ready[index]:
+                self._arrays[_scalar(key, tensor.dtype)][index] = state[key]
+            if schema.rebinds or not self._ready[index]:
                 shared = self._piece_state(schema, tensor, part, index)
                 for key in (*schema.tensors, *schema.scalars):
-                    shared[key].copy_(state[key])
-                    state[key] = shared[key]
+                    if state[key].data_ptr() != shared[key].data_ptr():
+                        shared[key].copy_(state[key])
+                        state[key] = shared[key]
                 self._ready[index] = 1
 
     def _undo_pairs(self, slice_: int, row: int) -> list[tuple[Tensor, Tensor]]:
@@ -202,7 +204,8 @@ class SliceOptimizer:
             dtype = self._space.dtypes[piece.dtype]
             live = [self.parameters[piece.dtype][piece.start : piece.stop]]
             live += [self._arrays[_key(k, dtype)][piece.start : piece.stop] for k in schema.tensors]
-            live += [self._arrays[f"scalar/{k}"][first:last] for k in (*schema.scalars, *schema.numbers)]
+            dtype = self._space.dtypes[piece.dtype]
+            live += [self._arrays[_scalar(k, dtype)][first:last] for k in (*schema.scalars, *schema.numbers)]
             live += [self._ready[first:last]]
             pairs, at = [], 0
             for tensor in live:
@@ -215,6 +218,10 @@ class SliceOptimizer:
 
 def _key(name: str, dtype: torch.dtype) -> str:
     return f"state/{name}/{dtype_name(dtype)}"
+
+
+def _scalar(name: str, dtype: torch.dtype) -> str:
+    return f"scalar/{name}/{dtype_name(dtype)}"
 
 
 def _totals(space: Space) -> list[tuple[tuple[str, torch.dtype], int]]:
@@ -240,12 +247,16 @@ def _first_pieces(space: Space) -> list[int]:
 def _state_arrays(space: Space, schemas: dict[tuple[int, str], Schema]) -> dict[str, tuple[torch.dtype, int]]:
     arrays: dict[str, tuple[torch.dtype, int]] = {}
     for (_, name), schema in sorted(schemas.items()):
-        for key, dtype in schema.tensors.items():
-            arrays[f"state/{key}/{name}"] = (dtype, space.layout.totals[name])
-        for key, dtype in schema.scalars.items():
-            arrays[f"scalar/{key}"] = (dtype, _num_pieces(space))
-        for key in schema.numbers:
-            arrays[f"scalar/{key}"] = (torch.float64, _num_pieces(space))
+        dtype, total = space.dtypes[name], space.layout.totals[name]
+        wanted = {_key(key, dtype): (kind, total) for key, kind in schema.tensors.items()}
+        wanted |= {_scalar(key, dtype): (kind, _num_pieces(space)) for key, kind in schema.scalars.items()}
+        wanted |= {_scalar(key, dtype): (torch.float64, _num_pieces(space)) for key in schema.numbers}
+        for key, array in wanted.items():
+            if arrays.setdefault(key, array) != array:
+                raise NotExact(
+                    f"two parameter groups keep {key!r} as {arrays[key][0]} and as {array[0]}",
+                    "Let the optimizer keep a state of one name in one type.",
+                )
     return arrays
 
 

@@ -35,6 +35,7 @@ class Schema:
     tensors: dict[str, torch.dtype]  #: as long as the parameter
     scalars: dict[str, torch.dtype]  #: one number per piece, held as a 0-dim tensor
     numbers: dict[str, type]  #: one plain Python number per piece
+    rebinds: bool  #: a step may put new tensors in place of the old ones, which must be copied back
 
 
 def pin(optimizer: torch.optim.Optimizer) -> None:
@@ -77,8 +78,10 @@ def probe(optimizer: torch.optim.Optimizer, group: int, dtype: torch.dtype) -> S
         whole = torch.randn(6, 7, generator=source).to(precision)
         pieces = [whole.flatten()[:20].clone(), whole.flatten()[20:].clone()]
         try:
-            as_one = _try(optimizer, group, [whole], source.clone_state())
-            as_two = _try(optimizer, group, pieces, source.clone_state())
+            as_one, rebinds = _try(optimizer, group, [whole], source.clone_state())
+            as_two, _ = _try(optimizer, group, pieces, source.clone_state())
+        except NotExact:
+            raise
         except Exception as error:
             raise NotExact(
                 f"{name} cannot run on a slice of a parameter ({type(error).__name__}: {str(error)[:120]})", _SUPPORTED
@@ -101,24 +104,48 @@ def probe(optimizer: torch.optim.Optimizer, group: int, dtype: torch.dtype) -> S
             raise NotExact(f"{name} keeps {key!r} as {kind} for a parameter of shape (6, 7)", _SUPPORTED)
     if {k for k, v in as_two[0].items() if v is not None} != {*tensors, *scalars, *numbers}:
         raise NotExact(f"{name} keeps other state for a slice than for a whole parameter", _SUPPORTED)
-    return Schema(tensors, scalars, numbers)
+    return Schema(tensors, scalars, numbers, rebinds)
 
 
 def _try(
     optimizer: torch.optim.Optimizer, group: int, parameters: list[Tensor], source: torch.Generator
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], bool]:
+    """(state of each parameter after three steps, whether a step put new tensors in place of old ones)."""
     twin = clone(optimizer, group, parameters)
+    places, outside = [p.data_ptr() for p in parameters], _outside(twin)
+    state_places: set[int] = set()
+    rebinds = False
     total = sum(p.numel() for p in parameters)
     for parameter in parameters:
         _initial_state(optimizer, group, twin, parameter)
-    for _ in range(3):
+    for turn in range(3):
         gradient = torch.randn(total, generator=source).to(parameters[0].dtype)
         start = 0
         for parameter in parameters:
             parameter.grad = gradient[start : start + parameter.numel()].view(parameter.shape)
             start += parameter.numel()
         type(twin).step(twin)
-    return [twin.state[p] for p in parameters]
+        held = {v.data_ptr() for p in parameters for v in twin.state[p].values() if isinstance(v, Tensor)}
+        rebinds = rebinds or (turn > 0 and held != state_places)
+        state_places = held
+    name = type(optimizer).__name__
+    if [p.data_ptr() for p in parameters] != places:
+        raise NotExact(f"{name} puts new memory in place of a parameter's, which leaves the arena", _SUPPORTED)
+    if changed := [key for key, value in _outside(twin).items() if outside.get(key) != value]:
+        raise NotExact(
+            f"{name} changes {', '.join(map(repr, changed))} of its own with every step, where another owner of a "
+            "slice would not see it",
+            "Keep such numbers in the optimizer's state of each parameter.",
+        )
+    return [twin.state[p] for p in parameters], rebinds
+
+
+def _outside(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimizer keeps besides the state of its parameters, as far as it is plain."""
+    plain = (bool, int, float, str)
+    kept = {k: v for k, v in optimizer.param_groups[0].items() if isinstance(v, plain)}
+    own = {k: v for k, v in optimizer.__dict__.items() if isinstance(v, plain) and not k.startswith("_")}
+    return {**{f"group {k}": v for k, v in kept.items()}, **own}
 
 
 def _initial_state(optimizer: torch.optim.Optimizer, group: int, twin: torch.optim.Optimizer, like: Tensor) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.slices import Slice
-from holdfast.core.tree import ADD, Node, plan, push
+from holdfast.core.tree import ADD, Node, keep, plan, push
 from holdfast.errors import NotExact
 from holdfast.exchange.board import Board
 from holdfast.exchange.space import Space, typed
@@ -91,9 +91,9 @@ class LaneSlots:
         grown = self._stack[-1]
         self._board.close_slot(grown.lane, self._stack_step, grown.span)
 
-    def forget(self) -> None:
-        """A new generation: what I published stays, but I merge into it no more."""
-        self._stack = []
+    def install(self, driver: Sequence[int], worker: int) -> None:
+        """A new generation: what I published stays, but I merge only into what is still all mine."""
+        self._stack = keep(self._stack, driver, worker)
 
     def _leaves(self, lane: int, gradients: Sequence[Tensor | None]) -> list[Tensor]:
         count = len(gradients)

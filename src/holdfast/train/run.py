@@ -154,12 +154,12 @@ class Run:
     @property
     def loss(self) -> float:
         """The mean loss over the newest committed step's whole batch."""
-        return self._training.loss if self._training else float("nan")
+        return self._training.facts.loss if self._training else float("nan")
 
     @property
     def grad_norm(self) -> float:
         """The gradient's norm, before clipping, of the newest step that was clipped by norm."""
-        return self._training.bound.member.grad_norm if self._training and self._training._bound else float("nan")
+        return self._training.grad_norm if self._training else float("nan")
 
     @property
     def unit(self) -> tuple[int, int, list[int]] | None:
@@ -285,7 +285,7 @@ class Run:
         if training is None or training._bound is None:
             return {"steps": 0, "epochs": 0, "seconds": seconds}
         training.finish()
-        samples = self._samples()
+        samples = training.facts.samples
         return {
             "steps": training.step,
             "epochs": training.epoch + 1,
@@ -293,19 +293,11 @@ class Run:
             "weights_sha256": self.weights_sha256(),
             "seconds": seconds,
             "samples_per_second": samples / seconds,
-            "loss": training.loss,
+            "loss": training.facts.loss,
             "lanes": self.lanes,
             "seed": self.seed,
             "threads": self.threads,
         }
-
-    def _samples(self) -> int:
-        assert self._training is not None
-        batches = self._training.loaders[0] if self._training.loaders else None
-        if batches is None:
-            return 0
-        passes, rest = divmod(self._training.step, batches.steps)
-        return passes * min(batches.size, batches.steps * batches.batch) + rest * batches.batch
 
     def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
         """Note which samples a unit used, where somebody wants to know."""

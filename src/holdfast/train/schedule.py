@@ -14,6 +14,7 @@ Nothing is pickled: the cells are msgpack of plain numbers.
 from __future__ import annotations
 
 import types
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ from holdfast.transport.arena import Arena, Sections
 
 __all__ = ["Settings", "add_sections", "find_schedulers"]
 
+_encoder = msgspec.msgpack.Encoder()
 _CELL = 16 * 1024
 _HEAD = 24  # tag, length, spare
 _TENSORS = ("params", "param_names")  # what a parameter group holds besides its settings
@@ -43,8 +45,8 @@ class Settings:
     def __init__(self, optimizer: torch.optim.Optimizer, schedulers: Sequence[Any]) -> None:
         self._optimizer, self._schedulers = optimizer, list(schedulers)
         self._pending: list[list[float]] = []  # [scheduler, metrics...] called in the step at hand
-        self._called_in_unit: set[int] = set()
-        self._in_unit = False
+        self._called_in_unit: list[list[float]] = []
+        self._in_unit = self._unit_filled = False
         self._applied: list[dict[str, Any]] | None = None
         self._written: bytes | None = None
         self._tag_written, self._cell = 0, 0
@@ -58,8 +60,12 @@ class Settings:
 
     def begin_unit(self) -> None:
         """Calls from now on belong to a step."""
-        self._in_unit = True
+        self._in_unit, self._unit_filled = True, False
         self._called_in_unit.clear()
+
+    def filled(self) -> None:
+        """`optimizer.step()` was called in this unit."""
+        self._unit_filled = True
 
     def end_units(self) -> None:
         """The step is complete: make the noted calls."""
@@ -85,10 +91,15 @@ class Settings:
                 "Step it once per epoch with a value from run.evaluate(...).",
             )
         name = type(self._schedulers[index]).__name__
-        if index in self._called_in_unit:
+        if any(index == noted[0] for noted in self._called_in_unit):
             raise NotExact(f"{name} was stepped twice in one unit", "Step it once per batch.")
-        self._called_in_unit.add(index)
+        if not self._unit_filled:
+            raise NotExact(
+                f"{name} was stepped before optimizer.step() in a unit, and would act on the step before it is made",
+                "Call optimizer.step() first, as torch asks for since 1.1.",
+            )
         call = [index, *map(float, metrics)]
+        self._called_in_unit.append(call)
         before = next((noted for noted in self._pending if noted[0] == index), None)
         if before is None:
             self._pending.append(call)
@@ -128,13 +139,16 @@ class Settings:
         self._applied = None
         self._write(_tag(step, op + 1))
 
-    def write(self, step: int, applied: list[dict[str, Any]]) -> None:
+    def write(self, step: int, applied: list[dict[str, Any]]) -> int:
         """Before a unit of `step` is shown: leave its settings for whoever comes later.
 
-        `applied` are those the step is made with, taken at `optimizer.step()`.
+        `applied` are those the step is made with, taken at `optimizer.step()`. Returns a fingerprint of the
+        settings and of this unit's calls, which must be the same in all units of the step.
         """
         self._applied = applied
         self._write(_tag(step + 1))
+        plain = [[_plain(group) for group in applied], self._plain(), self._called_in_unit]
+        return zlib.crc32(_encoder.encode(plain))
 
     def applied(self, step: int) -> list[dict[str, Any]]:
         """The settings that `step` is made with, from a worker that computed a unit of it."""
@@ -148,7 +162,7 @@ class Settings:
         if self._cells is None:
             return
         applied = self._applied if self._applied is not None else self.hyper()
-        data = msgspec.msgpack.encode([[_plain(group) for group in applied], self._plain(), self._pending])
+        data = _encoder.encode([[_plain(group) for group in applied], self._plain(), self._pending])
         if (data == self._written and not self._pending) or (tag, data) == (self._tag_written, self._written):
             return  # nothing moved: the cell that is there says the same
         if len(data) > _CELL - _HEAD:
@@ -181,7 +195,7 @@ class Settings:
             group.update(_like({k: v for k, v in group.items() if k not in _TENSORS}, values))
         for scheduler, values in zip(self._schedulers, states, strict=True):
             scheduler.__dict__.update(_like(_state(scheduler), values))
-        self._pending = pending
+        self._pending, self._written = pending, None
         self._optimizer._opt_called = True  # type: ignore[attr-defined]  # by others; torch would warn that nobody did
         self.end_units()
 

@@ -27,6 +27,7 @@ from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import compute_key, seed_everything
 from holdfast.errors import NonFinite, NotExact, OutOfSync
 from holdfast.exchange import board as cells
+from holdfast.exchange.board import StepFacts
 from holdfast.exchange.crew import StepWork, UnitResult
 from holdfast.exchange.schema import pin
 from holdfast.exchange.space import Space
@@ -72,8 +73,9 @@ class Training:
         self._units_of_step = 0
         self._versions: list[int] = []
         self.clip_norm = self.clip_value = 0.0
-        self.loss = math.nan
-        self.samples = 0
+        self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
+        self.grad_norm = math.nan
+        self.first_step = 0  #: at which the newest operation began
 
     # ------------------------------------------------------------ binding
 
@@ -98,6 +100,7 @@ class Training:
             member = self._bound.member
             member.before_wait = lambda: self.check_together(member.changed)
             self.step = min(self._bound.board.versions())
+            self.facts = self._bound.board.step_facts(self.step) if self.step else self.facts
             self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
         return self._bound
 
@@ -194,8 +197,6 @@ class Training:
             binding.board.begin_op(self.op, self.step, kind)
         binding.board.put(cells.R_OP, self.op)
         return True
-
-    first_step = 0
 
     def new_pass(self, batches: Batches) -> Pass:
         """The script begins a loop over a prepared loader."""
@@ -304,6 +305,7 @@ class Training:
         self.bound.member.hyper = self.bound.settings.hyper()
         gradients = [parameter.grad for parameter in self.space.trainable]
         self.bound.member.fill(lane, gradients, UnitResult(loss, self.clip_norm, self.clip_value))
+        self.bound.settings.filled()
         self._filled = True
 
     def close_unit(self) -> None:
@@ -319,7 +321,7 @@ class Training:
                 "for a loop that only looks, use run.evaluate or a loader that was not prepared.",
             )
         board = self.bound.board
-        self.bound.settings.write(work.step, self.bound.member.hyper)
+        board.put_settings(lane, self.bound.settings.write(work.step, self.bound.member.hyper))
         self._crewing.audit(self.order, work.step, lane, request)
         self.bound.member.show()
         spent = time.perf_counter_ns() - self._unit_started
@@ -356,8 +358,10 @@ class Training:
         else:
             settings.end_units()
         self._units_of_step = 0
-        self.loss = self.bound.member.loss()
-        self.bound.board.put_loss(self.loss)
+        self.facts = self.bound.member.facts
+        if self.facts.grad_norm > 0.0:
+            self.grad_norm = self.facts.grad_norm
+        self.bound.board.put_loss(self.facts.loss)
         self.step += 1
 
     def close(self) -> None:

@@ -41,7 +41,6 @@ class Arena:
 
     def __init__(self, sections: Sections, *, fd: int | None = None) -> None:
         self.sections = sections
-        self.shared = fd is not None
         self._map = mmap.mmap(-1 if fd is None else fd, sections.size)
 
     def section(self, name: str) -> memoryview:

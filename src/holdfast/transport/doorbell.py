@@ -2,33 +2,36 @@
 
 One eventfd per worker, made by the launcher. Ringing is one system call; waiting is one `poll` on the
 own bell and on the link to the coordinator, so a death elsewhere (which the coordinator sees as a
-closed descriptor and answers with a new generation) ends every wait at once. There is no timeout
-that anything depends on.
+closed descriptor and answers with a new generation) ends every wait at once. A wait also looks again
+after its `seconds`, but for what matters somebody rings.
 
-Ordering: whoever rings has made its stores before the system call, whoever wakes reads after one, so
-the data behind a cell is there on every architecture. Spinning (looking without a call) relies on
-stores being seen in order, which x86-64 promises; elsewhere `spin_seconds` is zero.
+Ordering: the data behind a cell (a gradient, a slice) is written before the cell, and read after it. That
+stores are seen in the order they were made is a promise of x86-64; a crew of several workers is therefore
+refused on other machines (`ordered_stores`), where each of these places would need a barrier.
 """
 
 from __future__ import annotations
 
 import os
-import platform
 import select
 import time
 from collections.abc import Callable, Sequence
 
-__all__ = ["Doorbells", "spin_seconds"]
+__all__ = ["Doorbells", "ordered_stores", "spin_seconds"]
+
+
+def ordered_stores(machine: str) -> bool:
+    """Does this kind of machine (`platform.machine()`) show the stores of one core to others in their order?"""
+    return machine in ("x86_64", "AMD64")
 
 
 def spin_seconds(num_workers: int, cores: int) -> float:
     """How long to look before sleeping: only where every worker has a core to itself."""
-    ordered = platform.machine() in ("x86_64", "AMD64")
-    return 100e-6 if ordered and num_workers <= cores else 0.0
+    return 100e-6 if num_workers <= cores else 0.0
 
 
 class Doorbells:
-    """The bells of one generation, as one worker uses them.
+    """The bells of a generation's members, as one worker uses them. A worker keeps its bell for life.
 
     Resources: owns the descriptors it was given; `close` (or the next `replace`) closes them.
     """
@@ -55,11 +58,6 @@ class Doorbells:
         """Wake everybody else."""
         for fd in self._others:
             os.eventfd_write(fd, 1)
-
-    def fence(self) -> None:
-        """Order my stores before my next loads (a system call that takes a lock)."""
-        if self._others:
-            os.eventfd_write(self._mine, 1)
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
         """Wait until `done()`; False when the link has something to say or `seconds` have passed."""

@@ -5,19 +5,24 @@ other side is seen at once, as an end of file. Rules:
 
 * a message is 1 byte to `MAX_MESSAGE` bytes; the sender shortens what is longer (traces);
 * sending never blocks on a link made with `blocking=False`: `send` says False when the message was
-  not taken, and whoever cares says it again (see `coordinator.messages`);
+  not taken, and whoever cares says it again (see `coordinator.messages`); `offer` also says why;
+* what the other side said before its end is read before the end is;
 * every descriptor is close-on-exec, and whoever receives one owns it.
 """
 
 from __future__ import annotations
 
 import array
+import errno
 import os
 import socket
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import NamedTuple
 
-__all__ = ["MAX_DESCRIPTORS", "MAX_MESSAGE", "Frame", "Link"]
+from holdfast.errors import ResourceError
+
+__all__ = ["MAX_DESCRIPTORS", "MAX_MESSAGE", "DescriptorsLost", "Frame", "Link", "Outcome"]
 
 #: More than any message needs: a failure with its trace, cut to size.
 MAX_MESSAGE = 64 * 1024
@@ -30,6 +35,29 @@ class Frame(NamedTuple):
 
     data: bytes
     fds: tuple[int, ...]
+
+
+#: It may be taken a moment later. ETOOMANYREFS: this user has too many descriptors on their way, on any link.
+_FULL = frozenset({errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Outcome(Enum):
+    """What became of a message."""
+
+    TAKEN = "taken"
+    FULL = "full"  #: not now; the other side is there
+    GONE = "gone"  #: never; nobody is there
+
+
+class DescriptorsLost(ResourceError):
+    """A message came without its descriptors, because this process has no number left for them. `data` is whole."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        super().__init__(
+            f"Descriptors that came with a message of {len(data)} bytes are lost: process {os.getpid()} has as many open "
+            "as it may. Raise the limit (ulimit -n)."
+        )
 
 
 class Link:
@@ -72,6 +100,10 @@ class Link:
 
     def send(self, data: bytes, fds: Sequence[int] = ()) -> bool:
         """Hand one message to the kernel. False: it was not taken (full, or nobody there any more)."""
+        return self.offer(data, fds) is Outcome.TAKEN
+
+    def offer(self, data: bytes, fds: Sequence[int] = ()) -> Outcome:
+        """Hand one message to the kernel, and say what became of it."""
         if not 0 < len(data) <= MAX_MESSAGE:
             raise ValueError(f"a message of {len(data)} bytes: must be 1 to {MAX_MESSAGE}")
         if len(fds) > MAX_DESCRIPTORS:
@@ -79,28 +111,35 @@ class Link:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
             self._socket.sendmsg([data], rights, socket.MSG_NOSIGNAL)
-        except OSError:
-            # Full, closed, reset or out of in-flight descriptors: all the same to a sender whose
-            # messages are repeated until they are answered.
-            return False
-        return True
+        except OSError as error:
+            return Outcome.FULL if error.errno in _FULL else Outcome.GONE
+        return Outcome.TAKEN
 
     def recv(self) -> Frame | None:
         """The next message, or None when the other side is gone.
 
-        Raises BlockingIOError on a link that does not block and has nothing to read.
+        Raises BlockingIOError on a link that does not block and has nothing to read, DescriptorsLost in a process
+        that has too many open.
         """
-        room = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
         try:
-            data, ancillary, flags, _ = self._socket.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
+            try:
+                data, ancillary, flags, _ = self._receive()
+            except ConnectionResetError:  # it ended with messages of ours unread; its own last words are still here
+                data, ancillary, flags, _ = self._receive()
         except (ConnectionError, ValueError):
             return None
         fds = tuple(_descriptors(ancillary))
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             for fd in fds:
                 os.close(fd)
-            raise ValueError(f"a message longer than {MAX_MESSAGE} bytes or {MAX_DESCRIPTORS} descriptors arrived")
+            if flags & socket.MSG_TRUNC:
+                raise ValueError(f"a message longer than {MAX_MESSAGE} bytes arrived")
+            raise DescriptorsLost(data)
         return Frame(data, fds) if data else None
+
+    def _receive(self) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
+        room = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+        return self._socket.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
 
     def close(self) -> None:
         """Close this end; the other side sees an end of file."""

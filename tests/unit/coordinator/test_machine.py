@@ -17,7 +17,7 @@ from holdfast.coordinator.events import (
     WorkerStarted,
 )
 from holdfast.coordinator.machine import BrokenInvariant, CrewLimits, Machine
-from holdfast.coordinator.messages import Finished, Leave, Leaving, Pause, Paused, Ready, Refuse, Seeded, Welcome
+from holdfast.coordinator.messages import Finished, Leave, Leaving, Pause, Paused, Ready, Refuse, Seeded
 from holdfast.errors import ConfigError
 from tests.unit.coordinator.driven import Driven, install, pause, ready, to, welcome
 

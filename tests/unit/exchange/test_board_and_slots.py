@@ -112,7 +112,7 @@ def test_the_sum_is_the_definitions_bit_for_bit(worker: Worker, order: tuple[int
                 worker.slots.fill(step, lane, gradients[lane], work.weight(lane))
                 worker.slots.show()
             if lane == forgotten:
-                worker.slots.forget()
+                worker.slots.install([9] * LANES, 0)
         nodes = worker.board.nodes(step)
         assert sum(node.span for node in nodes) >= len(lanes)
         for piece in worker.space.layout.slices:
@@ -130,7 +130,7 @@ def test_the_sum_is_the_definitions_bit_for_bit(worker: Worker, order: tuple[int
 def test_presence_and_culprits(worker: Worker) -> None:
     count = len(worker.space.trainable)
     some = [torch.zeros_like(p) for p in worker.space.trainable]
-    worker.slots.forget()
+    worker.slots.install([9] * LANES, 0)
     worker.slots.fill(500, 0, [None, *some[1:]], None)
     worker.slots.show()
     assert worker.slots.absent([0]) == frozenset({0})

@@ -41,9 +41,9 @@ def test_two_members_give_the_bits_of_one(name: str, clip: float) -> None:
             step(crew, work_of(number, counts), chance)
         assert all(worker.state() == expected.state() for worker in crew)
         assert sorted(crew[0].units + crew[1].units) == expected.units, "every unit once"
-        assert crew[0].member.loss() == crew[1].member.loss() == expected.member.loss()
-        if clip:
-            assert crew[0].member.grad_norm == expected.member.grad_norm > clip
+        assert crew[0].member.facts == crew[1].member.facts == expected.member.facts
+        assert expected.member.facts.samples == sum(map(sum, COUNTS))
+        assert expected.member.facts.grad_norm > clip or not clip
 
 
 def test_a_new_member_takes_the_state_from_the_arena() -> None:

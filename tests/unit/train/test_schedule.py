@@ -189,6 +189,7 @@ def worker(name: str, arena: Arena, row: int) -> tuple[optim.Optimizer, Any, Set
 
 def unit(optimizer: optim.Optimizer, scheduler: Any, settings: Settings, step: int) -> None:
     settings.begin_unit()
+    settings.filled()
     applied = settings.hyper()
     scheduler.step()
     settings.write(step, applied)
