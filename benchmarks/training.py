@@ -14,11 +14,11 @@ from benchmarks.scripts.ddp import VARIANTS
 
 #: workload -> (what it is, global batch, timed steps, timed steps when quick, target)
 WORKLOADS = {
-    "lenet": ("LeNet, global batch 64", 64, 3000, 80, 1.3),
-    "mlp": ("MLP of 20 million parameters, global batch 32", 32, 40, 6, 2.0),
+    "lenet": ("LeNet, global batch 64", 64, 800, 80, 1.3),
+    "mlp": ("MLP of 20 million parameters, global batch 32", 32, 30, 6, 2.0),
 }
 WORKERS = 2
-#: What engines/local.py sets for workers; here for DDP, by way of comparison.
+#: What `hf.join` asks of malloc; here for DDP, by way of comparison.
 KEEP_FREED = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -216,6 +217,59 @@ def test_a_killed_nursery_is_told_as_its_workers_deaths_and_replaced(engine: Eng
     with third:
         assert said(third, "row") == "0"
     assert engine.nursery_pid not in (0, before)
+
+
+def test_a_busy_nursery_is_asked_later(engine: Engine) -> None:
+    assert isinstance(engine, LocalEngine) and engine._control is None
+    first, pid = started(engine, 0)
+    assert engine._control is not None
+    os.kill(engine.nursery_pid, signal.SIGSTOP)
+    with socket.socket(fileno=os.dup(engine._control.fileno())) as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least the kernel gives: a few requests
+    links = [engine.start(worker, worker) for worker in range(1, 9)]
+    assert engine._requests, "not all of them were taken"
+    assert engine.events() == [] and alive(pid)
+    os.kill(engine.nursery_pid, signal.SIGCONT)
+    events = wait(engine, 8)
+    assert {event.worker for event in events if isinstance(event, WorkerStarted)} == set(range(1, 9))
+    assert alive(pid)
+    for link in (first, *links):
+        link.close()
+
+
+def test_nobody_waits_for_a_nursery_that_takes_its_time_to_leave(engine: Engine) -> None:
+    assert isinstance(engine, LocalEngine)
+    first, _ = started(engine, 0)
+    before = engine.nursery_pid
+    assert engine._control is not None
+    os.kill(before, signal.SIGSTOP)
+    with socket.socket(fileno=os.dup(engine._control.fileno())) as raw:
+        raw.shutdown(socket.SHUT_RDWR)
+    began = time.monotonic()
+    assert engine.events() == []
+    second = engine.start(1, 1)
+    assert engine.events() == []
+    assert time.monotonic() - began < 0.5
+    os.kill(before, signal.SIGKILL)
+    lost, born = sorted(wait(engine, 2), key=lambda event: event.worker)
+    assert lost == WorkerLost(0, "signal", 9)
+    assert isinstance(born, WorkerStarted) and born.worker == 1, "the next nursery was asked for it"
+    first.close()
+    second.close()
+
+
+def test_what_a_worker_left_behind_ends_also_without_a_nursery(engine: Engine) -> None:
+    assert isinstance(engine, LocalEngine)
+    link, pid = started(engine)
+    with link:
+        said(link, "fork")
+        (child,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        os.kill(engine.nursery_pid, signal.SIGKILL)
+        wait(engine, 1)
+    until = time.monotonic() + 5
+    while alive(child) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not alive(child)
 
 
 def test_a_nursery_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

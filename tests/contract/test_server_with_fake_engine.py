@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 
@@ -18,6 +19,7 @@ from holdfast.coordinator.messages import (
     Paused,
     Ready,
     Seeded,
+    Stop,
     ToWorker,
     Welcome,
     decode_to_worker,
@@ -182,6 +184,80 @@ def test_from_the_first_ready_to_the_end(engine: FakeEngine) -> None:
 
     end = serve(engine, workers)
     assert isinstance(end, EndRun) and end.result == {"steps": 0}
+
+
+async def begun(engine: FakeEngine) -> None:
+    """Generation 1 of workers 0 and 1 is installed, and they have heard so."""
+    await soon()
+    engine.say(ready(0))
+    await soon()
+    engine.say(Seeded(0))
+    engine.say(ready(1))
+    await soon()
+    for worker in (0, 1):
+        for _ in range(2):
+            _, fds = engine.heard(worker)
+            for fd in fds:
+                os.close(fd)
+
+
+def test_a_generation_is_said_again_though_a_member_has_finished_and_left(engine: FakeEngine) -> None:
+    async def workers(server: Server) -> None:
+        await begun(engine)
+        engine.say(Finished(1, 1, {}))
+        await soon()
+        engine.lose(1)
+        await soon()
+        engine.far[0].setblocking(False)
+        engine.say(Paused(0, 1, 0))  # it has lost its Install
+        await soon()
+        message, bells = engine.heard(0)
+        assert isinstance(message, Install)
+        assert (message.generation, message.members, message.rows) == (1, [0, 1], [0, 1])
+        assert len(bells) == 2
+        for bell in bells:
+            os.close(bell)
+        engine.say(Finished(0, 1, {}))
+        await soon()
+        engine.lose(0)
+
+    assert isinstance(serve(engine, workers), EndRun)
+
+
+def test_the_bell_of_a_lost_member_is_let_go_with_its_generation(engine: FakeEngine) -> None:
+    async def workers(server: Server) -> None:
+        await begun(engine)
+        engine.lose(1, "signal", 9)
+        await soon()
+        engine.say(Paused(0, 2, 0))
+        await soon()
+        assert server.snapshot().generation == 2
+        assert set(server._bells) == {0, 2}
+        server.abort("enough")
+
+    serve(engine, workers)
+
+
+def test_when_a_run_fails_the_others_are_told_why(engine: FakeEngine) -> None:
+    heard: list[ToWorker] = []
+
+    async def workers(server: Server) -> None:
+        await begun(engine)
+        engine.say(Failed(0, 1, "NonFinite", "the loss is nan", "train.py:1", "trace"))
+        engine.lose(0, "exit", 4)
+        engine.far[1].setblocking(False)
+        while not heard or not isinstance(heard[-1], Stop):
+            await asyncio.sleep(0.01)
+            with contextlib.suppress(BlockingIOError):
+                heard.append(engine.heard(1)[0])
+        engine.say(Failed(1, 1, "RuntimeError", "I was stopped", "train.py:1", "trace"))
+        engine.lose(1, "exit", 1)
+        await soon()
+        assert server.failed == {0}, "what comes after the end is no failure of its own"
+
+    end = serve(engine, workers)
+    assert isinstance(end, FailRun)
+    assert heard[-1] == Stop(f"{end.kind}: {end.message}")
 
 
 def test_last_words_come_before_the_end(engine: FakeEngine) -> None:

@@ -231,9 +231,9 @@ class Launch:
         return marked(self.mark)
 
     def nursery(self) -> int:
-        """The pid of the process that forks the workers."""
+        """The pid of the process that forks the workers; 0 before there is one."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return int(children[0])
+        return int(children[0]) if children else 0
 
     # ------------------------------------------------------------ waiting
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing.connection
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
+from torch._C import _remove_worker_pids, _set_worker_pids
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -29,7 +31,6 @@ from torch.utils.data import (
     SequentialSampler,
     SubsetRandomSampler,
 )
-from torch.utils.data._utils import signal_handling
 
 from holdfast.core.lanes import shares
 from holdfast.core.order import Order
@@ -39,6 +40,7 @@ from holdfast.errors import ConfigError, NotExact
 __all__ = ["Batches", "UnitRequest"]
 
 _AHEAD = 64  # steps whose sample numbers are computed at once
+_DYING = 0.2  # seconds in which a fetching process that is about to die does so
 
 
 class UnitRequest(list[int]):
@@ -126,7 +128,8 @@ class Batches:
         except Exception:
             # What the data set raised is the user's to see. But bad luck of a fetching process (the kernel was short
             # of memory, somebody sent a signal) is no fault of the unit; it is one when it happens twice.
-            if self._stream is None or self._stream.intact():
+            # A dying process breaks its connections before it is dead, hence the moment.
+            if self._stream is None or self._stream.intact(_DYING):
                 raise
         self.close()
         return self._streamed(request, ahead)
@@ -187,8 +190,8 @@ class _Stream:
             worker_init_fn=_Init(loader.worker_init_fn),
             multiprocessing_context=loader.multiprocessing_context,
         )
-        self._iterator: Any = iter(inner)
-        self._processes: list[Any] = self._iterator._workers
+        iterator: Any = iter(inner)
+        self._iterator, self._processes = iterator, tuple(iterator._workers)
         self._unwatch()
 
     def serves(self, request: UnitRequest) -> bool:
@@ -199,19 +202,19 @@ class _Stream:
         """The next unit's batch. Raises RuntimeError, as torch does, when a process has died."""
         with self._watched():
             if not self.intact():  # while nobody watched; torch would wait for it for seconds
-                dead = ", ".join(str(process.pid) for process in self._processes if not process.is_alive())
-                raise RuntimeError(f"Processes {dead} of the DataLoader's num_workers died while they fetched data.")
+                raise RuntimeError("A process of the DataLoader's num_workers died while it fetched data.")
             batch = next(self._iterator)
         self._expected.pop(0)
         return batch
 
-    def intact(self) -> bool:
-        """Are all fetching processes alive?"""
-        return all(process.is_alive() for process in self._processes)
+    def intact(self, seconds: float = 0.0) -> bool:
+        """Are all fetching processes alive, and stay so for this long?"""
+        ended = multiprocessing.connection.wait([process.sentinel for process in self._processes], seconds)
+        return not ended and all(process.is_alive() for process in self._processes)
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        signal_handling._set_worker_pids(id(self._iterator), tuple(process.pid for process in self._processes))
+        _set_worker_pids(id(self._iterator), tuple(process.pid for process in self._processes))
         self._iterator._worker_pids_set = True
         try:
             yield
@@ -221,7 +224,7 @@ class _Stream:
     def _unwatch(self) -> None:
         if self._iterator._worker_pids_set:
             self._iterator._worker_pids_set = False
-            signal_handling._remove_worker_pids(id(self._iterator))
+            _remove_worker_pids(id(self._iterator))
 
     def asked(self) -> Iterator[UnitRequest]:
         """Pass requests on to torch, remembering what was asked."""

@@ -3,7 +3,8 @@
 It holds a pidfd of every worker, made by the worker's parent before anybody could reap it, so a
 signal can never reach a stranger that got the same pid. When the nursery itself is killed, its
 workers die with it; the engine reports each as lost once its pidfd says that it is gone, and the
-next `start` makes a new nursery.
+next `start` makes a new nursery. Nothing here but `close` waits: requests that the nursery's link does
+not take yet are kept, and deaths, the nursery's included, are heard through descriptors.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator.events import WorkerLost, WorkerStarted
 from holdfast.engines.nursery import DEFAULT_ENTRY, Born, Report
+from holdfast.engines.sessions import end_sessions
 from holdfast.errors import ResourceError, RunError
-from holdfast.transport.link import Link
+from holdfast.transport.link import Link, Outcome
 
 __all__ = ["LocalEngine"]
 
@@ -44,15 +48,24 @@ class _Child:
     doomed: bool = False
 
 
+class _Request(NamedTuple):
+    """A worker that the nursery has not been asked for yet."""
+
+    spec: WorkerSpec
+    link: Link  #: its end
+
+
 class LocalEngine:
     """Starts workers on this machine. See `coordinator.ports.Engine` for the contract."""
 
     def __init__(self, spec: WorkerSpec, *, logs: Path, entry: str = DEFAULT_ENTRY) -> None:
         self._spec, self._logs, self._entry = spec, logs, entry
         self._nursery: subprocess.Popen[bytes] | None = None
-        self._control: Link | None = None
+        self._watch = -1  #: the nursery's pidfd
+        self._control: Link | None = None  #: None also while a nursery is on its way out
         self._fertile = False  #: this nursery has given birth, so it can
         self._children: dict[int, _Child] = {}
+        self._requests: deque[_Request] = deque()
         self._news: deque[WorkerStarted | WorkerLost] = deque()
         self._epoll = select.epoll()
         # An engine with news of its own (no process involved) wakes its reader through this.
@@ -66,17 +79,13 @@ class LocalEngine:
 
     def start(self, worker: int, row: int) -> Link:
         """Ask the nursery for a worker; our end of its link comes back at once."""
-        if self._control is None:
+        if self._nursery is None:
             self._open_nursery()
-        assert self._control is not None
         ours, theirs = Link.pair()
-        spec = msgspec.structs.replace(self._spec, worker=worker, row=row)
-        self._children[worker] = _Child()
-        with theirs:
-            taken = self._control.send(msgspec.msgpack.encode(spec), [theirs.fileno()])
-        if not taken:  # the nursery died this moment: its end of file tells the rest
-            self._drop_nursery()
         ours.setblocking(False)
+        self._children[worker] = _Child()
+        self._requests.append(_Request(msgspec.structs.replace(self._spec, worker=worker, row=row), theirs))
+        self._ask()
         return ours
 
     def signal(self, worker: int, number: int) -> None:
@@ -96,14 +105,21 @@ class LocalEngine:
 
     def events(self) -> list[WorkerStarted | WorkerLost]:
         """What happened since the last call."""
-        for fd, _ in self._epoll.poll(0):
+        alone = False
+        for fd, what in self._epoll.poll(0):
             if fd == self._bell:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._bell)
+            elif fd == self._watch:
+                alone = True
             elif self._control is not None and fd == self._control.fileno():
-                self._hear()
+                if what & ~select.EPOLLOUT:
+                    self._hear()
+                self._ask()
             else:
                 self._orphan_gone(fd)
+        if alone:
+            self._nursery_gone()
         news = list(self._news)
         self._news.clear()
         return news
@@ -112,33 +128,33 @@ class LocalEngine:
         """Kill the nursery and every worker, and wait until they are gone."""
         if self._epoll.closed:
             return
-        for child in self._children.values():
-            if child.pidfd >= 0:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
-        self._drop_nursery()
-        waiting = select.poll()
-        alive = {child.pidfd: worker for worker, child in self._children.items() if child.pidfd >= 0}
-        for pidfd in alive:
-            waiting.register(pidfd, select.POLLIN)
-        while alive:
-            ready = waiting.poll(_REAP_SECONDS * 1000)
-            if not ready:
-                break
-            for pidfd, _ in ready:
-                waiting.unregister(pidfd)
-                del alive[pidfd]
-        for child in self._children.values():
-            _end_session(child)
-        pids = {worker: child.pid for worker, child in self._children.items()}
+        stuck: list[int] = []
+        if self._nursery is not None:
+            self._nursery.kill()
+            if _ended([self._watch]):
+                self._nursery.wait()
+            else:
+                stuck.append(self._nursery.pid)
+            self._hear()  # who was born meanwhile
+            self._forget_nursery()
+        for worker in self._children:
+            self.signal(worker, signal.SIGKILL)
+        born = [child for child in self._children.values() if child.pidfd >= 0]
+        gone = _ended([child.pidfd for child in born])
+        stuck += [child.pid for child in born if child.pidfd not in gone]
+        end_sessions([child.pid for child in born if child.pidfd in gone])
+        for child in born:
+            os.close(child.pidfd)
+        for request in self._requests:
+            request.link.close()
+        self._requests.clear()
         self._children.clear()
         self._epoll.close()
         os.close(self._bell)
-        if alive:
-            stuck = ", ".join(str(pids[worker]) for worker in alive.values())
+        if stuck:
             raise ResourceError(
-                f"Processes {stuck} do not end {_REAP_SECONDS:.0f} s after they were killed: they wait for the system "
-                "(a disk or a network file system that does not answer). They end when it does."
+                f"Processes {', '.join(map(str, stuck))} do not end {_REAP_SECONDS:.0f} s after they were killed: they "
+                "wait for the system (a disk or a network file system that does not answer). They end when it does."
             )
 
     def _open_nursery(self) -> None:
@@ -152,7 +168,26 @@ class LocalEngine:
             )
         ours.setblocking(False)
         self._control, self._fertile = ours, False
+        self._watch = os.pidfd_open(self._nursery.pid)
+        self._epoll.register(self._watch, select.EPOLLIN)
         self._epoll.register(ours.fileno(), select.EPOLLIN)
+
+    def _ask(self) -> None:
+        """Pass requests on to the nursery, as many as its link takes; the rest when it takes more."""
+        while self._requests and self._control is not None:
+            spec, link = self._requests[0]
+            outcome = self._control.offer(msgspec.msgpack.encode(spec), [link.fileno()])
+            if outcome is Outcome.GONE:
+                return  # we will hear of its end, and ask the next one
+            if outcome is Outcome.FULL:
+                self._epoll.modify(self._control.fileno(), select.EPOLLIN | select.EPOLLOUT)
+                # It may be writable and yet not take this (too many descriptors on their way): do not spin on that.
+                time.sleep(0.001)
+                return
+            self._requests.popleft()
+            link.close()
+        if self._control is not None:
+            self._epoll.modify(self._control.fileno(), select.EPOLLIN)
 
     def _nursery_log(self) -> BinaryIO:
         try:
@@ -168,23 +203,14 @@ class LocalEngine:
         return environment
 
     def _hear(self) -> None:
-        assert self._control is not None
+        """Take in what the nursery reports. Its end of file is only half of its end: its status is to come."""
         while self._control is not None:
             try:
                 frame = self._control.recv()
             except BlockingIOError:
                 return
             if frame is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):  # it is leaving: hear how
-                    assert self._nursery is not None
-                    self._nursery.wait(1.0)
-                status = self._drop_nursery()
-                if status > 0 and not self._fertile:
-                    raise RunError(
-                        f"The process that starts workers ended with status {status} before it was up: "
-                        f"{self._last_words()} Its output is in {self._logs / 'nursery.log'}; "
-                        "`holdfast doctor` checks the installation."
-                    )
+                self._close_control()
                 return
             report = _decode(frame.data)
             child = self._children[report.worker]
@@ -197,23 +223,42 @@ class LocalEngine:
             else:
                 self._gone(report.worker, report.code)
 
-    def _drop_nursery(self) -> int:
-        """The nursery is gone, or shall be: end it for certain, and its workers with it. Its exit status."""
-        if self._nursery is None or self._control is None:
-            return 0
-        with contextlib.suppress(ProcessLookupError):
-            self._nursery.kill()
-        status = self._nursery.wait()
-        control, self._control, self._nursery = self._control, None, None
-        self._epoll.unregister(control.fileno())
-        control.close()
+    def _nursery_gone(self) -> None:
+        """The nursery has ended: so have its workers, or will at once. The next one is asked for the others."""
+        assert self._nursery is not None
+        self._hear()
+        status = self._nursery.wait()  # at once: its pidfd has said so
+        self._forget_nursery()
+        unasked = {request.spec.worker for request in self._requests}
         for worker, child in list(self._children.items()):
-            if child.pidfd < 0:
-                self._gone(worker, -signal.SIGKILL)  # never born
-            else:
+            if child.pidfd >= 0:
                 self.signal(worker, signal.SIGKILL)
-                self._epoll.register(child.pidfd, select.EPOLLIN)
-        return status
+                # Of the orphans of an earlier nursery it is known already.
+                with contextlib.suppress(FileExistsError):
+                    self._epoll.register(child.pidfd, select.EPOLLIN)
+            elif worker not in unasked:
+                self._gone(worker, -signal.SIGKILL)  # never born
+        if status > 0 and not self._fertile:
+            raise RunError(
+                f"The process that starts workers ended with status {status} before it was up: "
+                f"{self._last_words()} Its output is in {self._logs / 'nursery.log'}; "
+                "`holdfast doctor` checks the installation."
+            )
+        if self._requests:
+            self._open_nursery()
+            self._ask()
+
+    def _forget_nursery(self) -> None:
+        self._close_control()
+        self._epoll.unregister(self._watch)
+        os.close(self._watch)
+        self._nursery, self._watch = None, -1
+
+    def _close_control(self) -> None:
+        if self._control is not None:
+            self._epoll.unregister(self._control.fileno())
+            self._control.close()
+            self._control = None
 
     def _last_words(self) -> str:
         with contextlib.suppress(OSError, IndexError):
@@ -224,7 +269,7 @@ class LocalEngine:
         for worker, child in list(self._children.items()):
             if child.pidfd == pidfd:
                 self._epoll.unregister(pidfd)
-                _end_session(child)
+                end_sessions([child.pid])  # the nursery does this itself for a worker that it reaps
                 self._gone(worker, -signal.SIGKILL)
 
     def _gone(self, worker: int, code: int) -> None:
@@ -235,14 +280,15 @@ class LocalEngine:
         os.eventfd_write(self._bell, 1)
 
 
-def _end_session(child: _Child) -> None:
-    """Kill what a dead worker may have left in its session (data loaders), and let go of its pidfd.
-
-    The nursery does this itself for a worker it reaps; here it is for workers whose nursery is gone.
-    """
-    if child.pidfd < 0:
-        return
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    os.close(child.pidfd)
-    child.pidfd = -1
+def _ended(pidfds: Sequence[int]) -> set[int]:
+    """Those of these processes that have ended; waits for them, but not for ever."""
+    waiting = select.poll()
+    for pidfd in pidfds:
+        waiting.register(pidfd, select.POLLIN)
+    ended: set[int] = set()
+    until = time.monotonic() + _REAP_SECONDS
+    while len(ended) < len(pidfds) and (ready := waiting.poll(max(0.0, until - time.monotonic()) * 1000)):
+        for pidfd, _ in ready:
+            waiting.unregister(pidfd)
+            ended.add(pidfd)
+    return ended

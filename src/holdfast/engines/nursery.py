@@ -8,7 +8,8 @@ So a worker starts in milliseconds, where importing torch takes seconds. Rules:
 * the nursery runs no user code and starts no thread: what it forks is clean;
 * every process dies with its parent (PR_SET_PDEATHSIG), so nothing outlives the launcher, however
   it ended;
-* a worker is the leader of its own session; when it is gone, so is everything it left behind.
+* a worker is the leader of its own session; when it is gone, so is everything it left behind;
+* a worker that cannot be started (no process, no descriptor left) is a lost worker, and no more.
 
 Run as `python -m holdfast.engines.nursery`, by `local.LocalEngine` only.
 """
@@ -30,15 +31,16 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
 from holdfast.config.worker import WorkerSpec
-from holdfast.transport.link import Link
+from holdfast.transport.link import DescriptorsLost, Link, Outcome
 
 __all__ = ["DEFAULT_ENTRY", "Born", "Died", "Report", "log_path", "main", "stack_path"]
 
@@ -50,6 +52,7 @@ _PR_SET_PDEATHSIG = 1
 #: Who ends a whole service sends these to every process. The nursery leaves with the launcher, which
 #: drains first; a worker hears them itself.
 _OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_decode = msgspec.msgpack.Decoder(WorkerSpec).decode
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -61,7 +64,7 @@ class Born(msgspec.Struct, frozen=True, tag=True):
 
 
 class Died(msgspec.Struct, frozen=True, tag=True):
-    """The worker's process has been reaped. `code` is its exit status, or minus the signal."""
+    """The worker's process has been reaped, or could not be made. `code` is its exit status, or minus the signal."""
 
     worker: int
     code: int
@@ -109,7 +112,6 @@ def die_with_parent(parent: int) -> None:
 
 def _serve(control: Link, entry: Callable[[WorkerSpec, int], object]) -> int:
     children: dict[int, tuple[int, int]] = {}  #: pidfd -> (worker, pid)
-    decode = msgspec.msgpack.Decoder(WorkerSpec).decode
     poll = select.poll()
     poll.register(control.fileno(), select.POLLIN)
     while True:
@@ -117,22 +119,52 @@ def _serve(control: Link, entry: Callable[[WorkerSpec, int], object]) -> int:
             if fd in children:
                 poll.unregister(fd)
                 worker, pid = children.pop(fd)
-                control.send(msgspec.msgpack.encode(Died(worker, _reap(pid))))
+                _tell(control, Died(worker, _reap(pid)))
                 os.close(fd)
                 continue
-            frame = control.recv()
+            try:
+                frame = control.recv()
+            except DescriptorsLost as error:  # of the new worker's link
+                _stillborn(control, _decode(error.data), error)
+                continue
             if frame is None:
                 return 0  # the launcher is gone; the workers follow us by PDEATHSIG
-            spec, (link_fd,) = decode(frame.data), frame.fds
-            nursery = os.getpid()
-            pid = os.fork()
-            if pid == 0:
-                _leave(_live(spec, link_fd, nursery, entry))
-            os.close(link_fd)
-            pidfd = os.pidfd_open(pid)
+            spec, (link_fd,) = _decode(frame.data), frame.fds
+            try:
+                pid, pidfd = _bear(spec, link_fd, entry)
+            except OSError as error:
+                _stillborn(control, spec, error)
+                continue
+            finally:
+                os.close(link_fd)
             children[pidfd] = spec.worker, pid
             poll.register(pidfd, select.POLLIN)
-            control.send(msgspec.msgpack.encode(Born(spec.worker, pid)), [pidfd])
+            _tell(control, Born(spec.worker, pid), [pidfd])
+
+
+def _tell(control: Link, report: Report, fds: Sequence[int] = ()) -> None:
+    """Report, in any case: nobody repeats this."""
+    while control.offer(msgspec.msgpack.encode(report), fds) is Outcome.FULL:
+        time.sleep(0.001)  # the link itself waits for room; this is for a shortage of the whole system
+
+
+def _bear(spec: WorkerSpec, link_fd: int, entry: Callable[[WorkerSpec, int], object]) -> tuple[int, int]:
+    """Fork a worker: its pid and a pidfd. Raises OSError, and then there is no process."""
+    nursery = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _leave(_live(spec, link_fd, nursery, entry))
+    try:
+        return pid, os.pidfd_open(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)  # nobody has reaped it, so the number is its own
+        _reap(pid)
+        raise
+
+
+def _stillborn(control: Link, spec: WorkerSpec, error: Exception) -> None:
+    print(f"worker {spec.worker} cannot be started: {error}", file=sys.stderr)
+    _tell(control, Died(spec.worker, os.EX_OSERR))
 
 
 def _reap(pid: int) -> int:

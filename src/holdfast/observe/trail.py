@@ -20,11 +20,12 @@ class PassAudit:
     repeated: tuple[int, ...]  #: samples that two units of the pass used
     contradictions: tuple[tuple[int, int], ...]  #: (step, lane) whose lines differ
     recomputed: int  #: units that were computed more than once, with equal samples
+    gaps: tuple[int, ...]  #: steps between the first and the last that have no line
 
     @property
     def exact(self) -> bool:
-        """Every sample in one unit only, and every unit the same whoever computed it."""
-        return not self.repeated and not self.contradictions
+        """Every sample in one unit only, every unit the same whoever computed it, and no step left out."""
+        return not self.repeated and not self.contradictions and not self.gaps
 
     def told(self) -> str:
         """In a sentence."""
@@ -33,7 +34,7 @@ class PassAudit:
             return f"pass {self.order}: {self.samples} samples in {self.units} units, each in exactly one{again}"
         return (
             f"pass {self.order}: NOT exact: samples {list(self.repeated[:8])} were used in more than one unit, units "
-            f"{list(self.contradictions[:8])} differ between workers"
+            f"{list(self.contradictions[:8])} differ between workers, steps {list(self.gaps[:8])} have no line"
         )
 
 
@@ -51,10 +52,14 @@ def audit(lines: Iterable[str], steps: int) -> list[PassAudit]:
             PassAudit(
                 order, len(found), len(used), tuple(s for s, times in used.items() if times > 1),
                 tuple(unit for unit, tries in found.items() if len(set(tries)) > 1),
-                sum(len(tries) > 1 for tries in found.values()),
+                sum(len(tries) > 1 for tries in found.values()), _gaps({step for step, _ in found}),
             )
         )  # fmt: skip
     return audits
+
+
+def _gaps(steps: set[int]) -> tuple[int, ...]:
+    return tuple(step for step in range(min(steps), max(steps)) if step not in steps)
 
 
 def read(directory: Path) -> list[str]:

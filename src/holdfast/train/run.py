@@ -21,6 +21,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from holdfast.config.run import MAX_LANES
 from holdfast.config.worker import WorkerSpec
 from holdfast.core.keys import STREAM_START, key
 from holdfast.data.batches import Batches
@@ -82,6 +83,9 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
     for name, least in (("lanes", 1), ("seed", 0), ("threads", 1)):
         if not isinstance(said[name], int) or said[name] < least:
             raise ConfigError(name, said[name], f"must be a whole number of at least {least}", source=source[name])
+    if said["lanes"] > MAX_LANES:
+        most = f"more than {MAX_LANES}, the most a crew can have"
+        raise ConfigError("lanes", said["lanes"], most, source=source["lanes"])
     if spec is not None and spec.crew > said["lanes"]:
         raise ConfigError(
             "workers", spec.crew,

@@ -2,7 +2,8 @@
 
 `Steered` is the worker's side of the generation protocol (see `coordinator.messages`): it is asked to
 pause, says that it is quiet, and gets the next generation. It repeats what was not answered, so a lost
-message costs a moment and nothing else. When the launcher is gone, so is the run: the worker ends.
+message costs a moment and nothing else. When the launcher is gone, so is the run: the worker ends. Who was
+told to end is told so at every further turn, in case the script has swallowed it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 from collections.abc import Callable
+from typing import NoReturn
 
 from holdfast.coordinator import messages as say
 from holdfast.errors import RunError, Stopped
@@ -58,7 +61,9 @@ class Steered:
         self._generation = 0
         self._install: tuple[say.Install, tuple[int, ...]] | None = None
         self._welcome: tuple[say.Welcome, int] | None = None
-        self._leaving = False
+        self._seeded = False
+        self._leaving: float | None = None  # when to say (again) that we were asked to leave
+        self._told_to_end: tuple[type[BaseException], str] | None = None
         self.installed: Callable[[say.Install], None] = lambda _: None
         signal.signal(signal.SIGTERM, self._asked_to_leave)
 
@@ -76,12 +81,14 @@ class Steered:
 
     def look(self) -> None:
         """Read what the link has to say, without waiting; say what is due."""
+        self._check_end()
         self._say_leaving()
         while self._read():
             pass
 
     def rest(self, step: int) -> None:
         """Say that this worker is quiet until the next generation is there; then take its place."""
+        self._check_end()
         while self.pausing:
             self.send(say.Paused(self.worker, self._wanted, step))
             self._await(lambda: not self.pausing or self._install is not None)
@@ -89,6 +96,7 @@ class Steered:
 
     def wait(self, changed: Callable[[], bool]) -> None:
         """Sleep until the board moves or the link speaks."""
+        self._check_end()
         self.bells.wait(changed, _REPEAT)
 
     def ring(self) -> None:
@@ -105,7 +113,8 @@ class Steered:
         return self._welcome
 
     def seeded(self) -> None:
-        """The arena holds my weights."""
+        """The arena holds my weights. Said again whenever the coordinator asks for them again."""
+        self._seeded = True
         self.send(say.Seeded(self.worker))
 
     def muster(self, ready: say.Ready) -> None:
@@ -118,6 +127,11 @@ class Steered:
 
     def send(self, message: say.FromWorker) -> None:
         """Say something to the coordinator, waiting for room if the link is full."""
+        self._check_end()
+        self.say_last(message)
+
+    def say_last(self, message: say.FromWorker) -> None:
+        """As `send`, for what is to be said even by a worker that was told to end."""
         data = say.encode(message)
         self._link.setblocking(True)
         try:
@@ -128,8 +142,8 @@ class Steered:
     # ------------------------------------------------------------ the link
 
     def _say_leaving(self) -> None:
-        if self._leaving:
-            self._leaving = False
+        if self._leaving is not None and time.monotonic() >= self._leaving:
+            self._leaving = time.monotonic() + _REPEAT  # until we are let go
             self.send(say.Leaving(self.worker, "SIGTERM"))
 
     def _await(self, done: Callable[[], bool], seconds: float = _REPEAT) -> None:
@@ -152,6 +166,8 @@ class Steered:
                     self._welcome = message, frame.fds[0]
                 else:
                     _close(frame.fds)
+                    if message.seed and self._seeded:  # it has not heard us
+                        self.send(say.Seeded(self.worker))
             case say.Pause():
                 self._wanted = max(self._wanted, message.generation)
             case say.Install():
@@ -163,12 +179,20 @@ class Steered:
                 else:
                     _close(frame.fds)
             case say.Leave():
-                raise LetGo(message.reason)
+                self._end(LetGo, message.reason)
             case say.Refuse():
-                raise RunError(message.reason)
+                self._end(RunError, message.reason)
             case say.Stop():
-                raise Stopped(message.reason)
+                self._end(Stopped, message.reason)
         return True
+
+    def _end(self, kind: type[BaseException], reason: str) -> NoReturn:
+        self._told_to_end = kind, reason
+        raise kind(reason)
+
+    def _check_end(self) -> None:
+        if self._told_to_end is not None:
+            self._end(*self._told_to_end)
 
     def _take_install(self) -> None:
         if self._install is None:
@@ -181,7 +205,8 @@ class Steered:
         self.installed(install)
 
     def _asked_to_leave(self, *_: object) -> None:
-        self._leaving = True
+        if self._leaving is None:
+            self._leaving = 0.0
 
 
 def _close(fds: tuple[int, ...]) -> None:

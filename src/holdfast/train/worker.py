@@ -59,10 +59,11 @@ def main(spec: WorkerSpec, link_fd: int) -> None:
         steered.send(say.Finished(spec.worker, steered.generation, _result()))
     except LetGo:
         return
-    except Stopped:
+    except Stopped as stopped:
+        print(f"This worker ends because the run has failed elsewhere. {stopped}", file=sys.stderr)
         raise SystemExit(1) from None
     except BaseException as error:
-        steered.send(_failure(spec, steered, error))
+        steered.say_last(_failure(spec, steered, error))
         traceback.print_exc()
         sys.stderr.flush()
         raise SystemExit(getattr(error, "exit_code", 1)) from None

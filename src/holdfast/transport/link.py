@@ -55,8 +55,8 @@ class DescriptorsLost(ResourceError):
     def __init__(self, data: bytes) -> None:
         self.data = data
         super().__init__(
-            f"Descriptors that came with a message of {len(data)} bytes are lost: process {os.getpid()} has as many open "
-            "as it may. Raise the limit (ulimit -n)."
+            f"Descriptors that came with a message of {len(data)} bytes are lost: process {os.getpid()} has as many "
+            "open as it may. Raise the limit (ulimit -n)."
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.coordinator.commands import EndRun, KillWorker, MakeArena, Send, StartWorker
+from holdfast.coordinator.commands import EndRun, FailRun, KillWorker, MakeArena, Send, StartWorker
 from holdfast.coordinator.events import (
     DrainRequested,
     Measured,
@@ -315,3 +315,19 @@ def test_pause_is_not_sent_twice_to_the_quiet() -> None:
 
 def test_nothing_happens_before_the_start() -> None:
     assert Machine(CrewLimits(lanes=4, workers=2)).handle(Ticked(), 0.0) == []
+
+
+def test_more_lanes_than_a_crew_can_have() -> None:
+    run = Driven()
+    run(RunStarted())
+    (end,) = run(Ready(0, {}, "golden", "model", 4096, lanes=251))
+    assert end == FailRun("ConfigError", "lanes = 251: must be 1 to 250 (set by hf.join). Use hf.join(lanes=4).")
+    run = Driven()
+    run(RunStarted())
+    assert MakeArena(4096) in run(Ready(0, {}, "golden", "model", 4096, lanes=250))
+
+
+def test_a_generation_said_again_is_the_same_though_a_member_has_left() -> None:
+    run = Driven().begun()
+    run(Finished(1, 1, {}), WorkerLost(1, "exit", 0))
+    assert run(Paused(0, 1, 3)) == to(install(1, [0, 1], [0, 0, 1, 1]), 0)

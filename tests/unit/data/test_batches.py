@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -143,6 +147,77 @@ def test_other_lanes_than_expected_begin_a_new_stream() -> None:
         assert batches._stream is not stream
     finally:
         batches.close()
+
+
+class Deadly(Numbers):
+    """Sample 9 kills the process that fetches it, so often."""
+
+    def __init__(self, tmp_path: Path, times: int) -> None:
+        super().__init__()
+        self.tally, self.times = tmp_path / "deaths", times
+
+    def __getitem__(self, index: int) -> tuple[int, float, float, float]:
+        died = len(self.tally.read_text()) if self.tally.exists() else 0
+        if index == 9 and died < self.times:
+            self.tally.write_text("x" * (died + 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.process
+def test_a_fetching_process_that_is_killed_costs_nothing_but_a_moment(tmp_path: Path) -> None:
+    loader = DataLoader(Deadly(tmp_path, 1), batch_size=8, shuffle=True, num_workers=2)
+    assert flat(fetched(loader)) == flat(fetched(DataLoader(Numbers(), batch_size=8, shuffle=True)))
+    assert (tmp_path / "deaths").read_text() == "x"
+
+
+@pytest.mark.process
+def test_a_unit_that_kills_whoever_fetches_it_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"DataLoader"):
+        fetched(DataLoader(Deadly(tmp_path, 9), batch_size=8, num_workers=1))
+    assert (tmp_path / "deaths").read_text() == "xx", "it is tried twice"
+
+
+@pytest.mark.process
+def test_a_kill_between_two_units_does_not_strike_the_script() -> None:
+    batches = Batches(DataLoader(Numbers(), batch_size=4, num_workers=1, prefetch_factor=2), num_lanes=4, seed=0)
+    units = list(requests(batches, 4))
+    try:
+        assert batches.fetch(units[0], lambda: iter(units))[0].tolist() == [0]
+        assert batches._stream is not None
+        (process,) = batches._stream._processes
+        os.kill(process.pid, signal.SIGKILL)
+        until = time.monotonic() + 0.2
+        while time.monotonic() < until:
+            pass  # the script computes; torch's signal handler would raise here
+        began = time.monotonic()
+        assert [batches.fetch(u, lambda at=at: iter(units[at:]))[0].tolist() for at, u in enumerate(units[1:4], 1)] == [
+            [1], [2], [3],
+        ]
+        assert time.monotonic() - began < 4, "nobody waits for torch to notice"
+    finally:
+        batches.close()
+
+
+class Spoiled(Numbers):
+    def __getitem__(self, index: int) -> tuple[int, float, float, float]:
+        if index == 9:
+            raise KeyError("sample 9 is spoiled")
+        return super().__getitem__(index)
+
+
+@pytest.mark.process
+def test_what_a_data_set_raises_in_a_fetching_process_is_raised() -> None:
+    started = []
+    batches = Batches(DataLoader(Spoiled(), batch_size=8, num_workers=1), num_lanes=4, seed=0)
+    units = list(requests(batches, 4))
+    try:
+        with pytest.raises(KeyError, match="sample 9 is spoiled"):
+            for at, unit in enumerate(units):
+                batches.fetch(unit, lambda at=at: (started.append(at), iter(units[at:]))[1])
+    finally:
+        batches.close()
+    assert started == [0], "and not tried again"
 
 
 # ---------------------------------------------------------------- refused

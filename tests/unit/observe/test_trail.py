@@ -21,8 +21,14 @@ def test_repeated_samples_and_units_that_differ() -> None:
     (one,) = audit(["3 0 0 5 1", "3 0 1 1 2", "3 0 0 5 9"], steps=1)
     assert not one.exact
     assert one.told() == (
-        "pass 3: NOT exact: samples [1] were used in more than one unit, units [(0, 0)] differ between workers"
+        "pass 3: NOT exact: samples [1] were used in more than one unit, units [(0, 0)] differ between workers, "
+        "steps [] have no line"
     )
+
+
+def test_a_step_without_a_line() -> None:
+    (one,) = audit(["0 0 0 5", "0 2 0 6"], steps=3)
+    assert not one.exact and one.gaps == (1,)
 
 
 def test_a_cut_line_is_left_out(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 
 import pytest
 
-from holdfast.transport.link import MAX_MESSAGE, Frame, Link
+from holdfast.transport.link import MAX_MESSAGE, DescriptorsLost, Frame, Link, Outcome
 
 
 @pytest.fixture
@@ -57,6 +58,40 @@ def test_an_end_is_seen_at_once_after_what_was_said(pair: tuple[Link, Link]) -> 
     assert theirs.recv() == Frame(b"last words", ())
     assert theirs.recv() is None
     assert not theirs.send(b"anybody?")
+
+
+def test_last_words_are_heard_though_ours_were_not(pair: tuple[Link, Link]) -> None:
+    ours, theirs = pair
+    ours.send(b"unread")
+    theirs.send(b"last words")
+    theirs.close()
+    assert ours.recv() == Frame(b"last words", ())
+    assert ours.recv() is None
+
+
+def test_full_is_told_from_gone(pair: tuple[Link, Link]) -> None:
+    ours, theirs = pair
+    ours.setblocking(False)
+    while (outcome := ours.offer(b"x" * 10_000)) is Outcome.TAKEN:
+        pass
+    assert outcome is Outcome.FULL
+    theirs.close()
+    assert ours.offer(b"x") is Outcome.GONE
+
+
+def test_descriptors_that_find_no_place_are_told(pair: tuple[Link, Link]) -> None:
+    ours, theirs = pair
+    assert ours.send(b"take it", [0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(DescriptorsLost, match=r"Raise the limit \(ulimit -n\)") as lost:
+            theirs.recv()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert lost.value.data == b"take it"
 
 
 def test_a_full_link_says_so_and_never_blocks(pair: tuple[Link, Link]) -> None:
