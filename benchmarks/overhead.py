@@ -1,8 +1,10 @@
 """What Holdfast costs where it brings nothing: one worker, one lane, beside the same loop in plain PyTorch.
 
-The script is the same file with and without its three Holdfast lines, the optimizer the same fused SGD, the
-data the same DataLoader. Plain, `python script.py` and `holdfast run --workers 1` take turns, each in a
-process of its own; the order turns round from one round to the next.
+The script is the same file with and without its three Holdfast lines, the data the same DataLoader. The
+optimizer is written as people write it, `SGD(model.parameters(), lr, momentum)`: plain torch then loops over
+the parameters, Holdfast pins the fused implementation. Another line holds ours against a plain loop that asks
+for the fused one by name. The contenders take turns, each in a process of its own; the order turns round from
+one round to the next.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ def measure(repeats: int, quick: bool) -> Result:
     """Plain, alone, crew; then crew, alone, plain; and so on."""
     contenders = {
         "plain": lambda: _python(quick, "--plain"),
+        "fused": lambda: _python(quick, "--plain", "--fused"),
         "alone": lambda: _python(quick),
         "crew": lambda: _crew(quick),
     }
@@ -52,6 +55,8 @@ def measure(repeats: int, quick: bool) -> Result:
     lines = [
         Line("python script.py", "samples/s", series["alone"], series["plain"], "plain", target=TARGET),
         Line("holdfast run --workers 1", "samples/s", series["crew"], series["plain"], "plain", target=TARGET),
+        Line("python script.py, plain asks for fused SGD", "samples/s", series["alone"], series["fused"], "plain"),
+        Line("holdfast run --workers 1, the same", "samples/s", series["crew"], series["fused"], "plain"),
     ]
     slower = [f"{line.what}: {1 / line.ratio.median - 1:+.1%} time per step" for line in lines if line.ratio]
     title = f"One worker, one lane: LeNet at batch {BATCH} beside the same loop in plain PyTorch"

@@ -15,6 +15,7 @@ from benchmarks.workloads import Samples, StepLog, batch_itself, loss_of, model_
 def main() -> None:
     arguments = parser("Train under holdfast run, under plain python, or without holdfast.")
     arguments.add_argument("--plain", action="store_true", help="without holdfast")
+    arguments.add_argument("--fused", action="store_true", help="ask torch for its fused optimizer")
     arguments.add_argument("--sections", action="store_true", help="write where things lie in the arena")
     options = arguments.parse_args()
     length = (options.warm + options.steps) * options.batch
@@ -28,7 +29,7 @@ def main() -> None:
     data = Samples(options.workload, length)
     loader = DataLoader(data, batch_size=options.batch, shuffle=True, collate_fn=batch_itself)
     model = model_of(options.workload)
-    optimizer = optimizer_of(options.optimizer, model, fused=True)
+    optimizer = optimizer_of(options.optimizer, model, fused=options.fused)
     watch = Stopwatch(options.warm)
     if options.plain:
         for step, (x, y) in enumerate(loader):

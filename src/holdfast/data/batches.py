@@ -82,12 +82,16 @@ class Batches:
         self._dataset = _UnitDataset(loader.dataset)
         self._ids: dict[int, numpy.ndarray[Any, numpy.dtype[numpy.int64]]] = {}
         self._ids_of = (-1, -1)
+        self._counts: dict[int, tuple[int, ...]] = {}  # asked for several times a step
         self._stream: _Stream | None = None
 
     def counts(self, step: int) -> tuple[int, ...]:
         """How many samples each lane has in a step of the epoch."""
         size = min(self.batch, self.size - step * self.batch)
-        return tuple(len(share) for share in shares(size, self._num_lanes))
+        counts = self._counts.get(size)
+        if counts is None:
+            counts = self._counts[size] = tuple(len(share) for share in shares(size, self._num_lanes))
+        return counts
 
     def ids(self, epoch: int, step: int, lane: int) -> list[int]:
         """The samples of a unit."""

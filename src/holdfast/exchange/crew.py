@@ -143,8 +143,8 @@ class Member:
     def next_lane(self, work: StepWork) -> int | None:
         """Act and wait until a lane is mine to compute; None when the step is complete."""
         self._work = work
+        self._controls.look()
         while True:
-            self._controls.look()
             # What is decided on is what a wait compares with: a change between the two cannot be missed.
             self._seen = self._board()
             action = decide.next_action(self._place(), self._seen)
@@ -171,6 +171,7 @@ class Member:
                     self._controls.wait(self.changed)
                     self.board.put(cells.R_WAITING_FOR, -1)
                     self.board.add(cells.R_WAIT_NS, time.perf_counter_ns() - start)
+                    self._controls.look()
                 case decide.Quiesce():
                     self._controls.rest(work.step)
 

@@ -41,6 +41,7 @@ class Pass:
         self._training, self._batches, self._order = training, batches, order
         self._going = going
         self._displaced = False
+        self._newest = StepWork(-1, (), ())
 
     def __iter__(self) -> Pass:
         return self
@@ -123,9 +124,11 @@ class Pass:
             training.bound.board.close_op(training.op)
 
     def _work(self, at: int) -> StepWork:
-        counts = self._batches.counts(at)
-        lanes = tuple(lane for lane, count in enumerate(counts) if count)
-        return StepWork(self._training.step, lanes, counts)
+        if self._newest.step != self._training.step:
+            counts = self._batches.counts(at)
+            lanes = tuple(lane for lane, count in enumerate(counts) if count)
+            self._newest = StepWork(self._training.step, lanes, counts)
+        return self._newest
 
     def _request(self, at: int, lane: int) -> UnitRequest:
         key = data_key(self._training._crewing.seed, self._order, at, lane)

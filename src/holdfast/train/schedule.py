@@ -49,6 +49,8 @@ class Settings:
         self._in_unit = self._unit_filled = False
         self._applied: list[dict[str, Any]] | None = None
         self._written: bytes | None = None
+        self._fingerprint = 0
+        self._unmoved: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
         self._tag_written, self._cell = 0, 0
         self._cells: memoryview | None = None
         self._row = 0
@@ -124,8 +126,11 @@ class Settings:
                 scheduler.__dict__.pop(name, None)
 
     def hyper(self) -> list[dict[str, Any]]:
-        """The settings of each parameter group now."""
-        return [{k: v for k, v in group.items() if k not in _TENSORS} for group in self._optimizer.param_groups]
+        """The settings of each parameter group now; a rate that is a tensor as a copy, for it is changed in place."""
+        return [
+            {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in group.items() if k not in _TENSORS}
+            for group in self._optimizer.param_groups
+        ]
 
     # ------------------------------------------------------------ cells
 
@@ -145,10 +150,14 @@ class Settings:
         `applied` are those the step is made with, taken at `optimizer.step()`. Returns a fingerprint of the
         settings and of this unit's calls, which must be the same in all units of the step.
         """
+        if self._written is not None and not self._pending and (applied, self.hyper()) == self._unmoved:
+            return self._fingerprint  # no call and no other settings since: what was written still holds
         self._applied = applied
         self._write(_tag(step + 1))
         plain = [[_plain(group) for group in applied], self._plain(), self._called_in_unit]
-        return zlib.crc32(_encoder.encode(plain))
+        self._fingerprint = zlib.crc32(_encoder.encode(plain))
+        self._unmoved = (applied, self.hyper()) if not self._pending else None
+        return self._fingerprint
 
     def applied(self, step: int) -> list[dict[str, Any]]:
         """The settings that `step` is made with, from a worker that computed a unit of it."""

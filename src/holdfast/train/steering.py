@@ -83,7 +83,7 @@ class Steered:
         """Read what the link has to say, without waiting; say what is due."""
         self._check_end()
         self._say_leaving()
-        while self._read():
+        while self._poll.poll(0) and self._read():  # asked for every unit: a poll is cheaper than a vain read
             pass
 
     def rest(self, step: int) -> None:
