@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.core.tree import Node, uncovered
 
@@ -79,8 +80,7 @@ class Advance:
 Action = Quiesce | Compute | Arrive | Sum | Finish | Wait | Advance
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a worker stands: who it is, and what its generation gives it."""
 
     worker: int
@@ -90,8 +90,7 @@ class Place:
     members: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Board:
+class Board(NamedTuple):
     """What everybody can see. Lanes that have no samples in this step are not in `lanes`."""
 
     lanes: Sequence[int]  #: lanes that have work in this step

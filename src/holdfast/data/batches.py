@@ -82,16 +82,19 @@ class Batches:
         self._dataset = _UnitDataset(loader.dataset)
         self._ids: dict[int, numpy.ndarray[Any, numpy.dtype[numpy.int64]]] = {}
         self._ids_of = (-1, -1)
-        self._counts: dict[int, tuple[int, ...]] = {}  # asked for several times a step
+        self._shares: dict[int, tuple[range, ...]] = {}  # asked for several times a step
         self._stream: _Stream | None = None
 
     def counts(self, step: int) -> tuple[int, ...]:
         """How many samples each lane has in a step of the epoch."""
         size = min(self.batch, self.size - step * self.batch)
-        counts = self._counts.get(size)
-        if counts is None:
-            counts = self._counts[size] = tuple(len(share) for share in shares(size, self._num_lanes))
-        return counts
+        return tuple(map(len, self._shares_of(size)))
+
+    def _shares_of(self, size: int) -> tuple[range, ...]:
+        known = self._shares.get(size)
+        if known is None:
+            known = self._shares[size] = shares(size, self._num_lanes)
+        return known
 
     def ids(self, epoch: int, step: int, lane: int) -> list[int]:
         """The samples of a unit."""
@@ -109,7 +112,7 @@ class Batches:
             }
             self._ids_of = (epoch, block)
         batch = self._ids[step]
-        share = shares(len(batch), self._num_lanes)[lane]
+        share = self._shares_of(len(batch))[lane]
         ids: list[int] = batch[share.start : share.stop].tolist()
         return ids
 

@@ -1,7 +1,7 @@
 """What is changed on the user's own objects, and put back when the run closes. All of it is here.
 
-* `optimizer.step` ends the unit instead of applying its gradient; `optimizer.state_dict` shows the state
-  from the arena, and `optimizer.load_state_dict` is refused once the state is there.
+* `optimizer.step` ends the unit instead of applying its gradient; `zero_grad` does the same with less ado;
+  `state_dict` shows the state from the arena, and `load_state_dict` is refused once the state is there.
 * `scheduler.step` and `state_dict` are in `schedule`, with what they do.
 * `torch.Tensor.backward` also notes the value it was called on: that is the loss that progress shows.
 * `torch.nn.utils.clip_grad_norm_` and `clip_grad_value_` would clip each lane by itself, which no single
@@ -36,7 +36,7 @@ def take_optimizer(
     refuse_load: Callable[[], None],
 ) -> Undo:
     """Make `optimizer.step` end the unit. Returns what puts it back."""
-    before = {name: optimizer.__dict__.get(name) for name in ("step", "state_dict", "load_state_dict")}
+    before = {name: optimizer.__dict__.get(name) for name in ("step", "zero_grad", "state_dict", "load_state_dict")}
 
     def step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """End the unit: its gradient goes to the crew; the parameters move when the step is complete."""
@@ -47,6 +47,15 @@ def take_optimizer(
         self._opt_called = True  # type: ignore[attr-defined]
         end_unit()
         return value
+
+    def zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+        """As torch does it, without its profiler range: in small models that takes longer than the work."""
+        if not set_to_none:
+            type(self).zero_grad(self, set_to_none=False)
+            return
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def state_dict(self: torch.optim.Optimizer) -> dict[str, Any]:
         """The optimizer's state, read from the arena."""
@@ -60,6 +69,7 @@ def take_optimizer(
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
+    optimizer.zero_grad = types.MethodType(zero_grad, optimizer)  # type: ignore[method-assign]
     optimizer.state_dict = types.MethodType(state_dict, optimizer)  # type: ignore[method-assign]
     optimizer.load_state_dict = types.MethodType(load_state_dict, optimizer)  # type: ignore[method-assign]
 
