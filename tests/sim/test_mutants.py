@@ -92,13 +92,13 @@ def commits_early(place: core_step.Place, board: core_step.Board) -> core_step.A
     """Finish a step when one lane is still missing."""
     action = core_step.next_action(place, board)
     if isinstance(action, core_step.Wait) and action.why.startswith("the gradients of lanes") and board.nodes:
-        return core_step.next_action(place, replace(board, nodes=[Node(0, len(place.driver))]))
+        return core_step.next_action(place, board._replace(nodes=[Node(0, len(place.driver))]))
     return action
 
 
 def skips_arrival(place: core_step.Place, board: core_step.Board) -> core_step.Action:
     """Change parameters before everybody has arrived."""
-    return core_step.next_action(place, replace(board, arrived=dict.fromkeys(place.members, place.step)))
+    return core_step.next_action(place, board._replace(arrived=dict.fromkeys(place.members, place.step)))
 
 
 def in_order_of_arrival(nodes: Sequence[Node], lanes: Sequence[int], num_lanes: int) -> Plan:

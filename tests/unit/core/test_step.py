@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import add
 
 import pytest
@@ -29,50 +29,50 @@ from holdfast.core.tree import Node, fold, keep, plan, push, reference_sum, unco
 STEP = 5
 PLACE = Place(worker=1, step=STEP, driver=(1, 1, 2, 2), owner=(1, 2, 2), members=(1, 2))
 EMPTY = Board(range(4), [], {}, (5, 5, 5), None, pausing=False)
-HALF = replace(EMPTY, nodes=[Node(0, 2)])
-COVERED = replace(EMPTY, nodes=[Node(0, 2), Node(2, 2)], arrived={1: 5, 2: 5})
-CLIPPED = replace(COVERED, summed=(5, 5, 5))
+HALF = EMPTY._replace(nodes=[Node(0, 2)])
+COVERED = EMPTY._replace(nodes=[Node(0, 2), Node(2, 2)], arrived={1: 5, 2: 5})
+CLIPPED = COVERED._replace(summed=(5, 5, 5))
 
 
 @pytest.mark.parametrize(
     ("board", "actions"),
     [
         (EMPTY, [Compute(0), Compute(2)]),
-        (replace(EMPTY, nodes=[Node(0, 1), Node(2, 1)]), [Compute(1), Compute(3)]),
-        (replace(EMPTY, lanes=[0]), [Compute(0), Arrive()]),
+        (EMPTY._replace(nodes=[Node(0, 1), Node(2, 1)]), [Compute(1), Compute(3)]),
+        (EMPTY._replace(lanes=[0]), [Compute(0), Arrive()]),
         (HALF, [Arrive(), Compute(2)]),
-        (replace(HALF, arrived={1: 4}), [Arrive(), Compute(2)]),
-        (replace(HALF, arrived={1: 5}), [Wait((2,), "the gradients of lanes 2, 3"), Compute(2)]),
-        (replace(COVERED, arrived={1: 5, 2: 4}), [Wait((2,), "their arrival at step 5"), Arrive()]),
+        (HALF._replace(arrived={1: 4}), [Arrive(), Compute(2)]),
+        (HALF._replace(arrived={1: 5}), [Wait((2,), "the gradients of lanes 2, 3"), Compute(2)]),
+        (COVERED._replace(arrived={1: 5, 2: 4}), [Wait((2,), "their arrival at step 5"), Arrive()]),
         (COVERED, [Finish((0,)), Finish((1, 2))]),
-        (replace(COVERED, nodes=[Node(0, 4)]), [Finish((0,)), Finish((1, 2))]),
-        (replace(COVERED, versions=(6, 5, 6)), [Wait((2,), "their slices of the new parameters"), Finish((1,))]),
-        (replace(COVERED, versions=(5, 6, 6)), [Finish((0,)), Wait((1,), "their slices of the new parameters")]),
-        (replace(COVERED, versions=(6, 6, 6)), [Advance(), Advance()]),
+        (COVERED._replace(nodes=[Node(0, 4)]), [Finish((0,)), Finish((1, 2))]),
+        (COVERED._replace(versions=(6, 5, 6)), [Wait((2,), "their slices of the new parameters"), Finish((1,))]),
+        (COVERED._replace(versions=(5, 6, 6)), [Finish((0,)), Wait((1,), "their slices of the new parameters")]),
+        (COVERED._replace(versions=(6, 6, 6)), [Advance(), Advance()]),
         (CLIPPED, [Sum((0,)), Sum((1, 2))]),
-        (replace(CLIPPED, summed=(6, 5, 5)), [Wait((2,), "their part of the gradient norm"), Sum((1, 2))]),
-        (replace(CLIPPED, summed=(6, 6, 5)), [Wait((2,), "their part of the gradient norm"), Sum((2,))]),
-        (replace(CLIPPED, summed=(6, 6, 6)), [Finish((0,)), Finish((1, 2))]),
-        (replace(CLIPPED, summed=(6, 6, 6), versions=(6, 6, 6)), [Advance(), Advance()]),
+        (CLIPPED._replace(summed=(6, 5, 5)), [Wait((2,), "their part of the gradient norm"), Sum((1, 2))]),
+        (CLIPPED._replace(summed=(6, 6, 5)), [Wait((2,), "their part of the gradient norm"), Sum((2,))]),
+        (CLIPPED._replace(summed=(6, 6, 6)), [Finish((0,)), Finish((1, 2))]),
+        (CLIPPED._replace(summed=(6, 6, 6), versions=(6, 6, 6)), [Advance(), Advance()]),
         # A version beyond the step: others are in the next step already, this one only has to follow.
-        (replace(EMPTY, versions=(6, 6, 6)), [Advance(), Advance()]),
-        (replace(COVERED, pausing=True), [Quiesce(), Quiesce()]),
-        (replace(EMPTY, versions=(6, 6, 6), pausing=True), [Quiesce(), Quiesce()]),
+        (EMPTY._replace(versions=(6, 6, 6)), [Advance(), Advance()]),
+        (COVERED._replace(pausing=True), [Quiesce(), Quiesce()]),
+        (EMPTY._replace(versions=(6, 6, 6), pausing=True), [Quiesce(), Quiesce()]),
     ],
 )
 def test_by_hand(board: Board, actions: list[Action]) -> None:
-    assert [next_action(replace(PLACE, worker=worker), board) for worker in (1, 2)] == actions
+    assert [next_action(PLACE._replace(worker=worker), board) for worker in (1, 2)] == actions
 
 
 def test_a_joiner_without_lanes_arrives_before_anything_moves() -> None:
-    place = replace(PLACE, members=(1, 2, 3))
+    place = PLACE._replace(members=(1, 2, 3))
     assert next_action(place, COVERED) == Wait((3,), "their arrival at step 5")
-    assert next_action(replace(place, worker=3), COVERED) == Arrive()
+    assert next_action(place._replace(worker=3), COVERED) == Arrive()
 
 
 def test_an_heir_computes_what_is_missing_though_it_has_arrived() -> None:
-    place = replace(PLACE, driver=(1, 1, 1, 1), owner=(1, 1, 1), members=(1,))
-    board = replace(EMPTY, nodes=[Node(0, 2), Node(2, 1)], arrived={1: 5, 2: 4})
+    place = PLACE._replace(driver=(1, 1, 1, 1), owner=(1, 1, 1), members=(1,))
+    board = EMPTY._replace(nodes=[Node(0, 2), Node(2, 1)], arrived={1: 5, 2: 4})
     assert next_action(place, board) == Compute(3)
 
 
