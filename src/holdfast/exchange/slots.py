@@ -5,6 +5,10 @@ slot of its first lane. A worker that drives a run of lanes adds each new gradie
 slot it belongs to, so a run that is a subtree leaves one slot behind, and the pages of the others are
 never touched. Slots are in the arena: they are as good after their writer's death as before.
 
+The gradient is copied (or added) into its slot when the unit ends. Letting autograd accumulate straight into
+the slot was measured too: it needs the slot zeroed first and then reads it again, and is 4% slower for a
+model of 20 million parameters.
+
 Canonical weights. With equal shares the leaves are summed as they are, and the sum is multiplied by
 1/lanes. With unequal shares each leaf is first multiplied by its number of samples, and the sum by
 1/samples. Both are decided by the batch alone, so no assignment of lanes can change a bit. A parameter
