@@ -120,14 +120,12 @@ def _seconds(text: str) -> Any:
     """A time as people write it, in seconds; what is no time comes back as it was."""
     from holdfast.quantities import Duration
 
-    try:
-        return float(text)
-    except ValueError:
-        pass
-    try:
-        return Duration(text).seconds
-    except ValueError:
-        return text
+    for read in (float, lambda text: Duration(text).seconds):
+        try:
+            return read(text)
+        except ValueError:
+            continue  # not written in this way; the type check says so where it is in none
+    return text
 
 
 def _nearest(name: str) -> str:

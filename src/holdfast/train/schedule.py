@@ -47,7 +47,6 @@ class Settings:
         self._pending: list[list[float]] = []  # [scheduler, metrics...] called in the step at hand
         self._called_in_unit: list[list[float]] = []
         self._in_unit = self._unit_filled = False
-        self._applied: list[dict[str, Any]] | None = None
         self._written: bytes | None = None
         self._fingerprint = 0
         self._unmoved: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
@@ -141,8 +140,8 @@ class Settings:
 
     def enter(self, step: int, op: int) -> None:
         """The script is about to begin operation `op` at `step`: leave the settings it begins with."""
-        self._applied = None
-        self._write(_tag(step, op + 1))
+        now = self._plain()
+        self._write(_tag(step, op + 1), now[0], now)
 
     def write(self, step: int, applied: list[dict[str, Any]]) -> int:
         """Before a unit of `step` is shown: leave its settings for whoever comes later.
@@ -152,10 +151,9 @@ class Settings:
         """
         if self._written is not None and not self._pending and (applied, self.hyper()) == self._unmoved:
             return self._fingerprint  # no call and no other settings since: what was written still holds
-        self._applied = applied
-        self._write(_tag(step + 1))
-        plain = [[_plain(group) for group in applied], self._plain(), self._called_in_unit]
-        self._fingerprint = zlib.crc32(_encoder.encode(plain))
+        made, now = [_plain(group) for group in applied], self._plain()
+        self._write(_tag(step + 1), made, now)
+        self._fingerprint = zlib.crc32(_encoder.encode([made, now, self._called_in_unit]))
         self._unmoved = (applied, self.hyper()) if not self._pending else None
         return self._fingerprint
 
@@ -167,11 +165,10 @@ class Settings:
         now = self.hyper()
         return [_like(mine, values) for mine, values in zip(now, found[0], strict=True)]
 
-    def _write(self, tag: int) -> None:
+    def _write(self, tag: int, made: list[Any], now: list[Any]) -> None:
         if self._cells is None:
             return
-        applied = self._applied if self._applied is not None else self.hyper()
-        data = _encoder.encode([[_plain(group) for group in applied], self._plain(), self._pending])
+        data = _encoder.encode([made, now, self._pending])
         if (data == self._written and not self._pending) or (tag, data) == (self._tag_written, self._written):
             return  # nothing moved: the cell that is there says the same
         if len(data) > _CELL - _HEAD:
