@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
+# atheris has an environment of its own: it is for this one purpose, and needs nothing of the rest but msgspec.
+FUZZ   := .fuzz-venv
+FUZZ_SECONDS ?= 60
 
 .PHONY: help demo test check bench chaos fuzz data clean
 .DEFAULT_GOAL := help
@@ -14,7 +17,7 @@ help:
 	@echo "make check   ruff, mypy, import-linter, file sizes"
 	@echo "make bench   the benchmarks, side by side with their peers"
 	@echo "make chaos   long random schedules of kills, pauses, joins and leaves"
-	@echo "make fuzz    the property tests with many more examples"
+	@echo "make fuzz    the property tests with many more examples, and what reads from the network under atheris"
 	@echo "make clean   remove what the others made (and the virtual environment)"
 
 # Made anew only when pyproject.toml changes.
@@ -50,9 +53,17 @@ bench: $(STAMP) data
 chaos: $(STAMP) data
 	@$(PY) -m pytest -m chaos -o faulthandler_timeout=3600
 
-fuzz: $(STAMP)
+fuzz: $(STAMP) $(FUZZ)/.installed
 	@$(PY) -m pytest -n 2 -m "hypothesis and not chaos" --hypothesis-profile=fuzz
+	@PYTHONPATH=src $(FUZZ)/bin/python tests/fuzz/fuzz_frames.py -max_total_time=$(FUZZ_SECONDS) -max_len=20000 \
+		-print_final_stats=1 -artifact_prefix=$(FUZZ)/found- 2> $(FUZZ)/log \
+		&& tail -n 6 $(FUZZ)/log || { tail -n 40 $(FUZZ)/log; exit 1; }
+
+$(FUZZ)/.installed: Makefile
+	@[ -x $(FUZZ)/bin/python ] || $(PYTHON) -m venv $(FUZZ)
+	@$(FUZZ)/bin/python -m pip install -qq --disable-pip-version-check 'atheris>=3.0' 'msgspec>=0.19'
+	@touch $@
 
 clean:
-	@rm -rf $(VENV) build dist runs src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(FUZZ) build dist runs src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

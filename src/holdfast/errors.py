@@ -13,7 +13,15 @@
     │   ├── OutOfSync                 two workers are at different places of the script  exit 9
     │   └── Stopped                   this worker was told to end: not its fault
     ├── ResourceError                 disk, memory or descriptors are used up     exit 7
-    └── DirectoryBusy                 the run's directory belongs to another run  exit 8
+    ├── DirectoryBusy                 the run's directory belongs to another run  exit 8
+    ├── NetworkError                  talking to another machine failed           exit 10
+    │   ├── Unreachable               nothing listens there, or nobody answers    exit 10
+    │   ├── NotHoldfast               something answers there that is not a run   exit 10
+    │   └── FrameError                a peer sent bytes that are no frame         exit 10
+    └── Refused                       a run will not have this machine            exit 11
+        ├── WrongToken                it does not hold the run's token            exit 11
+        ├── OtherVersion              it has another version of Holdfast          exit 11
+        └── OtherRun                  it means another run                        exit 11
 
 Every message says what happened, with its values, and then what to do. `exit_code` is what the
 `holdfast` command returns, so scripts can tell the classes apart. Nothing here may be matched by
@@ -121,3 +129,70 @@ class DirectoryBusy(HoldfastError):
     """The run's directory already belongs to another run."""
 
     exit_code = 8
+
+
+class NetworkError(HoldfastError):
+    """Talking to another machine failed; trying again may help."""
+
+    exit_code = 10
+
+
+class Unreachable(NetworkError):
+    """Nothing listens at an address, or nobody there answers in time."""
+
+
+class NotHoldfast(NetworkError):
+    """Something answers at an address, but it is not a Holdfast run."""
+
+
+class FrameError(NetworkError):
+    """A peer sent bytes that are no frame, or a frame that has no business here; its connection is closed."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"What came over the connection is no frame of this run: {what}. The connection is closed; if it happens "
+            "again, look for a proxy or a broken network card between the two hosts."
+        )
+
+
+class Refused(HoldfastError):
+    """A run will not have this machine, and says why; trying again as it is will not help."""
+
+    exit_code = 11
+
+
+class WrongToken(Refused):
+    """The token of this machine is not the token of the run at that address."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        super().__init__(
+            f"The run at {address} has another token. Copy the file `token` from the run's directory again (every run "
+            "makes its own), and check the address."
+        )
+
+
+class OtherVersion(Refused):
+    """The run is of another version of Holdfast, whose messages and bits may differ."""
+
+    def __init__(self, address: str, *, theirs: str, ours: str) -> None:
+        self.address, self.theirs, self.ours = address, theirs, ours
+        super().__init__(
+            f"The run at {address} is of Holdfast {theirs}, and this machine has {ours}. Install the same version on "
+            f"both: pip install holdfast=={theirs}."
+        )
+
+
+class OtherRun(Refused):
+    """Another run answers at the address, though it has the same token.
+
+    >>> str(OtherRun("10.0.0.5:4000", theirs="b", ours="a"))
+    'The run at 10.0.0.5:4000 is b, not a. Use the address that run a printed when it started.'
+    """
+
+    def __init__(self, address: str, *, theirs: str, ours: str) -> None:
+        self.address, self.theirs, self.ours = address, theirs, ours
+        super().__init__(
+            f"The run at {address} is {theirs}, not {ours}. Use the address that run {ours} printed when it started."
+        )

@@ -53,7 +53,7 @@ class Worker:
         self.mine: list[int] = []
         self.leaving = self.stop = False
         self.board: Board | None = None
-        self.size = board_bytes(self.lanes, 2 * self.lanes, 0)
+        self.size = board_bytes(self.lanes, 2 * self.lanes, 1)
 
     def say(self, message: FromWorker) -> None:
         self.link.send(encode(message))
@@ -83,7 +83,7 @@ class Worker:
     def welcome(self, message: Welcome, arena: int) -> None:
         if self.board is None:
             memory = memoryview(mmap.mmap(arena, self.size))
-            self.board = Board(memory, self.lanes, 2 * self.lanes, 0)
+            self.board = Board(memory, self.lanes, 2 * self.lanes, 1)
         if message.seed:
             self.board.format()
             self.board.put_plan(self.steps, 1, 32)
@@ -99,7 +99,7 @@ class Worker:
         if self.generation == 0:
             self.board.claim(self.spec.row, self.spec.worker, os.getpid())
             self.step = max((row.step for row in cells.read_rows(self.board.words.cast("B"))), default=0)
-        self.generation, self.stop = message.generation, message.stop
+        self.generation, self.stop = message.generation, bool(message.stop)
         self.mine = [lane for lane, driver in enumerate(message.drivers) if driver == self.spec.worker]
 
     def fault(self, name: str) -> bool:
@@ -119,6 +119,7 @@ class Worker:
                 self.unit(lane)
             self.step += 1
             self.board.put(cells.R_STEP, self.step)
+            self.board.publish(0, max(self.step, *self.board.versions()))
             if self.spec.worker == 0 and self.step == 1:
                 print("the first step is done")
             if self.leaving:

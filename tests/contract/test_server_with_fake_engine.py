@@ -5,115 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator
 
 import pytest
 
 from holdfast.coordinator.commands import EndRun, FailRun
-from holdfast.coordinator.events import Event, WorkerLost, WorkerStarted
-from holdfast.coordinator.messages import (
-    Failed,
-    Finished,
-    FromWorker,
-    Install,
-    Paused,
-    Ready,
-    Seeded,
-    Stop,
-    ToWorker,
-    Welcome,
-    decode_to_worker,
-    encode,
-)
-from holdfast.coordinator.ports import StoryEntry
+from holdfast.coordinator.messages import Failed, Finished, Install, Paused, Seeded, Stop, ToWorker, Welcome, encode
 from holdfast.coordinator.roster import CrewLimits
 from holdfast.coordinator.server import Server
+from holdfast.engines.host import LocalHost
 from holdfast.errors import ResourceError
-from holdfast.transport.link import Link
-
-SIZE = 4096
-
-
-class FakeEngine:
-    """Workers are the far ends of their links; the test speaks for them."""
-
-    def __init__(self) -> None:
-        self.far: dict[int, Link] = {}
-        self.signals: list[tuple[int, int]] = []
-        self.news: list[WorkerStarted | WorkerLost] = []
-        self.bell = os.eventfd(0, os.EFD_NONBLOCK)
-        self.closed = False
-
-    def start(self, worker: int, row: int) -> Link:
-        ours, self.far[worker] = Link.pair()
-        ours.setblocking(False)
-        self.report(WorkerStarted(worker, 1000 + worker))
-        return ours
-
-    def signal(self, worker: int, number: int) -> None:
-        self.signals.append((worker, number))
-        if number == 9:
-            self.lose(worker, "signal", 9)
-
-    def fileno(self) -> int:
-        return self.bell
-
-    def events(self) -> Sequence[WorkerStarted | WorkerLost]:
-        os.eventfd_read(self.bell)
-        news, self.news = self.news, []
-        return news
-
-    def close(self) -> None:
-        assert not self.closed
-        self.closed = True
-        os.close(self.bell)
-        for link in self.far.values():
-            link.close()
-
-    def report(self, event: WorkerStarted | WorkerLost) -> None:
-        self.news.append(event)
-        os.eventfd_write(self.bell, 1)
-
-    def lose(self, worker: int, cause: str = "exit", code: int = 0) -> None:
-        self.far[worker].close()
-        self.report(WorkerLost(worker, cause, code))
-
-    def say(self, message: FromWorker) -> None:
-        self.far[message.worker].send(encode(message))
-
-    def heard(self, worker: int) -> tuple[ToWorker, tuple[int, ...]]:
-        frame = self.far[worker].recv()
-        assert frame is not None
-        return decode_to_worker(frame.data), frame.fds
-
-
-class FakeEyes:
-    def __init__(self) -> None:
-        self.view: memoryview | None = None
-        self.broken = False
-
-    def opened(self, arena: memoryview) -> None:
-        self.view = arena
-
-    def closed(self) -> None:
-        if self.view is not None:
-            self.view.release()
-
-    async def look(self, pids: Mapping[int, int], quiet: Set[int], now: float) -> Sequence[Event]:
-        if self.broken:
-            raise KeyError("a bug in the eyes")
-        return []
-
-    def lost(self, event: WorkerLost) -> WorkerLost:
-        return event
-
-
-class FakeNotebook:
-    def __init__(self) -> None:
-        self.sentences: list[str] = []
-
-    def tell(self, entries: Sequence[StoryEntry], *, aloud: bool = True) -> None:
-        self.sentences += [entry.sentence for entry in entries]
+from tests.contract.fakes import SIZE, FakeEngine, FakeEyes, FakeNotebook, ready, seed
 
 
 @pytest.fixture
@@ -125,19 +27,14 @@ def engine() -> Iterator[FakeEngine]:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def ready(worker: int, size: int = SIZE) -> Ready:
-    return Ready(worker, {"torch": "2"}, "golden", "model", size)
-
-
 def serve(engine: FakeEngine, script: object, *, workers: int = 2, eyes: FakeEyes | None = None) -> EndRun | FailRun:
     """Run the server beside `script`, a coroutine function that plays the workers."""
 
     async def both() -> EndRun | FailRun:
-        server = Server(
-            CrewLimits(lanes=4, workers=workers), engine=engine, eyes=eyes or FakeEyes(), notebook=FakeNotebook(),
-            exit_grace=0.2,
-        )
-        run = asyncio.ensure_future(server.run())
+        host = LocalHost(0, name="here", slots=workers, engine=engine, eyes=eyes or FakeEyes())
+        server = Server(CrewLimits(lanes=4, workers=workers), notebook=FakeNotebook(), exit_grace=0.2)
+        server.here = host  # type: ignore[attr-defined]
+        run = asyncio.ensure_future(server.run([host]))
         await asyncio.sleep(0)
         try:
             await asyncio.wait_for(script(server), 5)  # type: ignore[operator]
@@ -160,7 +57,7 @@ def test_from_the_first_ready_to_the_end(engine: FakeEngine) -> None:
         message, (arena,) = engine.heard(0)
         assert message == Welcome(0, True)
         assert os.fstat(arena).st_size == SIZE
-        os.close(arena)
+        seed(arena)
         engine.say(Seeded(0))
         engine.say(ready(1))
         await soon()
@@ -191,14 +88,14 @@ async def begun(engine: FakeEngine) -> None:
     await soon()
     engine.say(ready(0))
     await soon()
+    seed(engine.heard(0)[1][0])
     engine.say(Seeded(0))
     engine.say(ready(1))
     await soon()
-    for worker in (0, 1):
-        for _ in range(2):
-            _, fds = engine.heard(worker)
-            for fd in fds:
-                os.close(fd)
+    for worker in (1, 0, 1):
+        _, fds = engine.heard(worker)
+        for fd in fds:
+            os.close(fd)
 
 
 def test_a_generation_is_said_again_though_a_member_has_finished_and_left(engine: FakeEngine) -> None:
@@ -232,7 +129,7 @@ def test_the_bell_of_a_lost_member_is_let_go_with_its_generation(engine: FakeEng
         engine.say(Paused(0, 2, 0))
         await soon()
         assert server.snapshot().generation == 2
-        assert set(server._bells) == {0, 2}
+        assert set(server.here._bells) == {0, 2}  # type: ignore[attr-defined]
         server.abort("enough")
 
     serve(engine, workers)

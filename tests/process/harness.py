@@ -32,15 +32,15 @@ from typing import Any
 from holdfast.coordinator.client import NotRunning, ask
 from holdfast.coordinator.requests import Scale, Status
 
-__all__ = ["SCRIPTS", "TRAIN", "Launch", "Trace", "alive", "golden", "holdfast", "until"]
+__all__ = ["MARK", "SCRIPTS", "TRAIN", "Launch", "Trace", "alive", "golden", "holdfast", "until"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAIN = SCRIPTS / "train.py"
-_MARK = "HOLDFAST_TEST_LAUNCH"
+MARK = "HOLDFAST_TEST_LAUNCH"
 #: What the directory of a run that has ended may hold; whatever else is there was forgotten.
 _KEPT = re.compile(r"run\.json|story\.jsonl|summary\.json|failure\.txt|hang-\d+\.txt|logs|audit")
-_KEPT_LOGS = re.compile(r"worker-\d+\.log|worker-\d+\.stack|nursery\.log")
+_KEPT_LOGS = re.compile(r"worker-\d+\.log|worker-\d+\.stack|nursery(?:-\d+)?\.log|agent-\d+\.log|ray\.log")
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -76,7 +76,7 @@ def alive(pid: int) -> bool:
 
 def marked(mark: str) -> dict[int, str]:
     """Live processes that were started under a launch with this mark, and what they are."""
-    found, wanted = {}, f"{_MARK}={mark}".encode()
+    found, wanted = {}, f"{MARK}={mark}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -160,7 +160,7 @@ class Launch:
         self._files = [open(tmp_path / f"{stream}-{name}", "w") for stream in ("out", "err")]  # noqa: SIM115
         self.process = subprocess.Popen(
             list(map(str, command)), stdout=self._files[0], stderr=self._files[1], cwd=tmp_path,
-            env=environment(**{_MARK: self.mark, "TMPDIR": str(self.temp)}),
+            env=environment(**{MARK: self.mark, "TMPDIR": str(self.temp)}),
         )
 
     def __enter__(self) -> Launch:

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from holdfast.testing import faults
-from holdfast.testing.arena import Model, golden_chain
 from holdfast.testing.cluster import Config, Report, draw, simulate
 from holdfast.testing.faults import POINTS, Fault, Link, Schedule
+from holdfast.testing.model import Model, golden_chain
 
 MODEL = Model(lanes=6, slices=4, steps=8)
 

@@ -1,12 +1,13 @@
 """The mutation drill: the simulation is worth something only if it catches machines that are broken.
 
 Each mutant has one rule of the design taken out. All must be caught within a small number of seeds, on which
-the machine as it is has no complaint.
+the machine as it is has no complaint. Those of the second half are about several hosts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -15,13 +16,17 @@ import pytest
 from holdfast.coordinator import messages
 from holdfast.coordinator.commands import Command, Send
 from holdfast.coordinator.crew import Crew
-from holdfast.coordinator.events import Event
+from holdfast.coordinator.events import Event, HostLost, LinkBroken
+from holdfast.coordinator.hosts import Hosts
 from holdfast.coordinator.machine import CrewLimits, Machine
 from holdfast.coordinator.roster import Stage, Worker
 from holdfast.core import step as core_step
 from holdfast.core.tree import Node, Plan
-from holdfast.testing.arena import Violation
-from holdfast.testing.cluster import Config, draw, simulate
+from holdfast.testing.arena import Arena
+from holdfast.testing.cluster import Config, draw, draw_hosts, simulate
+from holdfast.testing.faults import Schedule, after, host
+from holdfast.testing.ferry import FakeFerry
+from holdfast.testing.model import Model, Violation
 
 SEEDS = range(800)
 
@@ -107,6 +112,18 @@ def in_order_of_arrival(nodes: Sequence[Node], lanes: Sequence[int], num_lanes: 
     return (first, *(code for lane in others for code in (lane, -1)))
 
 
+def caught(drawn: Callable[[int], Config], mutate: Callable[[Config], Config], expected: str) -> None:
+    for seed in SEEDS:
+        try:
+            simulate(seed, mutate(drawn(seed)))
+        except Violation as violation:
+            if expected in str(violation):
+                break
+    else:
+        pytest.fail(f"the mutant came through {len(SEEDS)} seeds")
+    assert simulate(seed, drawn(seed)).outcome  # and the machine as it is comes through this one
+
+
 def with_machine(machine: Callable[[CrewLimits], Machine]) -> Callable[[Config], Config]:
     return lambda config: replace(config, machine=machine)
 
@@ -126,12 +143,157 @@ MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught(name: str) -> None:
     mutate, expected = MUTANTS[name]
-    for seed in SEEDS:
-        try:
-            simulate(seed, mutate(draw(seed)))
-        except Violation as violation:
-            if expected in str(violation):
-                break
-    else:
-        pytest.fail(f"the mutant that {name} came through {len(SEEDS)} seeds")
-    assert simulate(seed).outcome  # and the machine as it is comes through this one
+    caught(draw, mutate, expected)
+
+
+# ---------------------------------------------------------------- several hosts
+
+
+def applies_early(place: core_step.Place, board: core_step.Board) -> core_step.Action:
+    """Apply the optimizer while sums of other hosts are still missing."""
+    action = core_step.next_action(place, board)
+    if isinstance(action, core_step.Wait) and action.why == "gradients and sums of the other hosts":
+        return core_step.next_action(place, board._replace(summed=[place.step + 1] * len(board.versions), unknown=()))
+    return action
+
+
+def applies_without_facts(place: core_step.Place, board: core_step.Board) -> core_step.Action:
+    """Apply the optimizer before it is known what all lanes gave besides gradients."""
+    return core_step.next_action(place, board._replace(unknown=()))
+
+
+def sums_early(place: core_step.Place, board: core_step.Board) -> core_step.Action:
+    """Sum a slice once the gradients are there, whoever may still be at the step before."""
+    action = core_step.next_action(place, board)
+    if place.home is not None and isinstance(action, core_step.Wait) and action.why.startswith("their arrival"):
+        eager = core_step.next_action(place, board._replace(arrived=dict.fromkeys(place.members, place.step)))
+        return eager if isinstance(eager, core_step.Sum) else action
+    return action
+
+
+class Unfenced(FakeFerry):
+    """Lets what was sent in an old generation land in a newer one."""
+
+    fenced = False
+
+
+class ServesEarly(FakeFerry):
+    """Lets others fetch a state that is about to change."""
+
+    def serves(self) -> bool:
+        self.level = -1
+        return super().serves()
+
+
+class KeepsSums(Arena):
+    """Goes into a generation with whatever sums came in the one before."""
+
+    def begin_generation(self, lanes: frozenset[int]) -> None:
+        summed = list(self.summed)
+        super().begin_generation(lanes)
+        self.summed = summed
+
+
+class KeepsMerged(Arena):
+    """Takes what was merged for other lanes for what is to be sent now."""
+
+    def begin_generation(self, lanes: frozenset[int]) -> None:
+        gathered = list(self.gathered)
+        super().begin_generation(lanes)
+        self.gathered = gathered
+
+
+class _Low(Hosts):
+    def sources(self, numbers: Collection[int]) -> dict[int, int]:
+        levels = {number: self.live[number].level for number in sorted(numbers)}
+        holding = {number: level for number, level in levels.items() if level >= 0}
+        worst = min(holding, key=lambda number: (holding[number], number))
+        return {number: worst for number, level in levels.items() if level < 0 or level > holding[worst]}
+
+
+class FetchesTheOldest(Machine):
+    """Has hosts get the state from the one that lags behind most."""
+
+    def __init__(self, limits: CrewLimits) -> None:
+        super().__init__(limits)
+        self._run.crew.hosts = _Low()
+
+
+class WaitsForTheLost(Machine):
+    """Takes the workers of a lost host for workers that are still there."""
+
+    def _host_lost(self, event: HostLost, now: float) -> None:
+        if host := self._run.hosts.live.get(event.host):
+            host.share = 0
+
+
+class SumsTooSoonForGuides(Arena):
+    """Makes sums of a step while a guide has not written down those of the one before."""
+
+    def may_sum(self, step: int) -> bool:
+        return True
+
+
+class _Hasty(Crew):
+    def waited_for(self) -> list[Worker]:
+        assert self.change is not None
+        self.change.also = ()
+        return super().waited_for()
+
+
+class TakesFollowersByStorm(Machine):
+    """Takes those who followed into a generation in the middle of whatever they do."""
+
+    def __init__(self, limits: CrewLimits) -> None:
+        super().__init__(limits)
+        self._run.crew = _Hasty(limits)
+
+
+class MissesBrokenLinks(Machine):
+    """Does not care about connections between hosts."""
+
+    def _link_broken(self, event: LinkBroken, now: float) -> None:
+        pass
+
+
+def draw_followers(seed: int) -> Config:
+    """Three hosts, and slow ones that join them one by one, while generations come and go."""
+    rng = random.Random(seed)
+    breaks = [host(rng.randrange(1, 3), after=0.6 + 0.35 * n + rng.random() * 0.3).unlink() for n in range(8)]
+    joins = [after(0.5).join(2), after(1.2).join(2), after(1.9).join(2)]
+    slow = [host(number, after=0.0).slow(8.0) for number in (1, 2)]
+    slow += [host(number, after=at).slow(8.0) for number, at in ((3, 0.51), (4, 1.21), (5, 1.91))]
+    schedule = Schedule((*breaks, *joins, *slow))
+    return Config(model=Model(lanes=9, slices=4, steps=14), workers=1, hosts=(1, 1), awaited=3, schedule=schedule)
+
+
+HOST_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
+    "applies before all sums are here": (lambda c: replace(c, decide=applies_early), "before all sums are here"),
+    "applies without all facts": (lambda c: replace(c, decide=applies_without_facts), "without the facts of lanes"),
+    "sums before all have arrived": (lambda c: replace(c, decide=sums_early), "comes to a host that is at step"),
+    "has no fence": (lambda c: replace(c, ferry=Unfenced), "comes in generation"),
+    "serves a state that changes": (lambda c: replace(c, ferry=ServesEarly), "changed while host"),
+    "keeps sums": (lambda c: replace(c, arena=KeepsSums), "no end after"),
+    "keeps what was merged": (lambda c: replace(c, arena=KeepsMerged), "is sent with a sum of"),
+    "fetches from a lower level": (with_machine(FetchesTheOldest), "fetches the state at step"),
+    "misses broken links": (with_machine(MissesBrokenLinks), "no end after"),
+    "waits for a lost host for ever": (with_machine(WaitsForTheLost), "no end after"),
+}
+
+
+GUIDE_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
+    "sums too soon for guides": (lambda c: replace(c, arena=SumsTooSoonForGuides), "not the golden one"),
+    "takes followers by storm": (with_machine(TakesFollowersByStorm), "has begun while worker"),
+}
+
+
+@pytest.mark.parametrize("name", HOST_MUTANTS)
+def test_mutant_is_caught_on_several_hosts(name: str) -> None:
+    mutate, expected = HOST_MUTANTS[name]
+    caught(draw_hosts, mutate, expected)
+
+
+@pytest.mark.parametrize("name", GUIDE_MUTANTS)
+def test_mutant_is_caught_when_somebody_follows(name: str) -> None:
+    mutate, expected = GUIDE_MUTANTS[name]
+    caught(draw_followers, mutate, expected)

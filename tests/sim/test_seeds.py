@@ -1,20 +1,28 @@
-"""Two thousand random clusters under random faults, each twice: no violation, and the same trace both times.
+"""Three thousand random clusters under random faults, each twice: no violation, and the same trace both times.
 
-A failure names its seed; `simulate(seed)` plays it again, event by event.
+A failure names its seed; `simulate(seed)` or `simulate(seed, draw_hosts(seed))` plays it again, event by event.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.cluster import simulate
+from holdfast.testing.cluster import draw, draw_hosts, simulate
 
-SEEDS, CHUNK = 2000, 50
+SEEDS, HOST_SEEDS, CHUNK = 2000, 1000, 50
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
 def test_seeds(start: int) -> None:
     for seed in range(start, start + CHUNK):
-        report = simulate(seed)
+        report = simulate(seed, draw(seed))
         assert report.story
         assert simulate(seed).trace_hash == report.trace_hash, f"seed {seed} went two ways"
+
+
+@pytest.mark.parametrize("start", range(0, HOST_SEEDS, CHUNK))
+def test_seeds_on_several_hosts(start: int) -> None:
+    for seed in range(start, start + CHUNK):
+        report = simulate(seed, draw_hosts(seed))
+        assert report.story
+        assert simulate(seed, draw_hosts(seed)).trace_hash == report.trace_hash, f"seed {seed} went two ways"

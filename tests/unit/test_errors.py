@@ -23,6 +23,14 @@ EXIT_CODES = {
     "Stopped": 1,
     "ResourceError": 7,
     "DirectoryBusy": 8,
+    "NetworkError": 10,
+    "Unreachable": 10,
+    "NotHoldfast": 10,
+    "FrameError": 10,
+    "Refused": 11,
+    "WrongToken": 11,
+    "OtherVersion": 11,
+    "OtherRun": 11,
 }
 
 PARENTS = {
@@ -35,6 +43,10 @@ PARENTS = {
     ),
     "ResourceError": errors.HoldfastError,
     "DirectoryBusy": errors.HoldfastError,
+    "NetworkError": errors.HoldfastError,
+    **dict.fromkeys(("Unreachable", "NotHoldfast", "FrameError"), errors.NetworkError),
+    "Refused": errors.HoldfastError,
+    **dict.fromkeys(("WrongToken", "OtherVersion", "OtherRun"), errors.Refused),
 }
 
 
@@ -66,7 +78,11 @@ def test_every_class_says_when_it_is_raised(name: str) -> None:
     assert doc.splitlines()[0].endswith("."), f"{name} needs a sentence"
 
 
-@pytest.mark.parametrize("name", sorted(set(EXIT_CODES) - {"ConfigError", "NotExact", "BadUnit"}))
+#: These build their text themselves; each has a test of its own below.
+BUILT = {"ConfigError", "NotExact", "BadUnit", "FrameError", "WrongToken", "OtherVersion", "OtherRun"}
+
+
+@pytest.mark.parametrize("name", sorted(set(EXIT_CODES) - BUILT))
 def test_a_plain_error_says_what_it_was_given(name: str) -> None:
     text = "Worker 3 stands still. Look at its log."
     error = classes()[name](text)
@@ -95,3 +111,36 @@ def test_bad_unit() -> None:
     assert (error.step, error.lane, error.samples) == (7, 2, [5, 9])
     many = str(errors.BadUnit(0, 0, list(range(40)), "worker 0", "KeyError: 3"))
     assert "Its samples are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ... (40 in all). Look" in many
+
+
+def test_frame_error() -> None:
+    error = errors.FrameError("the checksum of its header is wrong")
+    assert str(error) == (
+        "What came over the connection is no frame of this run: the checksum of its header is wrong. The connection is "
+        "closed; if it happens again, look for a proxy or a broken network card between the two hosts."
+    )
+    assert error.what == "the checksum of its header is wrong"
+
+
+def test_wrong_token() -> None:
+    error = errors.WrongToken("10.0.0.5:4000")
+    assert str(error) == (
+        "The run at 10.0.0.5:4000 has another token. Copy the file `token` from the run's directory again (every run "
+        "makes its own), and check the address."
+    )
+    assert error.address == "10.0.0.5:4000"
+
+
+def test_other_version() -> None:
+    error = errors.OtherVersion("10.0.0.5:4000", theirs="0.2.0", ours="0.1.0")
+    assert str(error) == (
+        "The run at 10.0.0.5:4000 is of Holdfast 0.2.0, and this machine has 0.1.0. Install the same version on both: "
+        "pip install holdfast==0.2.0."
+    )
+    assert (error.address, error.theirs, error.ours) == ("10.0.0.5:4000", "0.2.0", "0.1.0")
+
+
+def test_other_run() -> None:
+    error = errors.OtherRun("10.0.0.5:4000", theirs="b", ours="a")
+    assert str(error) == "The run at 10.0.0.5:4000 is b, not a. Use the address that run a printed when it started."
+    assert (error.address, error.theirs, error.ours) == ("10.0.0.5:4000", "b", "a")

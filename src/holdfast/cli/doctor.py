@@ -1,6 +1,7 @@
 """`holdfast doctor`: is this machine fit for a run? Each line: what, its value, the verdict, the fix.
 
-A check is a function that returns a `Check`; none of them imports torch or changes anything.
+A check is a function that returns a `Check`; none of them imports torch or changes anything. What takes two machines
+is in `between`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import Literal, NamedTuple
 
 from holdfast.cli.options import Parser
 from holdfast.cli.version import installed
+from holdfast.errors import UsageError
 from holdfast.observe.directory import read_json, running
 from holdfast.transport.memory import available
 
-__all__ = ["Check", "main"]
+__all__ = ["Check", "main", "parser"]
 
 _TORCH = ((2, 8), (2, 14))
 
@@ -149,11 +151,35 @@ def _works(try_it: Callable[[], None]) -> bool:
     return True
 
 
+def parser() -> Parser:
+    """What the command understands."""
+    it = Parser("doctor", "Check this machine, or the network between two, and say what to do about what is missing.")
+    it.add_argument("--json", action="store_true", help="a list of what, value, verdict, fix; or what was measured")
+    it.add_argument(
+        "--between", nargs="+", metavar=("A", "B"),
+        help="measure rate and latency between two listeners (HOST:PORT each), or between here and one",
+    )
+    it.add_argument("--listen", metavar="ADDRESS[:PORT]", help="be measured: 0.0.0.0 or :: for all addresses")
+    it.add_argument(
+        "--token-file", metavar="FILE",
+        help="the secret that all of them share: made by --listen, or the token or credentials of a run",
+    )
+    return it
+
+
 def main(argv: Sequence[str]) -> int:
     """Print every check; 1 when one of them is bad."""
-    it = Parser("doctor", "Check this machine, and say what to do about what is missing.")
-    it.add_argument("--json", action="store_true", help="a list of what, value, verdict, fix")
-    options = it.parse(argv)
+    options = parser().parse(argv)
+    if options.between and options.listen:
+        raise UsageError("--between measures and --listen is measured: start two commands.")
+    if options.between or options.listen:
+        from holdfast.cli import between  # it brings what a network needs, which the checks do not
+
+        if options.listen:
+            return between.listen(options.listen, options.token_file)
+        return between.between(options.between, options.token_file, as_json=options.json)
+    if options.token_file:
+        raise UsageError("--token-file is of use with --between or --listen only.")
     checks = [check() for check in _CHECKS]
     print(json.dumps([check._asdict() for check in checks], indent=2) if options.json else _table(checks))
     return 1 if any(check.verdict == "bad" for check in checks) else 0

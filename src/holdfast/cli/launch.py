@@ -8,43 +8,54 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import functools
 import os
 import platform
+import secrets
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from holdfast.cli.display import Display
 from holdfast.cli.ending import Ending, last_line, summary
 from holdfast.cli.failure import present
-from holdfast.config.run import DEFAULTS_OF_JOIN, CrewConfig, RunConfig
+from holdfast.cli.invitation import Invitation
+from holdfast.cli.muster import Muster
+from holdfast.config.run import DEFAULTS_OF_JOIN, RunConfig
 from holdfast.config.sources import Resolved
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.control import ControlSocket
+from holdfast.coordinator.ports import Engine, Host
+from holdfast.coordinator.pulse import PulseLimits
 from holdfast.coordinator.requests import Ask, Scale
-from holdfast.coordinator.roster import CrewLimits, names
+from holdfast.coordinator.roster import CrewLimits
 from holdfast.coordinator.server import Server
+from holdfast.coordinator.story import Entry
 from holdfast.engines.engine import open_engine
+from holdfast.engines.gate import Gate
+from holdfast.engines.host import LocalHost
 from holdfast.engines.nursery import DEFAULT_ENTRY
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.observe import status
+from holdfast.exchange.board import Plan, Row
+from holdfast.observe import quarters, status
 from holdfast.observe.directory import RunDirectory, default_path, host, recover, recover_siblings
 from holdfast.observe.eyes import BoardEyes
+from holdfast.observe.meter import Meter
 from holdfast.observe.notebook import RunNotebook
-from holdfast.observe.progress import line
-from holdfast.observe.screen import Screen, Tail
+from holdfast.observe.screen import Screen
 from holdfast.observe.watch import WatchLimits
 from holdfast.transport.doorbell import ordered_stores
 
-__all__ = ["launch"]
+__all__ = ["conduct", "launch"]
 
-#: Seconds between two updates of the progress line.
-_SHOW = 0.25
 _NEVER_JOINED = (
     "The script came to its end without hf.join(), so every worker ran all of it by itself. Join the run and hand over "
     "what is trained: run = hf.join(); model, optimizer, loader = run.prepare(model, optimizer, loader)."
@@ -59,31 +70,54 @@ def launch(resolved: Resolved, *, entry: str = DEFAULT_ENTRY) -> int:
     screen = Screen(sys.stderr, sys.stdout)
     began = time.time()
     path = Path(config.dir) if config.dir else default_path(config.script, began)
+    run = f"{path.name}-{secrets.token_hex(4)}"
+    invitation = Invitation(config, run) if config.listen and config.on != "ray" else None
     for swept in filter(None, [recover(path), *recover_siblings(path if not config.dir else Path("runs", "-"))]):
         screen.say(swept)
-    with RunDirectory.create(path, complain=screen.say, unique=not config.dir) as directory:
+    quarters.sweep()
+    with (
+        RunDirectory.create(path, complain=screen.say, unique=not config.dir) as directory,
+        contextlib.ExitStack() as stack,
+    ):
         record: dict[str, Any] = {
-            "pid": os.getpid(), "host": host(), "started": began, "argv": sys.argv, "cwd": os.getcwd(),
+            "run": run, "pid": os.getpid(), "host": host(), "started": began, "argv": sys.argv, "cwd": os.getcwd(),
             "scratch": directory.scratch, "config": msgspec.to_builtins(config), "sources": resolved.sources,
         }
-        directory.begin(msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n")
-        ending = _see_through(config, directory, screen, entry)
-        seconds = time.time() - began
-        screen.end()
-        if isinstance(ending.end, FailRun):
-            directory.write("failure.txt", f"{ending.end.kind}: {ending.end.message}\n\n{ending.end.trace}\n")
-            screen.say(present(ending.end.kind, ending.end.message, ending.end.trace, _near(directory.path)))
-        facts = summary(ending, record, seconds)
-        directory.write_summary(facts)
-        if isinstance(ending.end, EndRun):
-            screen.say(last_line(facts, ending, _near(directory.path)))
+
+        def make() -> _Launch:
+            if config.on != "ray":
+                return _Launch(config, run, directory, screen, invitation=invitation, entry=entry)
+            muster = Muster(config, directory.logs)
+            stack.callback(muster.close)
+            there = muster.connect(screen.say)
+            return _Launch(
+                there, run, directory, screen, invitation=Invitation(there, run), muster=muster, entry=entry
+            )
+
+        return conduct(directory, screen, record, make)
+
+
+def conduct(directory: RunDirectory, screen: Screen, record: dict[str, Any], make: Callable[[], _Launch]) -> int:
+    """Begin a run in its directory, see it to its end, and tell how it ended; the exit code."""
+    directory.begin(msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n")
+    ending = _see_through(make)
+    seconds = time.time() - record["started"]
+    screen.end()
+    if isinstance(ending.end, FailRun):
+        directory.write("failure.txt", f"{ending.end.kind}: {ending.end.message}\n\n{ending.end.trace}\n")
+        screen.say(present(ending.end.kind, ending.end.message, ending.end.trace, _near(directory.path)))
+    facts = summary(ending, record, seconds)
+    directory.write_summary(facts)
+    if isinstance(ending.end, EndRun):
+        screen.say(last_line(facts, ending, _near(directory.path)))
     return ending.exit_code
 
 
-def _see_through(config: RunConfig, directory: RunDirectory, screen: Screen, entry: str) -> Ending:
+def _see_through(make: Callable[[], _Launch] | _Launch) -> Ending:
     """Run to the end; errors of the shell become an ending too, so that every run gets its summary."""
     try:
-        return asyncio.run(_Launch(config, directory, screen, entry).run())
+        one = make if isinstance(make, _Launch) else make()
+        return asyncio.run(one.run())
     except HoldfastError as error:
         return Ending(FailRun(type(error).__name__, str(error)))
     except Exception as error:
@@ -94,32 +128,32 @@ def _see_through(config: RunConfig, directory: RunDirectory, screen: Screen, ent
 class _Launch:
     """One run, from its first process to its last."""
 
-    def __init__(self, config: RunConfig, directory: RunDirectory, screen: Screen, entry: str) -> None:
-        self._directory, self._screen = directory, screen
+    def __init__(
+        self, config: RunConfig, run: str, directory: RunDirectory, screen: Screen, *, invitation: Invitation | None,
+        muster: Muster | None = None, entry: str = DEFAULT_ENTRY,
+    ) -> None:  # fmt: skip
+        self._config, self._run, self._directory, self._screen = config, run, directory, screen
+        self._invitation, self._muster, self._entry = invitation, muster, entry
         alone = _alone(platform.machine())
-        workers = config.workers or (1 if alone else _default_workers(config))
-        spec = WorkerSpec(
-            worker=-1, row=-1, script=config.script, args=config.args, dir=str(directory.path), crew=config.workers,
-            scratch=directory.scratch, audit=config.audit, **config.overrides(),
+        self._workers = config.workers if config.workers is not None else 1 if alone else _default_workers(config)
+        self._spec = WorkerSpec(
+            worker=-1, row=-1, script=config.script, args=config.args, dir=str(directory.path),
+            crew=config.workers or 0, scratch=directory.scratch, audit=config.audit, **config.overrides(),
         )
-        lanes = config.lanes or max(DEFAULTS_OF_JOIN["lanes"], workers)
-        watching = WatchLimits(
-            frozen=config.crew.frozen_limit, hang=config.crew.hang_limit, hang_factor=config.crew.hang_factor,
-            idle=config.crew.idle_limit,
+        crew = config.crew
+        self._watching = WatchLimits(
+            frozen=crew.frozen_limit, hang=crew.hang_limit, hang_factor=crew.hang_factor, idle=crew.idle_limit
         )
-        limits = _limits(config.crew, lanes, workers, alone)
-        self._engine = open_engine(config.on, spec, logs=directory.logs, entry=entry)
         self._notebook = RunNotebook(directory, screen)
-        self._eyes = BoardEyes(watching, directory, self._engine.signal)
+        self._meter = Meter()
         self._server = Server(
-            limits, engine=self._engine, eyes=self._eyes, notebook=self._notebook,
-            exit_grace=config.crew.exit_grace,
+            _limits(config, self._workers, alone), notebook=self._notebook, exit_grace=crew.exit_grace,
+            pulse=PulseLimits(least=crew.silence_limit, factor=crew.silence_factor, most=crew.silence_most),
         )
-        self._limits_told = watching.told()
+        self._display = Display(screen, self._server, self._meter, directory.logs)
+        self._gate: Gate | None = None
+        self._host: LocalHost | None = None
         self._signal = 0
-        self._lead = -1
-        self._tail: Tail | None = None
-        self._held: list[str] = []
 
     async def run(self) -> Ending:
         """The whole run. What is opened here is closed here."""
@@ -127,14 +161,18 @@ class _Launch:
         listened: list[int] = []
         try:
             self._screen.say(f"run directory: {_near(self._directory.path)}")
-            self._notebook.note(0.0, "Limits", self._limits_told)
+            self._notebook.note(0.0, "Limits", self._watching.told())
+            self._open_gate()
+            self._open_host()
             control = self._open_control()
             listened = self._listen()
             async with asyncio.TaskGroup() as group:
-                shower = group.create_task(self._show(), name="screen")
-                end = await self._server.run()
+                shower = group.create_task(self._display.show(), name="screen")
+                end = await self._server.run([self._host] if self._host is not None else [])
                 ended = self._server.now()
                 shower.cancel()
+                if self._muster is not None:
+                    await self._muster.farewell()
         except ExceptionGroup as several:
             raise several.exceptions[0] from None
         finally:
@@ -142,53 +180,93 @@ class _Launch:
                 asyncio.get_running_loop().remove_signal_handler(number)
             if control is not None:
                 control.close()
-            self._engine.close()  # the server has, unless it never came to run
-        self._echo(last=True)
+            if self._gate is not None:
+                self._gate.close()
+            if self._muster is not None:
+                self._muster.close()
+            if self._host is not None:
+                self._host.close()  # the server has, unless it never came to run
+        self._display.echo(last=True)
         if isinstance(end, EndRun) and end.result.get("joined") is False:
             end = FailRun("UsageError", _NEVER_JOINED)
         snapshot = self._server.snapshot()
         since = self._server.training_since
         return Ending(
-            end, self._signal, self._eyes.meter.view, generations=snapshot.generation, lost=snapshot.lost,
+            end, self._signal, self._meter.view, generations=snapshot.generation, lost=snapshot.lost,
             story=self._notebook.length, trained=0.0 if since is None else ended - since,
         )
 
-    # ------------------------------------------------------------ what people see
-
-    async def _show(self) -> None:
-        while True:
-            self._echo()
-            snapshot, now = self._server.snapshot(), self._server.now()
-            if snapshot.generation:
-                self._screen.progress(line(self._eyes.meter.view, self._screen.width), now)
-            else:
-                late = [person.worker for person in snapshot.people if person.stage == "starting"]
-                self._screen.progress(f"{now:.0f} s: waiting for {names(late)} to reach the first step", now)
-            await asyncio.sleep(_SHOW)
-
-    def _echo(self, *, last: bool = False) -> None:
-        """Pass on what the lead worker printed."""
-        members = self._server.snapshot().members
-        lead = min(members, default=-1)
-        if lead != self._lead:
-            self._flush(last=True)
-            # The first lead is heard from its beginning; a later one has said it all before.
-            path = self._directory.logs / f"worker-{lead}.log"
-            self._tail, self._lead = Tail(path, from_end=self._lead >= 0), lead
-        self._flush(last=last)
-
-    def _flush(self, *, last: bool = False) -> None:
-        """Say what was read last time, hold back what is read now: it may be the trace of a failure.
-
-        A script that raises prints its trace, and reports it; the report is told at the end, once.
-        """
-        new = self._tail.lines(last=last) if self._tail else []
-        if self._lead in self._server.failed:
-            self._held = []
+    def _open_gate(self) -> None:
+        """Listen for other machines, where that was asked for."""
+        if self._invitation is None:
             return
-        for text in [*self._held, *new] if last else self._held:
-            self._screen.echo(text)
-        self._held = [] if last else new
+        script = str(Path(self._config.script).resolve())
+        self._gate = Gate(
+            self._invitation.bind, self._invitation.credentials, run=self._run,
+            spec=msgspec.structs.replace(self._spec, script=script), watching=dataclasses.asdict(self._watching),
+            landlord=self, host=host() if self._workers else None,
+        )  # fmt: skip
+        port = self._gate.address[1]
+        self._screen.say(self._invitation.write(self._directory.path, self._gate.addresses, port))
+        if self._muster is not None:
+            self._muster.open(self._gate.addresses[0], port, self._invitation.theirs.text, self)
+
+    def _open_host(self) -> None:
+        """The share of the run that this machine takes itself, unless it only coordinates."""
+        if not self._workers:
+            return
+        engine = self.engine()
+        eyes = BoardEyes(self._watching, self._directory, engine.signal, functools.partial(self._meter.looked, 0))
+        self._host = LocalHost(
+            0, name=host(), slots=self._workers, engine=engine, eyes=eyes,
+            harbour=self._gate.harbour if self._gate is not None else None,
+        )  # fmt: skip
+
+    def engine(self) -> Engine:
+        """What starts the workers of this machine."""
+        return open_engine("local", self._spec, logs=self._directory.logs, entry=self._entry)
+
+    # ------------------------------------------------------------ what the gate needs: see `gate.Landlord`
+
+    @property
+    def over(self) -> bool:
+        """Nobody can join any more, or not yet."""
+        return self._server.over
+
+    def number(self) -> int:
+        """A number for a new host."""
+        return self._server.number()
+
+    def admit(self, host: Host) -> None:
+        """A host has joined."""
+        self._server.admit(host)
+
+    def note(self, sentence: str, *, aloud: bool) -> None:
+        """A sentence for the story."""
+        self._notebook.tell([Entry(self._server.now(), "Network", sentence)], aloud=aloud)
+
+    def showed(self, host: int, rows: list[Row], plan: Plan) -> None:
+        """What another host's board shows."""
+        self._meter.looked(host, rows, plan, self._server.now())
+
+    def keep(self, name: str, data: bytes) -> None:
+        """Add to a file in the run's directory."""
+        if name.startswith("audit/"):
+            with contextlib.suppress(OSError):
+                (self._directory.path / "audit").mkdir(exist_ok=True)
+        self._directory.append(name, data)
+
+    def gone(self, host: int) -> None:
+        """A host has no part in the run any more."""
+        self._meter.gone(host)
+
+    def unattended(self, error: HoldfastError) -> None:
+        """No hosts come any more from a cluster: see `muster.Registrar`."""
+        snapshot = self._server.snapshot()
+        if snapshot.generation and snapshot.hosts:
+            self.note(str(error), aloud=True)
+        else:
+            self._server.broke(0, error)
 
     # ------------------------------------------------------------ what people want
 
@@ -208,6 +286,8 @@ class _Launch:
             self._server.abort(f"killed by a second {name}")
             return
         self._signal = number
+        if self._muster is not None:
+            self._muster.rest()
         self._screen.say(f"{name}: the run ends at its next step and keeps what it has; once more kills it at once")
         self._server.drain(name)
 
@@ -230,8 +310,9 @@ class _Launch:
                 return {"error": f"The number of workers stays {wanted}: {sentence}."}
             return {"workers": wanted, "before": before, "sentence": sentence}
         return status.of_going(
-            self._server.snapshot(), self._eyes.meter.view, pid=os.getpid(), host=host(),
+            self._server.snapshot(), self._meter.view, pid=os.getpid(), host=host(),
             seconds=self._server.now(), directory=str(self._directory.path),
+            peers=self._gate.peers() if self._gate is not None else {},
         )
 
 
@@ -248,11 +329,12 @@ def _alone(machine: str) -> str:
     return f"several workers share memory in an order that {machine} does not promise (x86-64 does)"
 
 
-def _limits(crew: CrewConfig, lanes: int, workers: int, alone: str) -> CrewLimits:
+def _limits(config: RunConfig, workers: int, alone: str) -> CrewLimits:
+    crew = config.crew
     return CrewLimits(
-        lanes=lanes, workers=workers, join_grace=crew.join_grace, luck_budget=crew.luck_budget,
-        unit_attempts=crew.unit_attempts, gather=crew.gather, frozen=crew.frozen_limit, repeat=crew.repeat,
-        settle=crew.settle, alone=alone,
+        lanes=config.lanes or max(DEFAULTS_OF_JOIN["lanes"], workers), workers=workers, join_grace=crew.join_grace,
+        luck_budget=crew.luck_budget, unit_attempts=crew.unit_attempts, gather=crew.gather, frozen=crew.frozen_limit,
+        repeat=crew.repeat, settle=crew.settle, alone=alone, hosts=config.hosts, listening=bool(config.listen),
     )
 
 

@@ -1,7 +1,8 @@
 """The `holdfast` command. Finds the subcommand's module and turns errors into exit codes.
 
 Exit codes: 0 well, 1 the script failed, 2 wrong usage, 3 a bad unit, 4 NaN, 5 a hang, 6 crew lost,
-7 out of memory or disk, 8 directory busy, 9 workers out of step, 70 a bug of ours, 128 + N ended by signal N.
+7 out of memory or disk, 8 directory busy, 9 workers out of step, 10 the network, 11 refused by a run, 70 a bug of ours,
+128 + N ended by signal N.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
     "run": "train a script on a crew of workers",
+    "join": "add this machine to a run that is going elsewhere",
     "status": "who is in the crew: role, pid, lanes, step, speed",
     "scale": "change the number of workers while the run is going",
     "explain": "tell a run's story: what was decided, and why",

@@ -30,7 +30,12 @@ def parser() -> Parser:
     it.add_argument("--seed", type=int, metavar="K", help="seed of the run (default: the script's, or 0)")
     it.add_argument("--sync", metavar="MODE", help="exact (this build knows no other)")
     it.add_argument("--dir", metavar="DIR", help="the run's directory (default: a new one under runs/)")
-    it.add_argument("--on", metavar="ENGINE", help="what starts the workers: local")
+    it.add_argument("--listen", metavar="ADDRESS[:PORT]", help="let other machines join here: 0.0.0.0 or :: for any")
+    it.add_argument("--hosts", type=int, metavar="N", help="wait for so many machines before the first step")
+    it.add_argument("--tls", action="store_true", default=None, help="encrypt what goes over the network")
+    it.add_argument("--token-file", metavar="FILE", help="the secret that lets machines in (default: a new one)")
+    it.add_argument("--on", metavar="ENGINE", help="what starts the machines: local, ray, slurm, kubernetes")
+    it.add_argument("--dry-run", action="store_true", help="with a cluster: print what it would be told, and end")
     it.add_argument("--config", metavar="FILE", help="a TOML file with settings")
     it.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="any setting, e.g. crew.settle=5s")
     it.add_argument("--show-config", action="store_true", help="print every setting with its source, and end")
@@ -51,8 +56,9 @@ def configure(argv: Sequence[str]) -> tuple[Resolved, argparse.Namespace]:
         sources.file(options.config, text)
     for text in options.set:
         sources.assign(text)
-    for name in ("workers", "servers", "lanes", "threads", "seed", "sync", "dir", "on"):
+    for name in ("workers", "servers", "lanes", "threads", "seed", "sync", "dir", "on", "listen", "hosts", "tls"):
         sources.flag(name, getattr(options, name))
+    sources.flag("token_file", options.token_file, "--token-file")
     sources.flag("script", options.script, "the command line")
     sources.flag("args", tuple(options.args) or None, "the command line")
     return sources.resolve(), options
@@ -68,6 +74,15 @@ def main(argv: Sequence[str]) -> int:
     for word in options.args:
         if (name := word.partition("=")[0]) in ours - {"-h", "--help"}:
             print(f"note: {name} stands after the script, so the script gets it, not holdfast run", file=sys.stderr)
+    config = resolved.config
+    if config.on in ("slurm", "kubernetes"):
+        from holdfast.cli.submit import submit
+
+        return submit(
+            resolved, getattr(config, config.on), hosts=config.hosts, dry_run=options.dry_run
+        )
+    if options.dry_run:
+        raise UsageError("--dry-run prints what a cluster would be told. Say which: --on slurm or --on kubernetes.")
     from holdfast.cli.launch import launch
 
     return launch(resolved)

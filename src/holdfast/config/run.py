@@ -11,9 +11,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from holdfast.config import ray
+from holdfast.config.cluster import KubernetesConfig, SlurmConfig
+from holdfast.config.ray import RayConfig
 from holdfast.errors import ConfigError
 
-__all__ = ["DEFAULTS_OF_JOIN", "MAX_LANES", "CrewConfig", "RunConfig", "check"]
+__all__ = ["DEFAULTS_OF_JOIN", "MAX_LANES", "SECTIONS", "CrewConfig", "RunConfig", "check"]
 
 #: What `hf.join()` takes when neither the script nor the command line says anything.
 DEFAULTS_OF_JOIN = {"lanes": 4, "seed": 0, "threads": 1}
@@ -50,6 +53,12 @@ class CrewConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gather: float = 0.3
     #: How long a worker may take to leave after its script has ended.
     exit_grace: float = 10.0
+    #: A host that is silent for so many steps counts as lost ...
+    silence_factor: float = 4.0
+    #: ... but not before this time ...
+    silence_limit: float = 1.5
+    #: ... and not later than this.
+    silence_most: float = 30.0
 
 
 class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,8 +66,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     script: str
     args: tuple[str, ...] = ()
-    #: 0 means: one per CPU, at most one per lane.
-    workers: int = 0
+    #: On this machine. None means: one per CPU, at most one per lane; 0, with `listen`: it only coordinates.
+    workers: int | None = None
     lanes: int | None = None
     seed: int | None = None
     threads: int | None = None
@@ -68,14 +77,31 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Empty means: a new directory under runs/.
     dir: str = ""
     on: str = "local"
+    #: Where other machines can join, as ADDRESS or ADDRESS:PORT; empty means: nowhere.
+    listen: str = ""
+    #: Machines that must be there before the first step, this one included.
+    hosts: int = 1
+    #: Encrypt what goes over a network, with certificates made for this run.
+    tls: bool = False
+    #: A file with the secret that lets machines in; empty means: a new one, in the run's directory.
+    token_file: str = ""
     #: Write down which samples each unit used (DIR/audit); `holdfast explain DIR --samples` judges it.
     audit: bool = False
     crew: CrewConfig = CrewConfig()
+    slurm: SlurmConfig = SlurmConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
+    ray: RayConfig = RayConfig()
 
     def overrides(self) -> dict[str, int]:
         """What was said about the result, beyond what the script says itself."""
         said = {"lanes": self.lanes, "seed": self.seed, "threads": self.threads}
         return {name: value for name, value in said.items() if value is not None}
+
+
+#: The parts of the tree that have a name of their own: `crew.settle`.
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "crew": CrewConfig, "slurm": SlurmConfig, "kubernetes": KubernetesConfig, "ray": RayConfig,
+}  # fmt: skip
 
 
 def check(config: RunConfig, sources: Mapping[str, str]) -> None:
@@ -84,15 +110,16 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
     def wrong(field: str, value: object, problem: str, fix: str = "") -> ConfigError:
         return ConfigError(field, value, problem, source=sources.get(field, "default"), fix=fix)
 
-    if config.workers < 1 and "workers" in sources:
-        raise wrong("workers", config.workers, "must be 1 or more", "Use --workers 1.")
+    if config.workers is not None and config.workers < (0 if config.listen else 1):
+        least = "must be 0 (this machine only coordinates) or more" if config.listen else "must be 1 or more"
+        raise wrong("workers", config.workers, least, "Use --workers 1.")
     if config.lanes is not None and not 1 <= config.lanes <= MAX_LANES:
         raise wrong("lanes", config.lanes, f"must be 1 to {MAX_LANES}", "Use --lanes 4.")
     if config.threads is not None and config.threads < 1:
         raise wrong("threads", config.threads, "must be 1 or more", "Use --threads 1.")
     if config.seed is not None and not 0 <= config.seed < 2**63:
         raise wrong("seed", config.seed, "must be 0 to 2**63 - 1", "Use --seed 0.")
-    if config.workers > (most := MAX_LANES if config.lanes is None else config.lanes):
+    if (config.workers or 0) > (most := MAX_LANES if config.lanes is None else config.lanes):
         raise wrong(
             "workers", config.workers, f"more than lanes = {most}, and a lane has one worker at a time",
             f"Use --workers {most} or fewer, or --lanes {config.workers} "
@@ -109,13 +136,25 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         raise wrong("owners", config.owners, "this build knows only owners = workers", "Leave it out.")
     if config.sync != "exact":
         raise wrong("sync", config.sync, _sync_problem(config.sync), "Use --sync exact, or leave it out.")
-    if config.on != "local":
-        known = config.on in _ENGINES
-        raise wrong(
-            "on", config.on,
-            "this build starts workers only on this machine" if known else f"unknown; there is {', '.join(_ENGINES)}",
-            "Use --on local.",
-        )
+    if config.on not in _ENGINES:
+        raise wrong("on", config.on, f"unknown; there is {', '.join(_ENGINES)}", "Use --on local.")
+    if config.hosts < 1:
+        raise wrong("hosts", config.hosts, "must be 1 or more", "Use --hosts 1.")
+    if config.on == "ray":
+        if config.workers == 0:
+            raise wrong("workers", 0, "every host of the cluster has 1 or more", "Use --workers 1.")
+        ray.check(config.ray, sources)
+    if config.on == "local" and not config.listen:
+        if config.hosts > 1:
+            raise wrong(
+                "hosts", config.hosts, "other machines cannot join a run that does not listen",
+                "Say where: --listen 0.0.0.0, or an address of this machine.",
+            )
+        if config.tls:
+            raise wrong(
+                "tls", config.tls, "there is no connection to encrypt in a run that does not listen",
+                "Say where: --listen 0.0.0.0, or leave --tls out.",
+            )
     for field in msgspec.structs.fields(CrewConfig):
         value = getattr(config.crew, field.name)
         if value <= 0:

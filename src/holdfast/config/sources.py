@@ -16,15 +16,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.config.run import DEFAULTS_OF_JOIN, CrewConfig, RunConfig, check
+from holdfast.config.run import DEFAULTS_OF_JOIN, SECTIONS, RunConfig, check
 from holdfast.errors import ConfigError, UsageError
 
 __all__ = ["Resolved", "Sources"]
 
 _TYPES: dict[str, Any] = {
-    **{field.name: field.type for field in msgspec.structs.fields(RunConfig) if field.name != "crew"},
-    **{f"crew.{field.name}": field.type for field in msgspec.structs.fields(CrewConfig)},
-}
+    **{field.name: field.type for field in msgspec.structs.fields(RunConfig) if field.name not in SECTIONS},
+    **{
+        f"{section}.{field.name}": field.type
+        for section, struct in SECTIONS.items() for field in msgspec.structs.fields(struct)
+    },
+}  # fmt: skip
 _MUST_BE = {int: "must be a whole number", int | None: "must be a whole number", float: "must be a time such as 30s"}
 
 
@@ -37,17 +40,20 @@ class Resolved(NamedTuple):
     def show(self) -> str:
         """Every value with its source, one per line, ready for a `--config` file.
 
-        What is decided only when the run starts is a comment there: a file that said it would decide it now.
+        What is decided only when the run starts is a comment there: a file that said it would decide it now. What is
+        said to a cluster is shown where the run goes to one.
         """
         lines = []
         for name in _TYPES:
             section, _, field = name.rpartition(".")
-            value = getattr(self.config.crew if section else self.config, field)
+            if section not in ("", "crew", self.config.on) and name not in self.sources:
+                continue
+            value = getattr(getattr(self.config, section) if section else self.config, field)
             source, mark = self.sources.get(name, "default"), ""
-            if value is None:
+            if name == "workers" and value is None:
+                value, source, mark = 0, "default: one per CPU, at most one per lane", "# "
+            elif value is None:
                 value, source, mark = DEFAULTS_OF_JOIN[name], "default, unless the script's join() says otherwise", "# "
-            elif name == "workers" and value == 0:
-                source, mark = "default: one per CPU, at most one per lane", "# "
             text = msgspec.json.encode(value).decode()
             lines.append(f"{mark + name + ' = ' + text:<32} # {source}")
         return "\n".join(lines)
@@ -92,9 +98,11 @@ class Sources:
         """The configuration, or the first thing that is wrong with it."""
         if not self._values.get("script"):
             raise UsageError("No script was named. For example: holdfast run --workers 2 train.py")
-        crew = {name[5:]: value for name, value in self._values.items() if name.startswith("crew.")}
-        top = {name: value for name, value in self._values.items() if not name.startswith("crew.")}
-        config = RunConfig(**top, crew=CrewConfig(**crew))
+        top: dict[str, Any] = {name: value for name, value in self._values.items() if "." not in name}
+        for section, struct in SECTIONS.items():
+            inner = {name: value for name, value in self._values.items() if name.startswith(f"{section}.")}
+            top[section] = struct(**{name.partition(".")[2]: value for name, value in inner.items()})
+        config = RunConfig(**top)
         check(config, self._sources)
         return Resolved(config, dict(self._sources))
 

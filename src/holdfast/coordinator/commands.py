@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.coordinator.messages import ToWorker
 
-__all__ = ["Command", "EndRun", "FailRun", "KillWorker", "MakeArena", "Send", "StartWorker"]
+__all__ = ["Command", "EndRun", "FailRun", "KillWorker", "MakeArena", "ReleaseHost", "Send", "StartWorker"]
 
 
 class _Command(msgspec.Struct, frozen=True, tag=True):
@@ -14,10 +14,11 @@ class _Command(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartWorker(_Command, frozen=True):
-    """Start a process for this worker. `row` is its row on the board, free of any other live worker."""
+    """Start a process for this worker on this host. `row` is its row on every board, free of any other live worker."""
 
     worker: int
     row: int
+    host: int
 
 
 class KillWorker(_Command, frozen=True):
@@ -28,9 +29,17 @@ class KillWorker(_Command, frozen=True):
 
 
 class MakeArena(_Command, frozen=True):
-    """Reserve the shared memory of the run."""
+    """Reserve the shared memory of the run on this host: once, before the first Welcome to a worker there."""
 
     size: int
+    host: int
+
+
+class ReleaseHost(_Command, frozen=True):
+    """This host has no part in the run any more and none of its workers is left: let it go, and say why."""
+
+    host: int
+    reason: str
 
 
 class Send(_Command, frozen=True):
@@ -55,4 +64,4 @@ class FailRun(_Command, frozen=True):
     trace: str = ""
 
 
-Command = StartWorker | KillWorker | MakeArena | Send | EndRun | FailRun
+Command = StartWorker | KillWorker | MakeArena | ReleaseHost | Send | EndRun | FailRun

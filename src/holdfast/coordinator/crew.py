@@ -7,7 +7,9 @@ A change has one shape, whatever led to it (a loss, a join, a leave, balance, th
 Rules that keep a run safe, and that live here:
 
 * a member is waited for until it is quiet, has finished, or is *certainly* gone. A worker whose kill is
-  ordered counts as writing until the kill is confirmed, whatever it said before;
+  ordered counts as writing until the kill is confirmed, whatever it said before. Only with its whole host is a
+  worker gone at once, whatever it does there: nobody else looks at that host's arena, and others
+  close their connections to it before they go quiet;
 * a change is never given up and there is never more than one: what happens meanwhile only alters who
   is in it, so generations grow one at a time;
 * quiet for an older generation is no quiet.
@@ -17,17 +19,21 @@ Only `machine` may use this module.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
-from holdfast.coordinator.commands import Command, KillWorker, Send, StartWorker
+from holdfast.coordinator.commands import Command, KillWorker, MakeArena, Send, StartWorker
+from holdfast.coordinator.hosts import Hosts
 from holdfast.coordinator.messages import Install, Leave, Pause, ToWorker, Welcome
 from holdfast.coordinator.roster import CrewLimits, Stage, Worker
 
-__all__ = ["Change", "Crew"]
+__all__ = ["ALIVE", "Change", "Crew"]
 
 _JOINING = frozenset({Stage.STARTING, Stage.READY, Stage.SEEDING, Stage.WAITING})
 _ACTIVE = _JOINING | {Stage.MEMBER}
+#: Stages of workers that have, or will have, a part in the run's work; a refused or finished one is waited for in vain.
+ALIVE = _ACTIVE | {Stage.DOOMED, Stage.FINISHED, Stage.REFUSED}
 
 
 @dataclass(slots=True)
@@ -36,6 +42,8 @@ class Change:
 
     generation: int
     planned: tuple[int, ...] = ()
+    quiet: float | None = None  #: since when nobody in the installed generation writes any more
+    also: tuple[int, ...] = ()  #: besides its members: those who followed until now, and have to be quiet as well
 
 
 @dataclass(slots=True)
@@ -43,14 +51,20 @@ class Crew:
     """Live workers and generations. Methods append what they want done to `out`."""
 
     limits: CrewLimits
+    hosts: Hosts = field(default_factory=Hosts)
     workers: dict[int, Worker] = field(default_factory=dict)  #: live ones only
     generation: int = 0  #: installed; 0 before the first
     started: int = 0  #: workers ever ordered; the next one's number
-    members: tuple[int, ...] = ()  #: of the installed generation, the lost ones included
+    members: tuple[int, ...] = ()  #: of the installed generation, by host and number, the lost ones included
     rows: tuple[int, ...] = ()  #: of `members`, in their order
+    where: tuple[int, ...] = ()  #: hosts of `members`, in their order
     drivers: tuple[int, ...] = ()  #: lane -> member
+    sources: dict[int, int] = field(default_factory=dict)  #: host -> host it gets the state from
     change: Change | None = None
-    stopping: bool = False  #: the installed generation ends at its step
+    since: float = 0.0  #: when it was installed
+    summed: bool = False  #: its steps are finished from sums, also on one host, because somebody follows
+    stop: int = 0  #: the step before which the installed generation ends; 0: it goes on
+    arena_bytes: int = 0  #: of every host's arena, once the first worker has said so
     out: list[Command] = field(default_factory=list)
 
     # ------------------------------------------------------------ who is there
@@ -67,11 +81,25 @@ class Crew:
         """Live members that still have work to do."""
         return [w for w in self.workers.values() if w.stage is Stage.MEMBER]
 
-    def next_members(self) -> tuple[int, ...]:
-        """Who the next generation would have. Those who leave stay on while there is nobody else."""
+    def able(self) -> list[Worker]:
+        """The active ones, and those members that are to leave."""
+        return [
+            w for w in self.workers.values()
+            if w.stage is Stage.MEMBER or (w.stage in _JOINING and not w.leaving)
+        ]
+
+    def next_members(self, holding: Collection[int]) -> tuple[int, ...]:
+        """Who the next generation would have. Those who leave stay on while nobody else is on a host in `holding`."""
         able = [w for w in self.workers.values() if w.stage is Stage.MEMBER or w.stage is Stage.WAITING]
-        stay = [w.number for w in able if not w.leaving]
-        return tuple(sorted(stay or [w.number for w in able if w.stage is Stage.MEMBER]))
+        stay = [w for w in able if not w.leaving]
+        if len(self.hosts.live) > 1:
+            able = [w for w in able if w.stage is Stage.MEMBER or not self.hosts.live[w.host].waits]
+            stay = [w for w in able if not w.leaving]
+            alone = bool(holding) and all(w.host not in holding for w in stay)
+            able.sort(key=attrgetter("host"))  # by number they are already
+            stay = [w for w in able if not w.leaving or (alone and w.stage is Stage.MEMBER)]
+        stay = stay or [w for w in able if w.stage is Stage.MEMBER]
+        return tuple([w.number for w in stay])
 
     def waited_for(self) -> list[Worker]:
         """Members of the installed generation that may still write."""
@@ -79,7 +107,7 @@ class Crew:
 
     def _noisy(self) -> Iterator[Worker]:
         assert self.change is not None
-        for number in self.members:
+        for number in (*self.members, *self.change.also):
             worker = self.workers.get(number)
             if worker is None or worker.stage is Stage.FINISHED:
                 continue
@@ -88,16 +116,17 @@ class Crew:
 
     # ------------------------------------------------------------ single workers
 
-    def start(self) -> Worker | None:
-        """Order a new worker, unless every row of the board is taken."""
+    def start(self, host: int) -> Worker | None:
+        """Order a new worker on this host, unless every row of the board is taken."""
         taken = {worker.row for worker in self.workers.values()}
         row = next((row for row in range(self.limits.rows) if row not in taken), None)
         if row is None:
             return None
-        worker = Worker(self.started, row)
+        worker = Worker(self.started, row, host)
         self.started += 1
+        self.hosts.live[host].started += 1
         self.workers[worker.number] = worker
-        self.out.append(StartWorker(worker.number, row))
+        self.out.append(StartWorker(worker.number, row, host))
         return worker
 
     def doom(self, worker: Worker, reason: str) -> None:
@@ -111,8 +140,12 @@ class Crew:
         self.send(worker, Leave(worker.number, reason))
 
     def welcome(self, worker: Worker, now: float, *, seed: bool) -> None:
-        """Hand the arena to a worker."""
+        """Hand its host's arena to a worker."""
         worker.sent = now
+        host = self.hosts.live[worker.host]
+        if not host.arena:
+            host.arena = True
+            self.out.append(MakeArena(self.arena_bytes, host.number))
         self.send(worker, Welcome(worker.number, seed))
 
     def send(self, worker: Worker, message: ToWorker) -> None:
@@ -136,30 +169,45 @@ class Crew:
                 worker.sent = now
                 self.send(worker, message)
 
-    def install(self, now: float, members: Sequence[int], drivers: Sequence[int], *, stop: bool) -> None:
-        """Make the change: tell everybody who is in, let go of those who are not."""
+    def install(
+        self, now: float, members: Sequence[int], drivers: Sequence[int], *, stop: int, summed: bool = False
+    ) -> None:
+        """Make the change: tell everybody who is in, let go of those who are not.
+
+        Everybody is quiet, so what is known of the hosts' levels is exact.
+        """
         self.generation = self.change.generation if self.change else self.generation + 1
         staying = set(members)
         for worker in self.driving():
             if worker.number not in staying:
                 self.dismiss(worker, worker.leaving)
-        self.members, self.drivers, self.stopping, self.change = tuple(members), tuple(drivers), stop, None
+        self.members, self.drivers, self.stop, self.change = tuple(members), tuple(drivers), stop, None
+        self.since, self.summed = now, summed
         self.rows = tuple(self.workers[number].row for number in members)
+        self.where = tuple(self.workers[number].host for number in members)
+        self.sources = self.hosts.sources(self.where)
         for number in members:
             self.workers[number].stage = Stage.MEMBER
+        for host in set(self.where):
+            self.hosts.live[host].taken_in()
         message = self.installation()
         for number in members:
             self.send(self.workers[number], message)
 
     def installation(self) -> Install:
         """The installed generation as a message: the same for all, whoever of them has finished and left since."""
-        return Install(self.generation, list(self.members), list(self.rows), list(self.drivers), self.stopping)
+        return Install(
+            self.generation, list(self.members), list(self.rows), list(self.drivers), list(self.where),
+            dict(self.sources), self.stop, self.summed,
+        )  # fmt: skip
 
     def broken(self) -> str:
         """What is wrong with the crew, in a sentence; empty if nothing is."""
         rows = [worker.row for worker in self.workers.values()]
         if len(set(rows)) != len(rows) or (rows and not 0 <= min(rows) <= max(rows) < self.limits.rows):
             return f"rows {sorted(rows)} are not all different and on the board"
+        if homeless := {worker.host for worker in self.workers.values()}.difference(self.hosts.live):
+            return f"there are workers on hosts {sorted(homeless)}, which are gone"
         if self.generation and len(self.drivers) != self.limits.lanes:
             return f"{len(self.drivers)} of {self.limits.lanes} lanes have a driver"
         if self.generation and (stray := set(self.drivers) - set(self.members)):

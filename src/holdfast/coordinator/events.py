@@ -1,7 +1,7 @@
 """What can happen to a run, in the past tense. The only inputs of the machine.
 
 Messages of workers are events as they are (see `messages`); the ones below come from the shell,
-which sees processes, the clock, and the people who use the command line.
+which sees machines, processes, the clock, and the people who use the command line.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import msgspec
 from holdfast.coordinator.messages import FromWorker
 
 __all__ = [
-    "DrainRequested", "Event", "Measured", "RunStarted", "ScaleRequested", "Ticked", "WorkerFrozen",
-    "WorkerHung", "WorkerLost", "WorkerStarted",
-]
+    "DrainRequested", "Event", "FollowingEnded", "HostJoined", "HostLeaving", "HostLevel", "HostLost", "LinkBroken",
+    "Measured", "RunStarted", "ScaleRequested", "Ticked", "WorkerFrozen", "WorkerHung", "WorkerLost", "WorkerStarted",
+]  # fmt: skip
 
 
 class _Event(msgspec.Struct, frozen=True, tag=True):
@@ -21,7 +21,59 @@ class _Event(msgspec.Struct, frozen=True, tag=True):
 
 
 class RunStarted(_Event, frozen=True):
-    """The launcher is up; nobody works yet."""
+    """The launcher is up; nobody works yet. HostJoined(0, ...) follows where the launcher's machine trains, too."""
+
+
+class HostJoined(_Event, frozen=True):
+    """A machine became part of the run and offers room for `slots` workers. Its number was never used before.
+
+    Without `refills` it has so many processes once and for all: whoever is lost there has no successor.
+    """
+
+    host: int
+    name: str
+    slots: int
+    refills: bool = True
+
+
+class HostLeaving(_Event, frozen=True):
+    """A machine wants to go, in order: its workers leave, then it is released. Said once or often."""
+
+    host: int
+    reason: str
+
+
+class HostLost(_Event, frozen=True):
+    """A machine is gone, or nothing is heard of it. Its workers may still run; nobody here reads what they write."""
+
+    host: int
+    reason: str
+
+
+class HostLevel(_Event, frozen=True):
+    """How far a host's arena is: the next step it has no need of others for; -1 while it holds no state.
+
+    The host says it before each Paused, Finished and WorkerLost of its workers, after Seeded, and when a state
+    that it was to fetch has come. So once all its members are quiet, the newest one is exact; an older one may
+    be too low, never too high.
+    """
+
+    host: int
+    level: int
+
+
+class LinkBroken(_Event, frozen=True):
+    """A connection of this host to another one has ended, though both may be there: a new generation makes new ones."""
+
+    host: int
+    reason: str
+
+
+class FollowingEnded(_Event, frozen=True):
+    """This host was following another one, and gets nothing from it any more."""
+
+    host: int
+    reason: str
 
 
 class WorkerStarted(_Event, frozen=True):
@@ -86,6 +138,6 @@ class Ticked(_Event, frozen=True):
 
 
 Event = (
-    RunStarted | WorkerStarted | WorkerLost | WorkerFrozen | WorkerHung | Measured | ScaleRequested
-    | DrainRequested | Ticked | FromWorker
+    RunStarted | HostJoined | HostLeaving | HostLost | HostLevel | LinkBroken | FollowingEnded | WorkerStarted
+    | WorkerLost | WorkerFrozen | WorkerHung | Measured | ScaleRequested | DrainRequested | Ticked | FromWorker
 )

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from holdfast.coordinator import policy
+from holdfast.coordinator import custody, following, policy, staffing
 from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.failures import told_together
+from holdfast.coordinator.hosts import spread
 from holdfast.coordinator.roster import Stage, compact, names
 from holdfast.coordinator.state import RunState
 
@@ -25,7 +26,7 @@ def reconcile(run: RunState, now: float) -> None:
         if now >= run.gather or all(worker.number in told for worker in run.crew.active()):
             run.end(told_together(run.failures))
     elif run.running:
-        for part in (_end, _fill, _welcome, _turn):
+        for part in (_end, staffing.fill, _welcome, following.attend, _turn):
             if not run.over:
                 part(run, now)
 
@@ -40,44 +41,6 @@ def _end(run: RunState, now: float) -> None:
         run.end(EndRun(reason, run.finished[run.lead]))
     elif not crew.generation and run.finished and all(w.stage is Stage.FINISHED for w in crew.workers.values()):
         run.end(EndRun("the script has ended without a training step", run.finished[min(run.finished)]))
-
-
-def _target(run: RunState) -> int:
-    """How many workers should drive lanes, or be on their way to."""
-    crew = run.crew
-    if run.lead is not None:
-        return len(crew.active())
-    if run.drain is not None and crew.driving():
-        return sum(w.stage is Stage.MEMBER for w in crew.active())
-    somebody = int(len(run.refused) < run.wanted)  # to end what the others left
-    if run.drain is not None:
-        return somebody
-    target = run.wanted - len(run.refused) - len(run.finished)
-    return max(target, somebody) if run.finished and crew.generation else max(target, 0)
-
-
-def _fill(run: RunState, now: float) -> None:
-    """Start workers that are missing, let go of those who are too many or have to go."""
-    crew, target = run.crew, _target(run)
-    active = crew.active()
-    if len(active) > target:
-        why = f"scaled down to {run.wanted}" if run.drain is None else "the run is ending"
-        active.sort(key=lambda w: (w.stage is Stage.MEMBER, -w.number))  # joiners first, then the youngest
-        for worker in active[: len(active) - target]:
-            worker.leaving = why
-        run.follows.append(f"{names([w.number for w in active[: len(active) - target]])} will leave")
-    for worker in crew.joining():
-        if worker.leaving and worker.stage is not Stage.SEEDING:  # who seeds writes; it goes when it is done
-            crew.dismiss(worker, worker.leaving)
-    started: list[int] = []
-    while len(active) + len(started) < target and (new := crew.start()):
-        started.append(new.number)
-    if started:
-        place = "" if not run.replacing else " in its place" if len(started) == 1 else " in their place"
-        run.follows.append(f"{names(started)} start{'s' * (len(started) == 1)}{place}")
-    if run.refused and not target and all(w.stage is Stage.REFUSED for w in crew.workers.values()):
-        kind, why = next(iter(run.refused.values()))
-        run.end(FailRun(kind, f"No worker is left that fits the run: {why}"))
 
 
 def _welcome(run: RunState, now: float) -> None:
@@ -96,26 +59,51 @@ def _welcome(run: RunState, now: float) -> None:
 
 def _turn(run: RunState, now: float) -> None:
     """Begin a change of generation if one is due, and complete it once all is quiet."""
-    crew = run.crew
-    coming = crew.next_members()
+    crew, hosts = run.crew, run.hosts
+    holding = custody.holding(run)
+    coming = crew.next_members(holding)
+    able = any(crew.workers[number].host in holding for number in coming)  # the others get the state from there
     if not crew.generation:
         awaited = any(w.stage is not Stage.WAITING for w in crew.active())
-        if coming and (not awaited or now >= run.first_ready + run.limits.join_grace):
+        if able and _hosts_are_there(run, coming) and (not awaited or now >= run.first_ready + run.limits.join_grace):
             _install(run, coming, now)
         return
     if crew.change is None:
         here = tuple(m for m in crew.members if m not in run.finished)
-        stop = run.drain is not None and not crew.stopping and bool(here)
-        if coming == here and not stop and run.proposal is None:
+        stop = run.drain is not None and not crew.stop and bool(here)
+        renew = run.renew if now >= crew.since + run.limits.repeat else ""
+        if coming == here and not stop and run.proposal is None and not renew:
             return
+        if renew:
+            run.follows.append(renew)
         crew.begin(now)
     assert crew.change is not None
-    if coming and not crew.waited_for():
+    quiet = not crew.waited_for()
+    if quiet and not any(host.holds for host in hosts.live.values()):
+        run.end(_bereft(run))
+    elif quiet and able and following.hushed(run, coming, now):
         _install(run, coming, now)
     elif coming != crew.change.planned:
         crew.change.planned = coming
         whom = names(coming) if coming else "whoever comes first"
         run.follows.append(f"generation {crew.change.generation} with {whom}")
+
+
+def _hosts_are_there(run: RunState, coming: Sequence[int]) -> bool:
+    """Whether as many hosts as were asked for can begin: each has a worker that waits, if it is to have one at all."""
+    wanted = run.limits.hosts
+    useful = sum(share > 0 for share in spread(run.wanted, run.room()).values())
+    there = {run.crew.workers[number].host for number in coming}
+    return len(run.hosts.staying()) >= wanted and len(there) >= min(wanted, useful)
+
+
+def _bereft(run: RunState) -> FailRun:
+    return FailRun(
+        "ResourceError",
+        f"The state of the run is lost at step {run.blame.step}: {run.bereft or 'the host that held it is gone'}, and "
+        "no host that is left had all of it. Start the run again; as soon as two hosts hold the state, the loss of one "
+        "costs no step.",
+    )
 
 
 def _install(run: RunState, members: tuple[int, ...], now: float) -> None:
@@ -125,9 +113,19 @@ def _install(run: RunState, members: tuple[int, ...], now: float) -> None:
     else:
         drivers = policy.drivers_for(run.balance, members, run.limits.lanes)
     run.proposal = None
-    crew.install(now, members, drivers, stop=run.drain is not None)
+    stop = 0
+    if run.drain is not None:  # one number for all, beyond any step that somebody may have begun
+        newest = (run.hosts.live[crew.workers[number].host].level for number in members)
+        stop = crew.stop or 1 + max(run.blame.step, *newest)
+    crew.install(now, members, drivers, stop=stop, summed=run.summed)
+    run.renew = ""
+    for late in run.hosts.live.values():
+        if late.guide in crew.sources:
+            late.left_alone()  # its guide has missed a step itself
     run.balance = policy.installed(run.balance, now, drivers, members, run.limits)
     run.follows.append(f"generation {crew.generation} begins at step {run.blame.step}, {_driving(drivers)}")
+    for host, source in crew.sources.items():
+        run.follows.append(f"host {host} gets the state from host {source}")
 
 
 def _driving(drivers: Sequence[int]) -> str:

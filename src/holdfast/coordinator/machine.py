@@ -6,8 +6,8 @@
 2. `intent.reconcile` compares what is with what should be, and orders the difference.
 
 The second half looks at levels only, so a message that is lost, doubled or late can at worst cost time.
-The other parts: `roster` (who is who), `crew` (generations), `failures` (whose fault), `fitness` (who may
-join), `policy` (which lanes move for speed), `story` (why). All of them are pure; so is this.
+The other parts: `roster` (who is who), `hosts` (which machines), `crew` (generations), `failures` (whose fault),
+`fitness` (who may join), `policy` (which lanes move for speed), `story` (why). All of them are pure; so is this.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.config.run import MAX_LANES
-from holdfast.coordinator import commands, events, messages, policy
+from holdfast.coordinator import events, following, hosting, messages, policy
 from holdfast.coordinator.commands import Command, FailRun
 from holdfast.coordinator.crew import Crew
 from holdfast.coordinator.events import Event
 from holdfast.coordinator.failures import Blame, told
 from holdfast.coordinator.fitness import misfit
 from holdfast.coordinator.intent import reconcile
-from holdfast.coordinator.roster import CrewLimits, Person, Snapshot, Stage, Worker
-from holdfast.coordinator.state import RunState
+from holdfast.coordinator.roster import CrewLimits, HostView, Person, Snapshot, Stage, Worker
+from holdfast.coordinator.state import Refusal, RunState
 from holdfast.coordinator.story import Story
 from holdfast.errors import ConfigError
 
@@ -43,14 +43,19 @@ class Machine:
 
     >>> machine = Machine(CrewLimits(lanes=4, workers=2))
     >>> machine.handle(events.RunStarted(), now=0.0)
-    [StartWorker(worker=0, row=0), StartWorker(worker=1, row=1)]
+    []
+    >>> machine.handle(events.HostJoined(0, "here", slots=2), now=0.1)
+    [StartWorker(worker=0, row=0, host=0), StartWorker(worker=1, row=1, host=0)]
     """
 
     def __init__(self, limits: CrewLimits) -> None:
         self.story = Story()
-        self._run = RunState(limits, Crew(limits), Blame(limits), wanted=limits.workers)
+        self._run = RunState(limits, Crew(limits), Blame(limits))
         self._handlers: dict[type, Callable[[Any, float], None]] = {
-            events.RunStarted: self._run_started, events.WorkerStarted: self._worker_started,
+            events.RunStarted: self._run_started, events.HostJoined: self._host_joined,
+            events.HostLeaving: self._host_leaving, events.HostLost: self._host_lost,
+            events.HostLevel: self._host_level, events.LinkBroken: self._link_broken,
+            events.FollowingEnded: self._following_ended, events.WorkerStarted: self._worker_started,
             events.WorkerLost: self._worker_lost, events.WorkerFrozen: self._worker_frozen,
             events.WorkerHung: self._worker_hung, events.Measured: self._measured,
             events.ScaleRequested: self._scale_requested, events.DrainRequested: self._drain_requested,
@@ -67,7 +72,7 @@ class Machine:
     def handle(self, event: Event, now: float) -> list[Command]:
         """Advance the run by one event."""
         run = self._run
-        if run.over:
+        if run.over or (isinstance(event, events.HostLevel) and not hosting.is_news(run, event)):
             return []
         before = run.crew.generation
         run.crew.out, run.happened, run.follows, run.replacing = [], [], [], False
@@ -86,11 +91,15 @@ class Machine:
         lanes: dict[int, list[int]] = {}
         for lane, driver in enumerate(crew.drivers):
             lanes.setdefault(driver, []).append(lane)
-        people = [Person(w.number, w.pid, w.row, w.shown(), lanes.get(w.number, [])) for w in crew.workers.values()]
+        people = [
+            Person(w.number, w.pid, w.row, w.shown(), lanes.get(w.number, []), w.host) for w in crew.workers.values()
+        ]
+        hosts = [HostView(h.number, h.name, h.slots, h.level, h.leaving) for h in crew.hosts.live.values()]
         return Snapshot(
             generation=crew.generation, step=run.blame.step, wanted=run.wanted, members=list(crew.members),
             drivers=list(crew.drivers), people=people, lost=run.lost, changing=crew.change is not None,
             waiting=[w.number for w in crew.waited_for()] if crew.change else [], stopping=run.drain is not None,
+            hosts=hosts,
         )
 
     def _check_invariants(self, event: Event, before: int) -> None:
@@ -108,7 +117,26 @@ class Machine:
     def _run_started(self, event: events.RunStarted, now: float) -> None:
         run = self._run
         run.running = True
-        run.happened.append(f"the run starts with {run.wanted} of {run.limits.lanes} possible workers")
+        if not run.limits.workers:
+            run.happened.append("the run waits for hosts: this machine has no workers")
+
+    def _host_joined(self, event: events.HostJoined, now: float) -> None:
+        hosting.joined(self._run, event)
+
+    def _host_leaving(self, event: events.HostLeaving, now: float) -> None:
+        hosting.leaving(self._run, event)
+
+    def _host_lost(self, event: events.HostLost, now: float) -> None:
+        hosting.lost(self._run, event)
+
+    def _host_level(self, event: events.HostLevel, now: float) -> None:
+        self._run.hosts.live[event.host].level = event.level
+
+    def _link_broken(self, event: events.LinkBroken, now: float) -> None:
+        hosting.link_broken(self._run, event)
+
+    def _following_ended(self, event: events.FollowingEnded, now: float) -> None:
+        hosting.following_ended(self._run, event)
 
     def _worker_started(self, event: events.WorkerStarted, now: float) -> None:
         if worker := self._run.crew.workers.get(event.worker):
@@ -119,6 +147,7 @@ class Machine:
         worker = run.crew.workers.pop(event.worker, None)
         if worker is None:
             return
+        run.hosts.live[worker.host].vacated()
         if run.seeder == event.worker:
             run.seeder = None
         run.blame.progressed(event.step)
@@ -186,14 +215,18 @@ class Machine:
             run.happened.append(f"{asked}, but there are only {lanes} lanes: still {run.wanted}")
         elif event.workers < 1:
             run.happened.append(f"{asked}, but a run needs one: still {run.wanted}")
-        elif event.workers > 1 and run.limits.alone:
+        elif event.workers > max(1, len(run.hosts.live)) and run.limits.alone:
             run.happened.append(f"{asked}, but {run.limits.alone}: still {run.wanted}")
         elif run.drain is not None:
             run.happened.append(f"{asked}, but the run is ending: still {run.wanted}")
         else:
-            before = "as before" if event.workers == run.wanted else f"instead of {run.wanted}"
+            wanted = run.wanted
+            if not run.hosts.rescale(event.workers):
+                offered = sum(host.slots for host in run.hosts.staying())
+                run.happened.append(f"{asked}, but the hosts have room for {offered}: still {wanted}")
+                return
+            before = "as before" if event.workers == wanted else f"instead of {wanted}"
             run.happened.append(f"{asked} {before}")
-            run.wanted = event.workers
             run.refused.clear()
 
     def _drain_requested(self, event: events.DrainRequested, now: float) -> None:
@@ -227,8 +260,11 @@ class Machine:
             crew.send(worker, messages.Leave(event.worker, worker.leaving))
         elif worker.stage in (Stage.WAITING, Stage.MEMBER):
             crew.welcome(worker, now, seed=False)
+            told = crew.hosts.live[worker.host].told
             if worker.stage is Stage.MEMBER and crew.change is None:
                 crew.send(worker, crew.installation())
+            elif worker.stage is Stage.WAITING and told is not None and worker.number in told.members:
+                crew.send(worker, told)
 
     def _admit(self, worker: Worker, event: messages.Ready, now: float) -> None:
         run = self._run
@@ -241,14 +277,14 @@ class Machine:
                 return
             run.first = event
             run.learn_lanes(event.lanes)
-            run.crew.out.append(commands.MakeArena(event.arena_bytes))
+            run.crew.arena_bytes = event.arena_bytes
         if why := misfit(run.first, event):
             worker.stage, worker.leaving = Stage.REFUSED, why[1]
-            run.refused[event.worker] = why
+            run.refused[event.worker] = Refusal(*why, worker.host)
             run.happened.append(f"worker {event.worker} is refused ({why[1]})")
             run.crew.send(worker, messages.Refuse(event.worker, why[1]))
             return
-        if all(other.stage is Stage.STARTING for other in run.crew.joining()):
+        if all(other.stage is Stage.STARTING for other in run.crew.joining() if other.host == worker.host):
             run.first_ready = now
         worker.stage = Stage.READY
         run.happened.append(f"worker {event.worker} is ready")
@@ -258,7 +294,9 @@ class Machine:
         if run.seeder != event.worker or run.crew.workers[event.worker].stage is not Stage.SEEDING:
             return
         run.seeded, run.seeder = True, None
-        run.crew.workers[event.worker].stage = Stage.WAITING
+        worker = run.crew.workers[event.worker]
+        worker.stage = Stage.WAITING
+        run.hosts.live[worker.host].level = max(run.hosts.live[worker.host].level, 0)
         run.happened.append(f"the arena holds the weights of worker {event.worker}")
 
     def _paused(self, event: messages.Paused, now: float) -> None:
@@ -269,7 +307,7 @@ class Machine:
         run.blame.progressed(event.step)
         if worker.stage is Stage.DISMISSED:
             crew.send(worker, messages.Leave(event.worker, worker.leaving))
-        elif crew.change is not None and event.generation == crew.change.generation:
+        if crew.change is not None and event.generation == crew.change.generation:
             worker.quiet = event.generation
         elif event.generation == crew.generation and worker.stage is Stage.MEMBER and crew.change is None:
             crew.send(worker, crew.installation())
@@ -286,10 +324,15 @@ class Machine:
     def _finished_by(self, event: messages.Finished, now: float) -> None:
         run, crew = self._run, self._run.crew
         worker = crew.workers.get(event.worker)
+        if worker is not None and following.follows(run, worker):  # the crew has come to its end, and it close behind
+            worker.stage = Stage.FINISHED
+            run.ended_on[event.worker] = worker.host
+            return
         if worker is None or worker.stage is not (Stage.MEMBER if crew.generation else Stage.STARTING):
             return  # before the first generation, a script may end without ever having trained
         worker.stage = Stage.FINISHED
         run.finished[event.worker] = event.result
+        run.ended_on[event.worker] = worker.host
         run.happened.append(f"worker {event.worker} has finished the script")
         if run.lead is None and crew.members and event.worker == min(crew.members):
             run.lead = event.worker

@@ -99,18 +99,28 @@ class Pause(_Message, frozen=True):
 
 
 class Install(_Message, frozen=True):
-    """The new generation. `drivers[lane]` is a worker; `rows[i]` is the board's row of `members[i]`.
+    """The new generation. `drivers[lane]` is a worker; `rows[i]` is the row of `members[i]` on every board.
 
-    Members of the old generation that leave are not in `members`: they get Leave instead, and exit.
-    With `stop`, finish the step at hand and end the training loop there.
-    The wake-up descriptors of `members` travel with it, in their order.
+    `hosts[i]` is where it is; members are ordered by host, so that each host drives one run of lanes. Members of
+    the old generation that leave are not in `members`: they get Leave instead, and exit.
+    `sources` says which host a host gets the state of the run from before it goes on (it lags behind, or is new);
+    hosts that are not in it have all they need. With `stop`, end the training loop before that step (0: go on).
+    The wake-up descriptors of the members on the worker's own host travel with it, in their order.
+
+    With `summed`, steps are finished from sums also on one host, because another one follows. With a `guide`, this is
+    what the workers of such a host are told: they drive nothing and are waited for by nobody, and get the state and
+    then every step of the crew from that host, until a later generation takes them in.
     """
 
     generation: int
     members: list[int]
     rows: list[int]
     drivers: list[int]
-    stop: bool = False
+    hosts: list[int]
+    sources: dict[int, int]
+    stop: int = 0
+    summed: bool = False
+    guide: int = -1
 
 
 class Leave(_Message, frozen=True):

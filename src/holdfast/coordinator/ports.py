@@ -1,8 +1,10 @@
 """What the coordinator's shell needs from the world, as Protocols, so that it imports none of it.
 
-An *engine* starts and ends processes; *eyes* see what no message says (progress, frozen and hung
-workers); a *notebook* keeps what the run has to tell. The real ones live in `engines` and `observe`;
-tests pass fakes of a few lines.
+A *host* is one machine's share of a run: it has workers, and an arena that they share. The launcher has one of
+its own, where it has workers at all; every other one is an agent at the far end of a connection, and the server
+cannot tell which. A host on this machine is made of an *engine*, which starts and ends processes, and *eyes*, which
+see what no message says (progress, frozen and hung workers). A *notebook* keeps what the run has to tell.
+The real ones live in `engines` and `observe`; tests pass fakes of a few lines.
 """
 
 from __future__ import annotations
@@ -10,10 +12,72 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
+import msgspec
+
+from holdfast.coordinator.commands import EndRun, FailRun, ReleaseHost
 from holdfast.coordinator.events import Event, WorkerLost, WorkerStarted
+from holdfast.coordinator.messages import ToWorker
 from holdfast.transport.link import Link
 
-__all__ = ["Engine", "Eyes", "Notebook", "StoryEntry"]
+__all__ = ["Ear", "Engine", "Eyes", "Host", "Notebook", "Sight", "StoryEntry"]
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """What a host is to watch. Said again all the time, so it is also how a host knows that we are there."""
+
+    watched: list[int] = []  #: workers that have a part in training
+    quiet: list[int] = []  #: those of them who stand still because they were asked to
+    limit: float = 0.0  #: seconds of silence after which the other side counts as lost
+
+
+class Ear(Protocol):
+    """Who listens to a host: the server, or the agent that speaks for the host elsewhere."""
+
+    def heard(self, host: int, event: Event) -> None:
+        """Something happened there: to a worker, or to the host itself."""
+
+    def told(self, host: int, sentence: str) -> None:
+        """A sentence for the story, of what leads to no decision."""
+
+    def broke(self, host: int, error: Exception) -> None:
+        """The host itself failed, and not by anything a worker did. NetworkError: it cannot reach another host."""
+
+
+class Host(Protocol):
+    """One machine's share of a run. All methods return at once; what they lead to is heard.
+
+    A host tells its level (`HostLevel`) before it passes on Paused and WorkerLost, and after Seeded; once one of those
+    was heard with nobody left who acts in the generation, the level stands still until the next one begins.
+    """
+
+    number: int  #: never given to another host of this run
+    name: str
+    slots: int  #: workers that it offers
+    refills: bool  #: another worker can be started in the place of one that is gone
+
+    def open(self, ear: Ear) -> None:
+        """Begin; must be called inside a running loop, which is where `ear` is called as well."""
+
+    def start(self, worker: int, row: int) -> None:
+        """Start a process for this worker."""
+
+    def kill(self, worker: int) -> None:
+        """Kill this worker's process, if it is there."""
+
+    def make_arena(self, size: int) -> None:
+        """Reserve the memory that the host's workers share."""
+
+    def send(self, worker: int, message: ToWorker) -> None:
+        """Pass a message on to a worker, with the descriptors that belong to it."""
+
+    async def look(self, sight: Sight, now: float) -> None:
+        """See how its workers are; called a few times a second, and never twice at once."""
+
+    def close(self, end: EndRun | FailRun | ReleaseHost | None) -> None:
+        """End every process there, and let go of everything. `end` says why, where there is anybody to tell.
+
+        May be called twice. Nothing is heard of the host afterwards.
+        """
 
 
 class Engine(Protocol):
@@ -45,7 +109,7 @@ class Engine(Protocol):
 
 
 class Eyes(Protocol):
-    """Sees the workers from outside: their rows in the arena, their processes."""
+    """Sees the workers of one host from outside: their rows in the arena, their processes."""
 
     def opened(self, arena: memoryview) -> None:
         """The arena is there; its board may be read until `closed`."""

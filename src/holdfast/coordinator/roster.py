@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 
-__all__ = ["CrewLimits", "Person", "Snapshot", "Stage", "Worker", "compact", "names"]
+__all__ = ["CrewLimits", "HostView", "Person", "Snapshot", "Stage", "Worker", "compact", "names"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,12 +33,15 @@ class CrewLimits:
     gain: float = 0.15  #: least part of the step time that a change for balance must save
     probe: float = 5.0  #: a worker without lanes is tried again after this long, then 2x, 4x, ...
     probe_limit: float = 300.0  #: longest time between two tries
-    alone: str = ""  #: why there may be no more than one worker; empty where there may
+    alone: str = ""  #: why there may be no more than one worker on a host; empty where there may
+    hosts: int = 1  #: generation 1 waits for so many, however long they take
+    follow: bool = True  #: hosts that come late get the state in the background, while the others go on
+    listening: bool = False  #: hosts may join, so this machine need not have workers of its own
 
     def __post_init__(self) -> None:
         if self.lanes < 1:
             raise ConfigError("lanes", self.lanes, "a run needs at least one lane", fix="Use --lanes 4.")
-        if self.workers < 1:
+        if self.workers < (0 if self.listening else 1):
             raise ConfigError("workers", self.workers, "a run needs at least one worker", fix="Use --workers 1.")
         if self.workers > 1 and self.alone:
             raise ConfigError("workers", self.workers, self.alone, fix="Use --workers 1.")
@@ -74,6 +77,7 @@ class Worker:
 
     number: int
     row: int
+    host: int
     stage: Stage = Stage.STARTING
     leaving: str = ""  #: why it goes or was refused; empty: it stays
     quiet: int = 0  #: the newest generation it said Paused for
@@ -93,6 +97,17 @@ class Person(msgspec.Struct, frozen=True):
     row: int
     stage: str
     lanes: list[int]
+    host: int = 0
+
+
+class HostView(msgspec.Struct, frozen=True):
+    """A host as `status` shows it. `level` is how far it is known to be, -1 without the run's state."""
+
+    host: int
+    name: str
+    slots: int
+    level: int
+    leaving: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -108,6 +123,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     changing: bool
     waiting: list[int]
     stopping: bool
+    hosts: list[HostView] = []
 
 
 def compact(numbers: Collection[int]) -> str:

@@ -1,7 +1,7 @@
-"""The shell around the machine: sockets, descriptors and the clock go in, commands are obeyed.
+"""The shell around the machine: hosts and the clock speak, commands are obeyed.
 
 It decides nothing. What it hears it hands to `Machine.handle` as an event; what comes back it does.
-Everything it opens it closes, whichever way it ends; an exception in any callback ends the run with
+Everything it was given it closes, whichever way it ends; an exception in any callback ends the run with
 that exception instead of leaving it deaf.
 """
 
@@ -9,30 +9,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import mmap
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 
-import msgspec
-
-from holdfast.coordinator.commands import Command, EndRun, FailRun, KillWorker, MakeArena, Send, StartWorker
+from holdfast.coordinator.commands import (
+    Command,
+    EndRun,
+    FailRun,
+    KillWorker,
+    MakeArena,
+    ReleaseHost,
+    Send,
+    StartWorker,
+)
 from holdfast.coordinator.events import (
     DrainRequested,
     Event,
+    HostJoined,
+    HostLost,
+    Measured,
     RunStarted,
     ScaleRequested,
     Ticked,
     WorkerLost,
-    WorkerStarted,
 )
 from holdfast.coordinator.machine import Machine
-from holdfast.coordinator.messages import Failed, FromWorker, Install, Stop, Welcome, decode_from_worker, encode
-from holdfast.coordinator.ports import Engine, Eyes, Notebook
+from holdfast.coordinator.messages import Failed, Install, Stop
+from holdfast.coordinator.ports import Host, Notebook, Sight
+from holdfast.coordinator.pulse import Pace, PulseLimits
 from holdfast.coordinator.roster import CrewLimits, Snapshot
-from holdfast.transport import memory
-from holdfast.transport.link import MAX_MESSAGE, Link
+from holdfast.coordinator.story import Entry
+from holdfast.errors import NetworkError
+from holdfast.transport.link import MAX_MESSAGE
 
 __all__ = ["Server"]
 
@@ -49,27 +57,30 @@ class Server:
 
     Args:
         limits: for the machine.
+        pulse: how long hosts elsewhere may be silent.
 
-    Resources: `run` closes links, arena, descriptors and the engine before it returns or raises.
+    Resources: `run` closes every host before it returns or raises.
     """
 
     def __init__(
-        self, limits: CrewLimits, *, engine: Engine, eyes: Eyes, notebook: Notebook,
-        exit_grace: float = 10.0, clock: Callable[[], float] = time.monotonic,
+        self, limits: CrewLimits, *, notebook: Notebook, exit_grace: float = 10.0,
+        pulse: PulseLimits | None = None, clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._exit_grace = exit_grace
         self._machine = Machine(limits)
-        self._engine, self._eyes, self._notebook = engine, eyes, notebook
+        self._notebook = notebook
         self._clock, self._began = clock, clock()
         self._told = 0
         self.training_since: float | None = None  #: when the first generation began
         self.failed: set[int] = set()  #: workers whose script raised: their traces are told at the end
-        self._links: dict[int, Link] = {}
-        self._pids: dict[int, int] = {}
-        self._bells: dict[int, int] = {}  #: worker -> eventfd that wakes it
-        self._members: frozenset[int] = frozenset()  #: of the newest Install; their bells are kept, also of the gone
-        self._arena = -1
-        self._map: mmap.mmap | None = None
+        self._hosts: dict[int, Host] = {}
+        self._numbered = 0
+        self._homes: dict[int, Host] = {}  #: worker -> where its process is
+        self._measured: dict[int, Measured] = {}  #: host -> its newest report, until all of them are told as one
+        self._pace = Pace(pulse or PulseLimits())
+        self._early: list[Host] = []  #: those who joined before the run began
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._end: asyncio.Future[EndRun | FailRun] | None = None
         self._alone = asyncio.Event()  #: no worker process is left, or nobody wants to wait for them
 
@@ -87,6 +98,11 @@ class Server:
         """How many sentences the story has."""
         return len(self._machine.story)
 
+    @property
+    def over(self) -> bool:
+        """The end of the run is decided."""
+        return self._end is not None and self._end.done()
+
     def drain(self, reason: str) -> None:
         """End at the next step boundary, with everything saved."""
         self._handle(DrainRequested(reason))
@@ -103,66 +119,104 @@ class Server:
         self._alone.set()
         self._finish(FailRun("Stopped", reason))
 
+    def number(self) -> int:
+        """A number for a new host."""
+        self._numbered += 1
+        return self._numbered
+
+    def admit(self, host: Host) -> None:
+        """A host has joined. From now on it is ours to close."""
+        if self._group is None:
+            self._early.append(host)
+            return
+        self._take(host)
+        self._tell_limit()
+        self._joined(host)
+
+    def _take(self, host: Host) -> None:
+        assert self._group is not None
+        self._hosts[host.number] = host
+        host.open(self)
+        self._tasks.append(self._group.create_task(self._attend(host), name=f"host {host.number}"))
+
+    def _joined(self, host: Host) -> None:
+        self._handle(HostJoined(host.number, host.name, host.slots, host.refills))
+
     # ------------------------------------------------------------ the run
 
-    async def run(self) -> EndRun | FailRun:
-        """Train. Returns how it ended; raises only what is no fault of the run (memory, our own bugs)."""
-        loop = asyncio.get_running_loop()
-        self._end = loop.create_future()
+    async def run(self, hosts: Sequence[Host]) -> EndRun | FailRun:
+        """Train. Returns how it ended; raises only what is no fault of the run (memory, our own bugs).
+
+        `hosts` are those that are there from the beginning; `admit` takes in others.
+        """
+        self._end = asyncio.get_running_loop().create_future()
+        end: EndRun | FailRun | None = None
         try:
-            loop.add_reader(self._engine.fileno(), self._guarded, self._hear_engine)
-            self._handle(RunStarted())
-            async with asyncio.TaskGroup() as group:
-                ticks = group.create_task(self._tick(), name="tick")
+            async with asyncio.TaskGroup() as self._group:
+                for host in hosts:
+                    self._take(host)
+                self._handle(RunStarted())
+                for host in hosts:
+                    self._joined(host)
+                for host in self._early:
+                    self.admit(host)
+                self._tasks.append(self._group.create_task(self._tick(), name="tick"))
                 end = await self._end
-                ticks.cancel()
-            if isinstance(end, EndRun):
-                await self._let_go()
-            else:
-                await self._stop(end)
+                # Hosts are attended to until they are closed: who hears nothing of us counts us as lost.
+                if isinstance(end, EndRun):
+                    await self._let_go()
+                else:
+                    await self._stop(end)
+                for task in self._tasks:
+                    task.cancel()
             return end
         except ExceptionGroup as several:  # the group's, around the one thing that went wrong
-            raise several.exceptions[0] from None
+            error = several.exceptions[0]
+            end = FailRun(type(error).__name__, str(error))
+            raise error from None
         finally:
-            self._close(loop)
+            self._close(end)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            crew = self.snapshot()
-            watched = {person.worker for person in crew.people if person.stage not in _DONE}
-            pids = {worker: pid for worker, pid in self._pids.items() if worker in watched}
-            # Who is quiet waits for the next generation, and cannot be blamed for standing still.
-            quiet = frozenset(crew.members) - frozenset(crew.waiting) if crew.changing else frozenset()
-            for event in await self._eyes.look(pids, quiet, self.now()):
-                self._handle(event)
             self._handle(Ticked())
+
+    async def _attend(self, host: Host) -> None:
+        """Watch one host for as long as it is there."""
+        while self._hosts.get(host.number) is host:
+            crew = self.snapshot()
+            here = {worker for worker, home in self._homes.items() if home is host}
+            watched = {person.worker for person in crew.people if person.stage not in _DONE} & here
+            # Who is quiet waits for the next generation, and cannot be blamed for standing still.
+            quiet = set(crew.members) - set(crew.waiting) if crew.changing else set()
+            await host.look(Sight(sorted(watched), sorted(quiet & watched), self._pace.limit), self.now())
+            await asyncio.sleep(TICK)
 
     async def _let_go(self) -> None:
         """The script has ended everywhere: give its processes the time to leave by themselves."""
-        if not self._links:
+        leaving = {person.worker for person in self.snapshot().people if person.stage in _DONE - {"doomed"}}
+        for worker, host in list(self._homes.items()):
+            if worker not in leaving:  # it has no part in the end, and is not waited for
+                host.kill(worker)
+                del self._homes[worker]
+        if not self._homes:
             return
-        for person in self.snapshot().people:
-            if person.stage not in _DONE or person.stage == "doomed":
-                self._engine.signal(person.worker, signal.SIGKILL)  # it has no part in the end
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._alone.wait(), self._exit_grace)
 
     async def _stop(self, end: FailRun) -> None:
         """The run has failed: say so to everybody who is left."""
-        if not self._links:
+        if not self._homes:
             return
-        message = encode(Stop(f"{end.kind}: {end.message}"[:MAX_MESSAGE // 8]))
-        for link in self._links.values():
-            link.send(message)
+        message = Stop(f"{end.kind}: {end.message}"[:MAX_MESSAGE // 8])
+        for worker, host in list(self._homes.items()):
+            host.send(worker, message)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._alone.wait(), STOP_GRACE)
 
-    def _over(self) -> bool:
-        return self._end is None or self._end.done()
-
     def _handle(self, event: Event) -> None:
-        if self._over():
+        if self._end is None or self._end.done():
             return
         for command in self._decide(event):
             self._obey(command)
@@ -181,44 +235,25 @@ class Server:
         if isinstance(command, Send):
             self._send(command)
         elif isinstance(command, StartWorker):
-            link = self._engine.start(command.worker, command.row)
-            self._links[command.worker] = link
-            self._bells[command.worker] = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            loop = asyncio.get_running_loop()
-            loop.add_reader(link.fileno(), self._guarded, self._hear_worker, command.worker)
+            host = self._homes[command.worker] = self._hosts[command.host]
+            host.start(command.worker, command.row)
         elif isinstance(command, KillWorker):
-            self._engine.signal(command.worker, signal.SIGKILL)
+            if command.worker in self._homes:
+                self._homes[command.worker].kill(command.worker)
         elif isinstance(command, MakeArena):
-            self._make_arena(command.size)
+            self._hosts[command.host].make_arena(command.size)
+        elif isinstance(command, ReleaseHost):
+            self._drop(command.host, command)
         else:
             self._finish(command)
 
     def _send(self, command: Send) -> None:
-        link = self._links.get(command.worker)
-        if link is None:
+        host = self._homes.get(command.worker)
+        if host is None:
             return
-        fds: list[int] = []
-        if isinstance(command.message, Welcome):
-            fds = [self._arena]
-        elif isinstance(command.message, Install):
-            fds = self._bells_of(command.message)
-            self.training_since = self.now() if self.training_since is None else self.training_since
-        link.send(encode(command.message), fds)
-
-    def _bells_of(self, install: Install) -> list[int]:
-        """The bells of a generation, in order; those that only an older one needed are let go.
-
-        A member that has finished and left stays one, and its generation may have to be said again.
-        """
-        self._members = frozenset(install.members)
-        for worker in [worker for worker in self._bells if worker not in self._links | dict.fromkeys(self._members)]:
-            os.close(self._bells.pop(worker))
-        return [self._bells[member] for member in install.members]
-
-    def _make_arena(self, size: int) -> None:
-        self._arena = memory.reserve(size)
-        self._map = mmap.mmap(self._arena, size, prot=mmap.PROT_READ)
-        self._eyes.opened(memoryview(self._map))
+        if isinstance(command.message, Install) and self.training_since is None:
+            self.training_since = self.now()
+        host.send(command.worker, command.message)
 
     def _finish(self, end: EndRun | FailRun) -> None:
         if self._end is not None and not self._end.done():
@@ -226,77 +261,66 @@ class Server:
 
     # ------------------------------------------------------------ events
 
-    def _hear_worker(self, worker: int) -> None:
-        link = self._links.get(worker)
-        while link is not None:
-            try:
-                frame = link.recv()
-            except BlockingIOError:
-                return
-            if frame is None:  # it has gone, or is going: the engine says so when it is certain
-                asyncio.get_running_loop().remove_reader(link.fileno())
-                return
-            for fd in frame.fds:
-                os.close(fd)
-            message = _read(frame.data)
-            if message is None or message.worker != worker:
-                self._engine.signal(worker, signal.SIGKILL)  # it does not speak our language: not one of ours
-                return
-            if isinstance(message, Failed) and not self._over():  # afterwards it is a consequence of the end
-                self.failed.add(worker)
-            self._handle(message)
+    def heard(self, host: int, event: Event) -> None:
+        """Something happened on a host: see `ports.Ear`."""
+        if host not in self._hosts:
+            return
+        if isinstance(event, Measured):
+            self._take_measures(host, event)
+            return
+        if isinstance(event, Failed) and not self.over:  # afterwards it is a consequence of the end
+            self.failed.add(event.worker)
+        if isinstance(event, WorkerLost):
+            self._homes.pop(event.worker, None)
+        self._handle(event)
+        if isinstance(event, HostLost):
+            self._drop(host)
+        if not self._homes:
+            self._alone.set()
 
-    def _hear_engine(self) -> None:
-        for event in self._engine.events():
-            if isinstance(event, WorkerStarted):
-                self._pids[event.worker] = event.pid
-                self._handle(event)
-                continue
-            self._hear_worker(event.worker)  # its last words come before its end
-            self._handle(self._forget(event))
-            if not self._links:
-                self._alone.set()
+    def told(self, host: int, sentence: str) -> None:
+        """A host has something to tell."""
+        self._notebook.tell([Entry(self.now(), "Host", f"host {host}: {sentence}")], aloud=False)
 
-    def _forget(self, event: WorkerLost) -> WorkerLost:
-        link = self._links.pop(event.worker)
-        asyncio.get_running_loop().remove_reader(link.fileno())
-        link.close()
-        if event.worker not in self._members:
-            os.close(self._bells.pop(event.worker))
-        self._pids.pop(event.worker, None)
-        return self._eyes.lost(event)
-
-    def _guarded(self, act: Callable[..., None], *args: object) -> None:
-        """Run a callback of the loop; what it raises ends the run."""
-        try:
-            act(*args)
-        except Exception as error:
-            if self._end is None or self._end.done():
-                raise
+    def broke(self, host: int, error: Exception) -> None:
+        """A host failed, and so does the run; but for the network's faults, where who is cut off leaves by itself."""
+        if isinstance(error, NetworkError):
+            self.told(host, str(error))
+        elif self._end is None or self._end.done():
+            raise error
+        else:
             self._end.set_exception(error)
 
-    def _close(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.remove_reader(self._engine.fileno())
-        for link in self._links.values():
-            loop.remove_reader(link.fileno())
-        try:
-            self._engine.close()
-        finally:
-            for link in self._links.values():
-                link.close()
-            for bell in self._bells.values():
-                os.close(bell)
-            self._links.clear()
-            self._bells.clear()
-            self._eyes.closed()
-            if self._map is not None:
-                self._map.close()
-                os.close(self._arena)
-                self._map = None
+    def _take_measures(self, host: int, event: Measured) -> None:
+        """Tell the machine what all hosts measured as one report, or as much as there is when one reports again."""
+        self._pace.reached(event.step, self.now())
+        if len(self._hosts) > 1:
+            self._tell_limit()
+        if host in self._measured:
+            self._tell_measures()
+        self._measured[host] = event
+        if self._measured.keys() >= self._hosts.keys():
+            self._tell_measures()
 
+    def _tell_measures(self) -> None:
+        reports, self._measured = list(self._measured.values()), {}
+        seconds = {worker: value for report in reports for worker, value in report.unit_seconds.items()}
+        self._handle(Measured(max(report.step for report in reports), seconds))
 
-def _read(data: bytes) -> FromWorker | None:
-    try:
-        return decode_from_worker(data)
-    except msgspec.MsgspecError:
-        return None
+    def _tell_limit(self) -> None:
+        if news := self._pace.news():
+            self._notebook.tell([Entry(self.now(), "Limits", news)], aloud=False)
+
+    def _drop(self, host: int, end: ReleaseHost | None = None) -> None:
+        gone = self._hosts.pop(host, None)
+        self._measured.pop(host, None)
+        if gone is not None:
+            self._homes = {worker: home for worker, home in self._homes.items() if home is not gone}
+            gone.close(end)
+
+    def _close(self, end: EndRun | FailRun | None) -> None:
+        with contextlib.ExitStack() as stack:  # all of them, whatever one of them raises
+            for host in self._hosts.values():
+                stack.callback(host.close, end)
+        self._hosts.clear()
+        self._homes.clear()

@@ -6,18 +6,29 @@ story in two halves, what happened and what follows from it.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.crew import Crew
 from holdfast.coordinator.failures import Blame
+from holdfast.coordinator.hosts import Hosts
 from holdfast.coordinator.messages import Failed, Ready
 from holdfast.coordinator.policy import Balance, Proposal
 from holdfast.coordinator.roster import CrewLimits
 
-__all__ = ["Result", "RunState"]
+__all__ = ["Refusal", "Result", "RunState"]
 
 Result = dict[str, str | int | float | bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a worker was refused, as a class of error and a sentence, and where it was."""
+
+    kind: str
+    why: str
+    host: int
 
 
 @dataclass(slots=True)
@@ -27,7 +38,6 @@ class RunState:
     limits: CrewLimits
     crew: Crew
     blame: Blame
-    wanted: int
     balance: Balance = field(default_factory=Balance)
     proposal: Proposal | None = None  #: another assignment that is to be installed
     running: bool = False
@@ -36,22 +46,51 @@ class RunState:
     first_ready: float = 0.0
     seeder: int | None = None  #: who fills the arena now
     seeded: bool = False
-    refused: dict[int, tuple[str, str]] = field(default_factory=dict)  #: worker -> (error, why), until the next scaling
+    refused: dict[int, Refusal] = field(default_factory=dict)  #: by worker, until the next scaling
     drain: str | None = None  #: why the run is to end at its next step
     finished: dict[int, Result] = field(default_factory=dict)
     lead: int | None = None  #: the worker that finished as the lead of its generation
     gather: float | None = None  #: when failures of the script are told
     failures: list[Failed] = field(default_factory=list)  #: what will be told then
+    ended_on: dict[int, int] = field(default_factory=dict)  #: finished worker -> its host
+    bereft: str = ""  #: the last host that held the state and was lost, and why
+    renew: str = ""  #: why there is to be a new generation, though with the same members; empty: there need not be
+    summed: bool = False  #: somebody follows, or is to: steps are to be finished from sums
     lost: int = 0
     happened: list[str] = field(default_factory=list)
     follows: list[str] = field(default_factory=list)
     replacing: bool = False  #: whoever starts now takes somebody's place
 
+    @property
+    def hosts(self) -> Hosts:
+        """The machines that are part of the run."""
+        return self.crew.hosts
+
+    @property
+    def wanted(self) -> int:
+        """How many workers there should be: what the hosts have room for, at most one a lane."""
+        there = self.hosts.staying() or list(self.hosts.live.values())
+        return min(sum(host.share for host in there), self.limits.lanes) if there else self.limits.workers
+
+    def seeding(self) -> int | None:
+        """The host whose arena is being filled with the first weights."""
+        return self.crew.workers[self.seeder].host if self.seeder is not None else None
+
+    def room(self) -> dict[int, int]:
+        """How many workers each host should have at most; those that are to leave count while nobody else is there."""
+        there = self.hosts.staying() or list(self.hosts.live.values())
+        refused = Counter(refusal.host for refusal in self.refused.values())
+        room = {host.number: max(min(host.share, self.limits.lanes) - refused[host.number], 0) for host in there}
+        for host in there:
+            if not host.refills:  # those who are there, and those who are still to come
+                active = sum(w.host == host.number for w in self.crew.active())
+                room[host.number] = min(room[host.number], active + max(host.slots - host.started, 0))
+        return room
+
     def learn_lanes(self, lanes: int) -> None:
         """The script has stated its number of lanes (0: it has not). With fewer lanes than workers, some will leave."""
         if lanes in (0, self.limits.lanes):
             return
-        self.wanted = min(self.wanted, lanes)
         self.limits = replace(self.limits, lanes=lanes, workers=min(self.limits.workers, lanes))
         self.crew.limits = self.blame.limits = self.limits
         self.happened.append(f"the script has {lanes} lane{'s' * (lanes > 1)}")

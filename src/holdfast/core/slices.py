@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-__all__ = ["Entry", "Layout", "Piece", "Slice", "Span", "layout", "owners"]
+__all__ = ["Entry", "Layout", "Piece", "Slice", "Span", "even_shares", "layout", "owners"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +138,26 @@ def layout(entries: Sequence[Entry], target_bytes: int = 1 << 20, align_bytes: i
 
 
 def owners(layout: Layout, members: Sequence[int]) -> tuple[int, ...]:
+    """Give every slice to a member: contiguous runs in the order given, by bytes."""
+    return even_shares([piece.nbytes for piece in layout.slices], members)
+
+
+def even_shares(sizes: Sequence[int], members: Sequence[int]) -> tuple[int, ...]:
     """Give every slice to the member whose even share of the bytes its middle lies in.
 
     Members own contiguous runs in the order given, each within one slice of an even share. With fewer
     slices than members some own none.
+
+    >>> even_shares([4, 4, 4, 4, 8], [0, 7])
+    (0, 0, 0, 7, 7)
     """
     if not members:
-        raise ValueError(f"{len(layout.slices)} slices and no member to own them")
-    total = sum(piece.nbytes for piece in layout.slices)
+        raise ValueError(f"{len(sizes)} slices and no member to own them")
+    total = sum(sizes)
     given, before = [], 0
-    for piece in layout.slices:
-        given.append(members[(2 * before + piece.nbytes) * len(members) // (2 * total)])
-        before += piece.nbytes
+    for size in sizes:
+        given.append(members[(2 * before + size) * len(members) // (2 * total)])
+        before += size
     return tuple(given)
 
 

@@ -17,6 +17,17 @@ A step `t` takes every slice from version `t` to `t + 1`, in this order and neve
 So no slice moves before every lane of the step lies complete in shared memory. Whoever dies, dies
 with nothing that is not either published or computable again from parameters at version `t`.
 
+**Several hosts.** Each host has such a board of its own, with slots, sums, parameters and optimizer state; what
+others need is carried to them (`exchange.ferry`). A slice is summed at its *home* host, from the partial sums of all
+hosts, and the sum is carried to every other host. Each host then finishes all slices by itself:
+
+    compute -> arrive -> [gather: merge what local workers have of slices that are summed elsewhere] -> sum the
+    covered slices that are at home here, once all members of all hosts have arrived -> (all sums and the facts of
+    all lanes are here, all local members have arrived) -> finish my slices -> all slices of my host at t + 1 -> advance
+
+So a host stands at version `t` complete, or has all it takes to complete `t + 1` alone; and since no gradients of step
+`t + 1` are summed before every host has come that far, no host is ever more than one step behind another.
+
 Only this module says when a step may be finished; the simulation and the real worker both call it.
 """
 
@@ -29,7 +40,8 @@ from typing import NamedTuple
 from holdfast.core.tree import Node, uncovered
 
 __all__ = [
-    "Action", "Advance", "Arrive", "Board", "Compute", "Finish", "Place", "Quiesce", "Sum", "Wait", "next_action",
+    "Action", "Advance", "Arrive", "Board", "Compute", "Finish", "Gather", "Place", "Quiesce", "Sum", "Wait",
+    "next_action",
 ]  # fmt: skip
 
 
@@ -51,8 +63,15 @@ class Arrive:
 
 
 @dataclass(frozen=True, slots=True)
+class Gather:
+    """Merge what the workers of this host have of these slices, to be sent to their homes as one partial sum."""
+
+    slices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Sum:
-    """Sum these slices of the gradient and publish their norms (only in steps that clip)."""
+    """Sum these slices of the gradient, with their norms in steps that clip (on one host: only in those)."""
 
     slices: tuple[int, ...]
 
@@ -77,7 +96,7 @@ class Advance:
     """The step is complete: go on to the next one."""
 
 
-Action = Quiesce | Compute | Arrive | Sum | Finish | Wait | Advance
+Action = Quiesce | Compute | Arrive | Gather | Sum | Finish | Wait | Advance
 
 
 class Place(NamedTuple):
@@ -86,8 +105,10 @@ class Place(NamedTuple):
     worker: int
     step: int
     driver: Sequence[int]  #: lane -> worker that drives it in this generation
-    owner: Sequence[int]  #: slice -> worker that owns it in this generation
+    owner: Sequence[int]  #: slice -> worker (of my host) that owns it in this generation
     members: Sequence[int]
+    local: Sequence[int] = ()  #: the members on my host, where there are several hosts
+    home: Sequence[bool] | None = None  #: slice -> is it summed on my host; None where there is one host
 
 
 class Board(NamedTuple):
@@ -99,6 +120,9 @@ class Board(NamedTuple):
     versions: Sequence[int]  #: slice -> version
     summed: Sequence[int] | None  #: slice -> version of its gradient sum; None in steps without clipping
     pausing: bool  #: the coordinator asked for quiet
+    covered: Sequence[int] = ()  #: several hosts: slices at home here, whose partial sums of all lanes have come
+    gathered: Sequence[int] | None = None  #: slice -> version of this host's merged partial sum; None: nothing to merge
+    unknown: Sequence[int] = ()  #: several hosts: lanes of which we do not know what they gave besides gradients
 
 
 def next_action(place: Place, board: Board) -> Action:
@@ -108,6 +132,8 @@ def next_action(place: Place, board: Board) -> Action:
     step, me = place.step, place.worker
     if all(version > step for version in board.versions):
         return Advance()
+    if place.home is not None:
+        return _among_hosts(place, board, place.home)
     missing = uncovered(board.lanes, board.nodes)
     for lane in missing:
         if place.driver[lane] == me:
@@ -132,6 +158,60 @@ def next_action(place: Place, board: Board) -> Action:
         return Finish(mine)
     others = tuple(sorted({place.owner[s] for s, at in enumerate(board.versions) if at <= step}))
     return Wait(others, "their slices of the new parameters")
+
+
+def _among_hosts(place: Place, board: Board, home: Sequence[bool]) -> Action:
+    step, me = place.step, place.worker
+    summed = board.summed or ()
+    if not all(at > step for at in summed):
+        return _sum_among_hosts(place, board, home)
+    # All sums are here: no gradient of others matters any more for this step. Where a host was lost before it could
+    # say what its lanes gave besides them (loss, buffers), whoever drives the lane now computes it again.
+    for lane in board.unknown:
+        if place.driver[lane] == me:
+            return Compute(lane)
+    if board.arrived.get(me, -1) < step:
+        return Arrive()
+    absent = tuple(member for member in place.local if board.arrived.get(member, -1) < step)
+    if absent:
+        return Wait(absent, f"their arrival at step {step}")
+    if board.unknown:
+        late = tuple(sorted({place.driver[lane] for lane in board.unknown}))
+        return Wait(late, f"what lanes {_few(board.unknown)} gave besides gradients")
+    mine = tuple(s for s, at in enumerate(board.versions) if at <= step and place.owner[s] == me)
+    if mine:
+        return Finish(mine)
+    others = tuple(sorted({place.owner[s] for s, at in enumerate(board.versions) if at <= step}))
+    return Wait(others, "their slices of the new parameters")
+
+
+def _sum_among_hosts(place: Place, board: Board, home: Sequence[bool]) -> Action:
+    step, me, summed = place.step, place.worker, board.summed or ()
+    missing = [lane for lane in uncovered(board.lanes, board.nodes) if place.driver[lane] in place.local]
+    for lane in missing:
+        if place.driver[lane] == me:
+            return Compute(lane)
+    if board.arrived.get(me, -1) < step:
+        return Arrive()
+    if missing:
+        late = tuple(sorted({place.driver[lane] for lane in missing}))
+        return Wait(late, f"the gradients of lanes {_few(missing)}")
+    mine = [s for s, at in enumerate(summed) if at <= step and place.owner[s] == me]
+    if board.gathered is not None:
+        rest = tuple(s for s in mine if not home[s] and board.gathered[s] <= step)
+        if rest:
+            return Gather(rest)
+    absent = tuple(member for member in place.members if board.arrived.get(member, -1) < step)
+    if absent:
+        return Wait(absent, f"their arrival at step {step}")
+    ready = tuple(s for s in mine if home[s] and s in board.covered)
+    if ready:
+        return Sum(ready)
+    return Wait(_others(place), "gradients and sums of the other hosts")
+
+
+def _others(place: Place) -> tuple[int, ...]:
+    return tuple(member for member in place.members if member not in place.local) or tuple(place.members)
 
 
 def _few(numbers: Sequence[int]) -> str:

@@ -31,7 +31,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-__all__ = ["Merge", "Node", "Plan", "fold", "keep", "maximal_nodes", "plan", "push", "reference_sum", "uncovered"]
+__all__ = [
+    "Contribution", "Merge", "Node", "Plan", "contribution", "fold", "keep", "maximal_nodes", "plan", "push",
+    "reference_sum", "uncovered",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -53,6 +56,14 @@ class Merge(NamedTuple):
     into: Node
     take: Node
     gives: Node
+
+
+class Contribution(NamedTuple):
+    """What a host sends of its lanes: at most one sum that it has to make first, and nodes as they lie there."""
+
+    merged: Node | None  #: the complete sum of `parts`
+    parts: tuple[Node, ...]  #: what `merged` is made of; empty where nothing is merged
+    plain: tuple[Node, ...]  #: sent as they are
 
 
 def uncovered(lanes: Sequence[int], nodes: Sequence[Node]) -> list[int]:
@@ -128,6 +139,26 @@ def keep(stack: Sequence[Node], driver: Sequence[int], worker: int) -> list[Node
     [Node(lane=0, span=2)]
     """
     return [node for node in stack if all(driver[lane] == worker for lane in range(node.lane, node.lane + node.span))]
+
+
+def contribution(nodes: Sequence[Node], num_lanes: int) -> Contribution:
+    """Say what a host sends for the disjoint nodes that its workers have published.
+
+    Where they make up several larger nodes, only the one with the most parts is merged: the room for one is all
+    there is, and the lanes of a host are a run that seldom makes up more than one.
+
+    >>> contribution([Node(0, 2), Node(2, 1), Node(3, 1)], 6).merged
+    Node(lane=0, span=4)
+    """
+    stack: list[Node] = []
+    ordered = sorted(nodes)
+    for node in ordered:
+        _, stack = push(stack, node, num_lanes)
+    parts = {top: tuple(n for n in ordered if top.lane <= n.lane < top.lane + top.span) for top in stack}
+    best = max(parts, key=lambda top: (len(parts[top]), -top.lane), default=None)
+    if best is None or len(parts[best]) < 2:
+        return Contribution(None, (), tuple(ordered))
+    return Contribution(best, parts[best], tuple(n for n in ordered if n not in parts[best]))
 
 
 def plan(nodes: Sequence[Node], lanes: Sequence[int], num_lanes: int) -> Plan:

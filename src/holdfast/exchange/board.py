@@ -16,19 +16,27 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.tree import Node
+from holdfast.errors import FrameError
 
-__all__ = ["Board", "Plan", "Row", "StepFacts", "Undo", "board_bytes", "read_plan", "read_rows", "read_samples"]
+__all__ = [
+    "Board", "Plan", "Row", "StepFacts", "Undo", "board_bytes", "level", "read_plan", "read_rows",
+    "read_samples",
+]  # fmt: skip
 
 MAGIC = 0x484F4C44_46415354  # "HOLDFAST"
-_HEADER, _ROW, _LANE, _SLICE = 32, 32, 8, 4  # words
+_HEADER, _ROW, _LANE, _SLICE = 40, 32, 16, 4  # words
 SAMPLES = 64  #: of the unit at hand, as many of their numbers as a row shows
 (H_MAGIC, H_LANES, H_ROWS, H_SLICES, H_OP, H_OP_FIRST0, H_OP_FIRST1, H_EPOCH, H_EPOCH_OP0, H_EPOCH_OP1,
- H_STEPS_PER_EPOCH, H_EPOCHS, H_BATCH, H_CLOSED_OP, H_OP_KIND0, H_OP_KIND1, H_STOP,
- H_STEP0, H_STEP1) = (*range(18), 21)
+ H_STEPS_PER_EPOCH, H_EPOCHS, H_BATCH, H_CLOSED_OP, H_OP_KIND0, H_OP_KIND1, _) = range(17)
+H_STEP0, H_STEP1 = 17, 20  # three words each
+H_CURRENT, H_CHART, H_CHART_SIZE, H_RECORDED, H_WORK_STEP, H_WORK = *range(24, 29), 36
 (R_WORKER, R_PID, R_ARRIVED, R_STEP, R_EPOCH, R_UNIT_STEP, R_UNIT_LANE, R_UNITS, R_UNIT_NS, R_WAIT_NS, R_BUSY_NS,
- R_SAMPLES, R_LOSS, R_UNDO, R_BEAT, R_OP, R_WAITING_FOR) = range(17)
-L_STEP, L_SPAN, L_COUNT, L_LOSS, L_CLIP, L_CLIP_VALUE, L_SETTINGS = range(7)
-S_VERSION, S_SUMMED, S_NORM = range(3)
+ R_SAMPLES, R_LOSS, R_UNDO, R_BEAT, R_OP, R_WAITING_FOR, R_EARLY) = range(18)
+L_STEP, L_SPAN = range(2)
+#: What a lane gave besides its gradient, twice: a faster host may be a step ahead, and steps take turns.
+L_FACTS, L_COUNT, L_LOSS, L_CLIP, L_CLIP_VALUE, L_SETTINGS = range(6)
+_FACTS0, _FACTS = 2, 6
+S_VERSION, S_SUMMED, S_NORM, S_GATHERED = range(4)
 
 
 def board_bytes(num_lanes: int, num_rows: int, num_slices: int) -> int:
@@ -116,6 +124,23 @@ def read_plan(memory: memoryview) -> Plan:
     return Plan(words[H_STEPS_PER_EPOCH], words[H_EPOCHS], words[H_BATCH])
 
 
+def level(memory: memoryview) -> int:
+    """How far the state in an arena has come: -1 without one, else the version it stands at, or can reach alone.
+
+    A host can reach the next version alone when all sums of the step and the facts of all its lanes are here, or when
+    it has begun to finish the step, which it does not before. Valid while nobody writes.
+    """
+    words = memory.cast("B").cast("q")
+    if len(words) < _HEADER or words[H_MAGIC] != MAGIC:
+        return -1
+    board = Board(memory, words[H_LANES], words[H_ROWS], words[H_SLICES])
+    versions = board.versions()
+    step = min(versions)
+    if max(versions) > step:
+        return step + 1
+    return step + 1 if board.decided(step) else step
+
+
 class Board:
     """The board as one worker sees it. `row` is where this worker writes."""
 
@@ -132,6 +157,8 @@ class Board:
         self._summed = slices[S_SUMMED::_SLICE] if num_slices else slices
         lanes = self.words[self._lanes : self._slices]
         self._lane_steps, self._lane_spans = lanes[L_STEP::_LANE], lanes[L_SPAN::_LANE]
+        self._known = [lanes[_FACTS0 + turn * _FACTS + L_FACTS :: _LANE] for turn in (0, 1)]
+        self._gathered = slices[S_GATHERED::_SLICE] if num_slices else slices
         self.row = 0
 
     def format(self) -> None:
@@ -217,28 +244,44 @@ class Board:
         self.words[at + L_STEP] = step
         self.words[at + L_SPAN] = span
 
-    def put_result(self, lane: int, count: int, loss: float, clip_norm: float, clip_value: float) -> None:
+    def put_result(self, lane: int, step: int, count: int, loss: float, clip_norm: float, clip_value: float) -> None:
         """What a unit gave besides its gradient."""
-        at = self._lanes + lane * _LANE
+        at = self._facts(lane, step)
         self.words[at + L_COUNT] = count
         self.reals[at + L_LOSS], self.reals[at + L_CLIP] = loss, clip_norm
         self.reals[at + L_CLIP_VALUE] = clip_value
 
-    def result(self, lane: int) -> tuple[int, float, float, float]:
-        """(count, loss, clip norm, clip value) of the lane's newest unit."""
-        at = self._lanes + lane * _LANE
+    def result(self, lane: int, step: int) -> tuple[int, float, float, float]:
+        """(count, loss, clip norm, clip value) of the lane's unit of `step`."""
+        at = self._facts(lane, step)
         reals = self.reals
         return self.words[at + L_COUNT], reals[at + L_LOSS], reals[at + L_CLIP], reals[at + L_CLIP_VALUE]
 
-    # ------------------------------------------------------------ slices
-
-    def put_settings(self, lane: int, fingerprint: int) -> None:
+    def put_settings(self, lane: int, step: int, fingerprint: int) -> None:
         """Show with which settings a lane's unit was made; all lanes of a step must show the same."""
-        self.words[self._lanes + lane * _LANE + L_SETTINGS] = fingerprint
+        self.words[self._facts(lane, step) + L_SETTINGS] = fingerprint
 
-    def settings(self, lane: int) -> int:
+    def settings(self, lane: int, step: int) -> int:
         """What `put_settings` showed."""
-        return self.words[self._lanes + lane * _LANE + L_SETTINGS]
+        return self.words[self._facts(lane, step) + L_SETTINGS]
+
+    def close_facts(self, lane: int, step: int) -> None:
+        """All that the lane's unit of `step` gave besides its gradient is here."""
+        self.words[self._facts(lane, step) + L_FACTS] = step + 1
+
+    def known(self, step: int) -> list[int]:
+        """The lanes whose facts of `step` are here."""
+        return [lane for lane, at in enumerate(self._known[step % 2].tolist()) if at == step + 1]
+
+    def facts_words(self, lane: int, step: int) -> memoryview:
+        """The facts of a lane as they are carried to other hosts: the mark that they are whole goes first."""
+        at = self._facts(lane, step)
+        return self.words[at : at + _FACTS]
+
+    def _facts(self, lane: int, step: int) -> int:
+        return self._lanes + lane * _LANE + _FACTS0 + step % 2 * _FACTS
+
+    # ------------------------------------------------------------ slices
 
     def put_step(self, version: int, facts: StepFacts) -> None:
         """What the step that leads to `version` gave. Two cells take turns, like the versions they belong to."""
@@ -272,6 +315,96 @@ class Board:
         """Slice -> norm of its gradient sum."""
         return [float(norm) for norm in self.reals[self._slices + S_NORM :: _SLICE].tolist()[: self.num_slices]]
 
+    def gathered(self) -> list[int]:
+        """Slice -> version of this host's merged partial sum (several hosts)."""
+        return self._gathered.tolist()
+
+    def early(self, rows: Sequence[int], step: int) -> Node | None:
+        """The node of which some slices lie ready in the `host` section before its last unit has ended."""
+        for row in rows:
+            word = self.cell(row, R_EARLY)
+            if word >> 32 == step + 1:
+                return Node(word >> 16 & 0xFFFF, word & 0xFFFF)
+        return None
+
+    def publish_gathered(self, slice_: int, version: int) -> None:
+        """What this host's workers have of the slice lies merged in the `host` section."""
+        self.words[self._slices + slice_ * _SLICE + S_GATHERED] = version
+
+    # ------------------------------------------------------------ several hosts
+
+    def describe(self, chart: int, size: int) -> None:
+        """Say how the arena is laid out to those who do not know the model: the same words from every worker."""
+        self.words[H_LANES], self.words[H_ROWS], self.words[H_SLICES] = self.num_lanes, self.num_rows, self.num_slices
+        self.words[H_CHART_SIZE] = size
+        self.words[H_CHART] = chart
+
+    def distrust_rows(self, mine: Sequence[int]) -> None:
+        """Forget what the rows of other hosts' workers say: they say it again in every generation."""
+        for row in range(self.num_rows):
+            if row not in mine:
+                at = self._rows + row * _ROW
+                self.words[at + R_ARRIVED] = self.words[at + R_OP] = -1
+
+    def land_row(self, row: int, worker: int, arrived: int, op: int) -> None:
+        """What the row of another host's worker says."""
+        at = self._rows + row * _ROW
+        self.words[at + R_WORKER], self.words[at + R_OP], self.words[at + R_ARRIVED] = worker, op, arrived
+
+    def state_words(self) -> bytes:
+        """What the board holds of the state, for a host that fetches it: where the script stands, and the versions."""
+        return bytes(self.words[H_OP:H_CURRENT]) + bytes(self._versions.tobytes())
+
+    def land_state(self, data: memoryview, generation: int) -> int:
+        """The state of another host is here, at one version: say so. The magic goes last. Returns the version."""
+        words = memoryview(bytes(data)).cast("q")
+        versions = words[H_CURRENT - H_OP :].tolist()
+        if len(versions) != self.num_slices or len(set(versions)) != 1:
+            raise FrameError(f"it brings {len(versions)} slices at {len(set(versions))} versions")
+        self.words[H_OP:H_CURRENT] = words[: H_CURRENT - H_OP]
+        for slice_, version in enumerate(versions):
+            at = self._slices + slice_ * _SLICE
+            self.words[at + S_SUMMED], self.words[at + S_GATHERED] = version, version
+            self.words[at + S_VERSION] = version
+        for row in range(self.num_rows):
+            self.clear_undo(row)  # what was torn here was overwritten
+        self.words[H_CURRENT] = generation
+        self.words[H_MAGIC] = MAGIC
+        return int(versions[0])
+
+    def current(self) -> int:
+        """The newest generation for which this host has fetched the state from another one."""
+        return self.words[H_CURRENT]
+
+    def decided(self, step: int) -> bool:
+        """Are all sums of the step at hand here, and what all its lanes gave besides?"""
+        work = self.work(step)
+        return work is not None and all(at > step for at in self.summed()) and set(work) <= set(self.known(step))
+
+    def put_recorded(self, step: int | None) -> None:
+        """Sums of the steps before `step` are written down for a host that follows; None: there is no such host."""
+        self.words[H_RECORDED] = 0 if step is None else step + 1
+
+    def recorded(self, step: int) -> bool:
+        """May sums of `step` take the place of those of the step before it?"""
+        return not 0 < self.words[H_RECORDED] <= step
+
+    def put_work(self, step: int, lanes: Sequence[int]) -> None:
+        """Show which lanes have work in `step`; never of an older one, which a slower worker may be about to leave."""
+        if self.words[H_WORK_STEP] < step + 1:
+            mask = sum(1 << lane for lane in lanes)
+            for word in range(_HEADER - H_WORK):
+                part = mask >> 64 * word & (1 << 64) - 1
+                self.words[H_WORK + word] = part - (1 << 64) if part >> 63 else part
+            self.words[H_WORK_STEP] = step + 1
+
+    def work(self, step: int) -> list[int] | None:
+        """The lanes that have work in `step`; None where nobody has shown them."""
+        if self.words[H_WORK_STEP] != step + 1:
+            return None
+        mask = sum((self.words[H_WORK + word] & (1 << 64) - 1) << 64 * word for word in range(_HEADER - H_WORK))
+        return [lane for lane in range(self.num_lanes) if mask >> lane & 1]
+
     # ------------------------------------------------------------ where the script stands
 
     def op(self) -> tuple[int, int]:
@@ -288,12 +421,6 @@ class Board:
         self.words[H_OP_FIRST0 + op % 2] = first_step
         self.words[H_OP_KIND0 + op % 2] = kind
         self.words[H_OP] = op
-
-    def stop_at(self, step: int) -> int:
-        """The step before which the run ends: `step`, unless somebody named one already."""
-        if self.words[H_STOP] == 0:
-            self.words[H_STOP] = step
-        return self.words[H_STOP]
 
     def close_op(self, op: int) -> None:
         """Operation `op` has ended before its time: a worker that joins now need not enter it."""

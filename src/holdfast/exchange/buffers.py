@@ -27,12 +27,13 @@ from holdfast.errors import NotExact
 from holdfast.exchange.space import Space, typed
 from holdfast.transport.arena import Arena, Sections
 
-__all__ = ["Buffers", "add_sections"]
+__all__ = ["Buffers", "add_sections", "placed"]
 
 _SMALL = 64 * 1024  # bytes
 
 
-def _placed(space: Space) -> tuple[list[int], int]:
+def placed(space: Space) -> tuple[list[int], int]:
+    """(offset of every buffer in a copy, size of a copy)."""
     offsets, size = [], 0
     for _, buffer in space.buffers:
         offsets.append(size)
@@ -41,10 +42,10 @@ def _placed(space: Space) -> tuple[list[int], int]:
 
 
 def add_sections(sections: Sections, space: Space, num_lanes: int) -> None:
-    """Lay out the buffers' base (two copies that take turns) and one record per lane."""
-    _, size = _placed(space)
-    sections.add("buffers", size * (2 + num_lanes))
-    sections.add("buffers-changed", max(1, len(space.buffers)) * num_lanes)
+    """Lay out the buffers' base and one record per lane; of each, two copies take turns with the steps."""
+    _, size = placed(space)
+    sections.add("buffers", size * (2 + 2 * num_lanes))
+    sections.add("buffers-changed", 2 * max(1, len(space.buffers)) * num_lanes)
     sections.add("buffers-versions", 8 * max(1, len(space.buffers)))
 
 
@@ -57,14 +58,14 @@ class Buffers:
         self._names = [name for name, _ in space.buffers]
         self._live = [buffer for _, buffer in space.buffers]
         self._homes = _homes(models, self._live)
-        offsets, size = _placed(space)
+        offsets, size = placed(space)
         raw = typed(arena.section("buffers"), torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
         self._stores = [
             [
                 raw[copy * size + at : copy * size + at + b.numel() * b.element_size()].view(b.dtype).view(b.shape)
                 for at, b in zip(offsets, self._live, strict=True)
             ]
-            for copy in range(2 + num_lanes)
+            for copy in range(2 + 2 * num_lanes)
         ]
         self._changed = arena.section("buffers-changed").cast("B")
         self._newest = arena.section("buffers-versions").cast("q")  # buffer -> version that last changed it
@@ -101,7 +102,7 @@ class Buffers:
 
     def record(self, lane: int, step: int) -> None:
         """Put what the unit left in the buffers into the lane's record."""
-        at = lane * self._count
+        at = self._record(lane, step)
         for index, live in enumerate(self._live):
             module, key = self._homes[index]
             now = module._buffers[key]
@@ -111,22 +112,23 @@ class Buffers:
             changed = live._version != self._versions[index]
             if not changed and self._silent[index]:
                 changed = not torch.equal(live, self._stores[step % 2][index])
-            self._changed[at + index] = 1 if changed else 0
+            self._changed[at * self._count + index] = 1 if changed else 0
             if changed:
-                self._stores[2 + lane][index].copy_(live)
+                self._stores[2 + at][index].copy_(live)
                 self._dirty[index] = True
 
     def merge(self, step: int, lanes: Sequence[int], weights: dict[int, int]) -> None:
         """Merge the lanes' records into version `step + 1`. Done by one worker; doing it twice is harmless."""
         old, new = self._stores[step % 2], self._stores[(step + 1) % 2]
         for index in range(self._count):
-            touched = [lane for lane in lanes if self._changed[lane * self._count + index]]
+            touched = [lane for lane in lanes if self._changed[self._record(lane, step) * self._count + index]]
             if not touched:
                 if self._newest[index] == step:  # else the two copies are the same already
                     new[index].copy_(old[index])
                 continue
             values = {
-                lane: self._stores[2 + lane][index] if lane in touched else old[index] for lane in lanes
+                lane: self._stores[2 + self._record(lane, step)][index] if lane in touched else old[index]
+                for lane in lanes
             }
             new[index].copy_(self._merged(index, values, weights))
             self._newest[index] = step + 1
@@ -140,6 +142,10 @@ class Buffers:
         for index in range(self._count):
             if self._dirty[index] or self._newest[index] > self._shown[index]:
                 self._show(index, base[index], step + 1)
+
+    def _record(self, lane: int, step: int) -> int:
+        """The lane's record for `step`: where there are several hosts, a faster one may be a step ahead."""
+        return step % 2 * self._num_lanes + lane
 
     def _merged(self, index: int, values: dict[int, Tensor], weights: dict[int, int]) -> Tensor:
         first = values[min(values)]

@@ -16,24 +16,25 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from holdfast.core import step as decide
-from holdfast.core.slices import owners
-from holdfast.core.tree import Node
+from holdfast.core.tree import Node, contribution, uncovered
 from holdfast.errors import NonFinite, NotExact
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import Board, StepFacts
 from holdfast.exchange.buffers import Buffers
+from holdfast.exchange.early import Early
 from holdfast.exchange.optimizer import SliceOptimizer
 from holdfast.exchange.slots import LaneSlots
 from holdfast.exchange.space import Space
+from holdfast.exchange.standing import Standing
+from holdfast.exchange.work import StepWork, UnitResult
 
-__all__ = ["Controls", "Member", "StepWork", "UnitResult"]
+__all__ = ["Controls", "Member"]
 
 
 class Controls(Protocol):
@@ -56,37 +57,6 @@ class Controls(Protocol):
         """Wake the others: the board changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepWork:
-    """What a step consists of: a pure function of configuration and position."""
-
-    step: int
-    lanes: tuple[int, ...]  #: lanes with samples
-    counts: tuple[int, ...]  #: samples of every lane
-
-    @property
-    def even(self) -> bool:
-        return len({self.counts[lane] for lane in self.lanes}) == 1
-
-    @property
-    def factor(self) -> float:
-        """What the sum of the leaves is multiplied by."""
-        return 1.0 / (len(self.lanes) if self.even else sum(self.counts))
-
-    def weight(self, lane: int) -> float | None:
-        """What a leaf is multiplied by; None where the leaves are summed as they are."""
-        return None if self.even else float(self.counts[lane])
-
-
-@dataclass(frozen=True, slots=True)
-class UnitResult:
-    """What a unit gives besides its gradient."""
-
-    loss: float
-    clip_norm: float  #: 0: no clipping by norm
-    clip_value: float  #: 0: no clipping by value
-
-
 class Member:
     """This worker as a member of the crew."""
 
@@ -96,11 +66,8 @@ class Member:
     ) -> None:  # fmt: skip
         self.space, self.board, self.slots, self.optimizer, self.buffers = space, board, slots, optimizer, buffers
         self._controls = controls
-        self.worker = -1
-        self.members: Sequence[int] = ()
-        self._rows: dict[int, int] = {}
-        self._driver: Sequence[int] = ()
-        self._owner: Sequence[int] = ()
+        self._early = Early(space, slots, board, controls.ring)
+        self.at = Standing()  #: where this worker stands in the generation
         self._work = StepWork(-1, (), ())
         self.hyper: list[dict[str, Any]] = []  #: per parameter group, for the step at hand
         self.before_wait: Callable[[], None] = lambda: None  #: raises where waiting would be for ever
@@ -112,16 +79,22 @@ class Member:
 
     # ------------------------------------------------------------ generations
 
-    def install(self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int]) -> None:
-        """Take my place in a new generation.
+    def install(
+        self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int],
+        hosts: Sequence[int] | None = None, *, summed: bool = False, following: bool = False,
+    ) -> None:  # fmt: skip
+        """Take my place in a new generation. `hosts` says on which host each member is; None: all on one.
+
+        With `summed`, steps are finished from sums also on one host, because somebody follows. With `following`,
+        that is me: my host drives and sums nothing, and gets all sums.
 
         Everybody was quiet when it was made. Others may have installed it before me and act already; they
         touch neither my lanes nor my slices.
         """
-        self.worker, self.members, self._driver = worker, tuple(members), tuple(driver)
-        self._rows = dict(zip(members, rows, strict=True))
-        self._owner = owners(self.space.layout, self.members)
-        self.slots.install(self._driver, worker)
+        self.at = Standing.of(
+            worker, members, rows, driver, hosts, self.space.layout, self.board, summed=summed, following=following
+        )
+        self.slots.install(self.at.driver, worker)
         self.optimizer.forget()
         # I may be given more lanes of the step at hand, and then run user code for it again.
         self.board.put(cells.R_ARRIVED, min(self.board.cell(self.board.row, cells.R_ARRIVED), self._work.step - 1))
@@ -131,7 +104,7 @@ class Member:
         """Put torn slices that are mine now back to the version they had before their owner died."""
         for row in range(self.board.num_rows):
             undo = self.board.undo(row)
-            if undo is None or self._owner[undo.slice] != self.worker:
+            if undo is None or self.at.owner[undo.slice] != self.at.worker:
                 continue
             if self.board.versions()[undo.slice] == undo.version:  # else the new version was out already
                 self.optimizer.restore(undo.slice, row)
@@ -143,11 +116,12 @@ class Member:
     def next_lane(self, work: StepWork) -> int | None:
         """Act and wait until a lane is mine to compute; None when the step is complete."""
         self._work = work
+        self.board.put_work(work.step, work.lanes)
         self._controls.look()
         while True:
             # What is decided on is what a wait compares with: a change between the two cannot be missed.
-            self._seen = self._board()
-            action = decide.next_action(self._place(), self._seen)
+            self._seen = self._look()
+            action = decide.next_action(self.at.place(work.step), self._seen)
             match action:
                 case decide.Compute(lane):
                     return lane
@@ -156,6 +130,9 @@ class Member:
                     return None
                 case decide.Arrive():
                     self.board.put(cells.R_ARRIVED, work.step)
+                    self._controls.ring()
+                case decide.Gather(slices):
+                    self._gather(slices)
                     self._controls.ring()
                 case decide.Sum(slices):
                     self._sum(slices)
@@ -177,72 +154,93 @@ class Member:
 
     def rows(self) -> Sequence[tuple[int, int]]:
         """(member, its row on the board)."""
-        return tuple(self._rows.items())
+        return tuple(self.at.rows.items())
 
     def drives(self, lane: int) -> bool:
         """Is this lane mine in this generation?"""
-        return self._driver[lane] == self.worker
+        return self.at.driver[lane] == self.at.worker
 
     def driver(self, lane: int) -> int:
         """Who drives this lane in this generation."""
-        return self._driver[lane]
+        return self.at.driver[lane]
 
     def driven(self) -> list[int]:
         """My lanes in this generation."""
-        return [lane for lane, driver in enumerate(self._driver) if driver == self.worker]
+        return [lane for lane, driver in enumerate(self.at.driver) if driver == self.at.worker]
 
     def changed(self) -> bool:
         """Has the board moved since this worker began to wait?"""
-        return self._board() != self._seen
+        return self._look() != self._seen
+
+    def begin(self, lane: int) -> None:
+        """The unit of `lane` begins. Is it the last one this host owes the others, its gradients go as they come."""
+        at, work = self.at, self._work
+        if at.home is None or len(at.local) > 1 or not at.sums(work.step) or at.following or all(at.home):
+            return
+        mine = [n for n in work.lanes if at.driver[n] == at.worker]
+        if uncovered(mine, self.board.nodes(work.step)) == [lane]:
+            wanted = [index for index, home in enumerate(at.home) if not home]
+            self._early.begin(work.step, lane, work.lanes, work.weight(lane), wanted)
+
+    def came(self, entry: int) -> None:
+        """Backward has made the gradient of a trainable parameter."""
+        self._early.came(entry)
+
+    def _look(self) -> decide.Board:
+        return self.at.look(self._work, self.board, self.slots.pieces, pausing=self._controls.pausing)
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take what the unit of `lane` gave. Nobody uses it before `show`."""
         self.buffers.record(lane, self._work.step)
         count = self._work.counts[lane]
-        self.board.put_result(lane, count, result.loss, result.clip_norm, result.clip_value)
+        self.board.put_result(lane, self._work.step, count, result.loss, result.clip_norm, result.clip_value)
         self.slots.fill(self._work.step, lane, gradients, self._work.weight(lane))
+        self._early.end()
 
-    def show(self) -> None:
-        """Let the others use the unit that was filled last."""
+    def show(self, lane: int) -> None:
+        """Let the others use the unit of `lane`, which was filled last."""
+        self.board.close_facts(lane, self._work.step)
         self.slots.show()
+        self._early.close()
 
     def _loss(self) -> float:
         """The mean loss of the step at hand, weighted by samples, in lane order."""
-        total = sum(self.board.result(lane)[1] * self._work.counts[lane] for lane in self._work.lanes)
+        step = self._work.step
+        total = sum(self.board.result(lane, step)[1] * self._work.counts[lane] for lane in self._work.lanes)
         return total / sum(self._work.counts)
 
-    def _place(self) -> decide.Place:
-        return decide.Place(self.worker, self._work.step, self._driver, self._owner, self.members)
-
-    def _board(self) -> decide.Board:
-        nodes = self.board.nodes(self._work.step)
-        return decide.Board(
-            lanes=self._work.lanes,
-            nodes=nodes,
-            arrived={member: self.board.cell(row, cells.R_ARRIVED) for member, row in self._rows.items()},
-            versions=self.board.versions(),
-            summed=self.board.summed() if self._clips(nodes) else None,
-            pausing=self._controls.pausing,
-        )
-
-    def _clips(self, nodes: Sequence[Node]) -> bool:
-        """Whether this step clips by norm: said by its units, all alike, once one is complete."""
-        return bool(nodes) and self.board.result(nodes[0].lane)[2] > 0.0
+    def _gather(self, slices: Sequence[int]) -> None:
+        work = self._work
+        merged, parts, _ = contribution(self.board.nodes(work.step), self.board.num_lanes)
+        assert merged is not None
+        inside = [lane for lane in work.lanes if merged.lane <= lane < merged.lane + merged.span]
+        for index in slices:
+            piece = self.space.layout.slices[index]
+            self.slots.total(piece, parts, inside, 1.0, self.slots.gathered(piece))
+            self.board.publish_gathered(index, work.step + 1)
 
     def _sum(self, slices: Sequence[int]) -> None:
         work, nodes = self._work, self.board.nodes(self._work.step)
+        clips = self.board.result(work.lanes[0], work.step)[2] > 0.0
+        sums, pieces = self.at.sums(work.step), self.slots.pieces
         for index in slices:
             piece = self.space.layout.slices[index]
             total = self.slots.sum_of(piece)
-            self.slots.total(piece, nodes, work.lanes, work.factor, total)
-            wide = torch.promote_types(total.dtype, torch.float32)  # a sum of squares in bfloat16 says nothing
-            norm = float(torch.linalg.vector_norm(total, dtype=wide))
+            partial = [*nodes, *pieces.nodes(work.step, index, but=nodes)] if sums else nodes
+            # Without clipping, the factor is applied where the sum is used: one way through memory less.
+            self.slots.total(piece, partial, work.lanes, work.factor if clips else 1.0, total)
+            if sums and self.finite and not _finite(total):
+                raise self._not_finite(index, partial)  # here lie the lanes apart, elsewhere only their sum
+            norm = 0.0
+            if clips:
+                wide = torch.promote_types(total.dtype, torch.float32)  # a sum of squares in bfloat16 says nothing
+                norm = float(torch.linalg.vector_norm(total, dtype=wide))
             self.board.publish_norm(index, work.step + 1, norm)
 
     def _finish(self, slices: Sequence[int]) -> None:
         work, board, optimizer = self._work, self.board, self.optimizer
         nodes = board.nodes(work.step)
-        absent = self.slots.absent(work.lanes)
+        absent = self.slots.absent(work.step, work.lanes)
         self._check_settings()
         clip_norm, clip_value = self._clipping()
         grad_norm = math.sqrt(math.fsum(norm * norm for norm in board.norms())) if clip_norm > 0.0 else 0.0
@@ -252,6 +250,8 @@ class Member:
             gradient = optimizer.scratch(piece)
             if clip_norm > 0.0:
                 torch.mul(self.slots.sum_of(piece), scale, out=gradient)
+            elif self.at.sums(work.step):
+                torch.mul(self.slots.sum_of(piece), work.factor, out=gradient)
             else:
                 self.slots.total(piece, nodes, work.lanes, work.factor, gradient)
             if clip_value > 0.0:
@@ -273,7 +273,7 @@ class Member:
 
     def _clipping(self) -> tuple[float, float]:
         """(norm, value) that this step is clipped to: what its units asked for, all alike."""
-        asked = {lane: self.board.result(lane)[2:] for lane in self._work.lanes}
+        asked = {lane: self.board.result(lane, self._work.step)[2:] for lane in self._work.lanes}
         first = asked[self._work.lanes[0]]
         for lane, other in asked.items():
             if other != first:
@@ -286,8 +286,8 @@ class Member:
 
     def _check_settings(self) -> None:
         """Every unit of a step must have been made with the same settings, or its meaning hangs on the crew."""
-        lanes = self._work.lanes
-        odd = [lane for lane in lanes if self.board.settings(lane) != self.board.settings(lanes[0])]
+        lanes, step = self._work.lanes, self._work.step
+        odd = [lane for lane in lanes if self.board.settings(lane, step) != self.board.settings(lanes[0], step)]
         if odd:
             raise NotExact(
                 f"in step {self._work.step} the optimizer's settings (learning rate and the like), or the schedulers "
@@ -303,7 +303,7 @@ class Member:
             self._controls.look()
             if self._controls.pausing:
                 return False
-            self.board.put(cells.R_WAITING_FOR, self._owner[undo.slice])
+            self.board.put(cells.R_WAITING_FOR, self.at.owner[undo.slice])
             self._controls.wait(lambda: self.board.undo(row) is None)
             self.board.put(cells.R_WAITING_FOR, -1)
         return True

@@ -26,6 +26,7 @@ from holdfast.core.slices import Slice
 from holdfast.core.tree import ADD, Node, keep, plan, push
 from holdfast.errors import NotExact
 from holdfast.exchange.board import Board
+from holdfast.exchange.pieces import Pieces
 from holdfast.exchange.space import Space, typed
 from holdfast.transport.arena import Arena, Sections
 
@@ -33,12 +34,18 @@ __all__ = ["LaneSlots", "add_sections"]
 
 
 def add_sections(sections: Sections, space: Space, num_lanes: int) -> None:
-    """Lay out one slot per lane, the presence flags and the sums that clipping needs."""
+    """Lay out one slot per lane, the presence flags, and the sums that clipping and several hosts need.
+
+    Pages of the arena that nobody touches take no memory: on one host those of `host` and `pieces`, without clipping
+    also those of `sum`.
+    """
     for name, total in space.layout.totals.items():
         for lane in range(num_lanes):
             sections.add(f"slot/{lane}/{name}", total * space.dtypes[name].itemsize)
         sections.add(f"sum/{name}", total * space.dtypes[name].itemsize)
-    sections.add("present", num_lanes * len(space.trainable))
+        sections.add(f"host/{name}", total * space.dtypes[name].itemsize)
+    sections.add("present", 2 * num_lanes * len(space.trainable))
+    sections.add("pieces", 8 * num_lanes * len(space.layout.slices))
 
 
 class LaneSlots:
@@ -54,7 +61,9 @@ class LaneSlots:
         self._sums = {n: typed(arena.section(f"sum/{n}"), space.dtypes[n])[: names[n]] for n in names}
         self._windows: list[list[Tensor] | None] = [None] * self._num_lanes
         count = len(space.trainable)
-        self._present = arena.section("present").cast("B")[: self._num_lanes * count]
+        self._hosts = {n: typed(arena.section(f"host/{n}"), space.dtypes[n])[: names[n]] for n in names}
+        self._present = arena.section("present").cast("B")[: 2 * self._num_lanes * count]
+        self.pieces = Pieces(arena.section("pieces"), self._num_lanes, len(space.layout.slices))
         self._all_present = bytes([1]) * count
         self._stack: list[Node] = []
         self._stack_step = -1
@@ -69,7 +78,7 @@ class LaneSlots:
         if self._stack_step != step:
             self._stack, self._stack_step = [], step
         merges, self._stack = push(self._stack, Node(lane, 1), self._num_lanes)
-        leaves = self._leaves(lane, gradients)
+        leaves = self._leaves(step, lane, gradients)
         if weight is not None:
             leaves = list(torch._foreach_mul(leaves, weight))
         board, held = self._board, lane
@@ -99,9 +108,9 @@ class LaneSlots:
         """A new generation: what I published stays, but I merge only into what is still all mine."""
         self._stack = keep(self._stack, driver, worker)
 
-    def _leaves(self, lane: int, gradients: Sequence[Tensor | None]) -> list[Tensor]:
+    def _leaves(self, step: int, lane: int, gradients: Sequence[Tensor | None]) -> list[Tensor]:
         count = len(gradients)
-        at = lane * count
+        at = (step % 2 * self._num_lanes + lane) * count
         leaves: list[Tensor] = []
         flags = self._all_present
         for index, gradient in enumerate(gradients):
@@ -125,22 +134,35 @@ class LaneSlots:
 
     # ------------------------------------------------------------ summing
 
-    def absent(self, lanes: Sequence[int]) -> frozenset[int]:
+    def absent(self, step: int, lanes: Sequence[int]) -> frozenset[int]:
         """Entries that got a gradient in no lane of this step."""
         count = len(self._space.trainable)
-        flags = [bytes(self._present[lane * count : lane * count + count]) for lane in lanes]
+        turn = step % 2 * self._num_lanes
+        flags = [bytes(self._present[(turn + lane) * count : (turn + lane + 1) * count]) for lane in lanes]
         if self._all_present in flags:
             return frozenset()
         return frozenset(i for i in range(count) if not any(flag[i] for flag in flags))
 
-    def total(self, piece: Slice, nodes: Sequence[Node], lanes: Sequence[int], factor: float, out: Tensor) -> None:
-        """Finish the tree for one slice: the weighted gradient of the step, into `out`."""
+    def held(self, step: int) -> list[Node]:
+        """The partial sums of this worker that it would merge with its next unit of `step`."""
+        return list(self._stack) if self._stack_step == step else []
+
+    def total(
+        self, piece: Slice, nodes: Sequence[Node], lanes: Sequence[int], factor: float, out: Tensor,
+        leaf: tuple[int, Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        """Finish the tree for one slice: the weighted gradient of the step, into `out`.
+
+        With `leaf` = (lane, values), the slice of that lane's slot is taken from there.
+        """
         name, start, stop = piece.dtype, piece.start, piece.stop
         spare, used = self._spare[name], 0
         stack: list[tuple[Tensor, bool]] = []  # (value, is it a buffer of ours)
-        for code in plan(nodes, lanes, self._num_lanes):
+        codes = plan(nodes, lanes, self._num_lanes)
+        for place, code in enumerate(codes):
             if code != ADD:
-                stack.append((self._flats[code][name][start:stop], False))
+                elsewhere = leaf is not None and code == leaf[0]
+                stack.append((leaf[1] if leaf and elsewhere else self._flats[code][name][start:stop], False))
                 continue
             right, right_ours = stack.pop()
             left, left_ours = stack.pop()
@@ -150,17 +172,23 @@ class LaneSlots:
             else:
                 target = left if left_ours else right
                 used -= 1 if left_ours and right_ours else 0
+            if factor == 1.0 and place == len(codes) - 1:
+                target = out
             torch.add(left, right, out=target)
             stack.append((target, True))
         value, _ = stack.pop()
-        if factor == 1.0:
-            out.copy_(value)
-        else:
+        if factor != 1.0:
             torch.mul(value, factor, out=out)
+        elif value is not out:
+            out.copy_(value)
 
     def sum_of(self, piece: Slice) -> Tensor:
-        """Where the slice's weighted gradient is kept between its norm and its use (steps that clip)."""
+        """Where the slice's weighted gradient is kept until it is used (steps that clip, several hosts)."""
         return self._sums[piece.dtype][piece.start : piece.stop]
+
+    def gathered(self, piece: Slice) -> Tensor:
+        """Where what the workers of this host have of a slice is merged, to be sent to its home."""
+        return self._hosts[piece.dtype][piece.start : piece.stop]
 
     def culprits(self, piece: Slice, nodes: Sequence[Node]) -> list[Node]:
         """The partial sums of a slice that hold a NaN or an infinity."""

@@ -4,6 +4,7 @@
         story.jsonl     every decision with its reason, as it was made
         logs/           worker-N.log, worker-N.stack (only after a hang), nursery.log (only if it said something)
         control.sock    while the run is going
+        token, credentials, address   while the run is going, where other machines can join it
         lock            while the run is going: its launcher holds an flock on it
         summary.json    once the run has ended, however it ended
         failure.txt, hang-N.txt   what went wrong, in full
@@ -34,6 +35,8 @@ from holdfast.observe import processes, scratch
 __all__ = ["RunDirectory", "default_path", "read_json", "recover", "recover_siblings", "running"]
 
 _TRACES = ("run.json", "story.jsonl", "summary.json", "control.sock")
+#: What only a going run needs, besides its lock. A secret is of no use to anybody afterwards.
+_GOING = ("control.sock", "token", "credentials", "address")
 
 
 def default_path(script: str, when: float) -> Path:
@@ -209,7 +212,7 @@ def recover(path: Path) -> str:
     """Sweep up after a launcher that was killed. One line that says so, or "" when all was well."""
     started = read_json(path / "run.json")
     ended = (path / "summary.json").exists()
-    leftovers = [name for name in ("control.sock", "lock") if os.path.lexists(path / name)]
+    leftovers = [name for name in (*_GOING, "lock") if os.path.lexists(path / name)]
     if not started or (ended and not leftovers) or running(path):
         return ""
     try:
@@ -263,11 +266,11 @@ def _end(pids: Iterable[int]) -> str:
 def _sweep(path: Path) -> None:
     """Remove what only a going run needs, and logs that say nothing. The lock goes last."""
     with contextlib.suppress(OSError):
-        for log in [*(path / "logs").glob("*.stack"), path / "logs" / "nursery.log"]:
+        for log in [*(path / "logs").glob("*.stack"), *(path / "logs").glob("nursery*.log")]:
             with contextlib.suppress(FileNotFoundError):
                 if log.stat().st_size == 0:
                     log.unlink()
-    for name in ("control.sock", "summary.json.new", "run.json.new", "lock"):
+    for name in (*_GOING, "summary.json.new", "run.json.new", "lock"):
         with contextlib.suppress(OSError):
             os.unlink(path / name)
 

@@ -1,4 +1,4 @@
-"""The coordinator's eyes: looks at the board and at /proc, and tells the machine what it saw.
+"""The eyes of a host: look at its board and at /proc, and tell what they saw.
 
 The judgement is `watch`'s, the arithmetic `meter`'s; here is only the looking. A hung worker is asked
 for its stacks (SIGUSR2, answered by `faulthandler` even inside a C call), and the report is saved
@@ -11,30 +11,42 @@ import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from holdfast.coordinator.events import Event, Measured, WorkerFrozen, WorkerHung, WorkerLost
 from holdfast.exchange.board import Plan, Row, read_plan, read_rows, read_samples
 from holdfast.observe import frames, processes
-from holdfast.observe.directory import RunDirectory
-from holdfast.observe.meter import Meter
 from holdfast.observe.watch import Seen, Suspect, Watch, WatchLimits
 
-__all__ = ["BoardEyes"]
+__all__ = ["BoardEyes", "Shelf"]
 
 #: A worker's stacks are a small write; one that does not come within this time will not come.
 _STACK_SECONDS = 1.0
 
 
-class BoardEyes:
-    """See `coordinator.ports.Eyes`. `rows` and `meter` are for whoever shows the run."""
+class Shelf(Protocol):
+    """Where output of the workers is found and reports are put: the run's directory, or an agent's own."""
 
-    def __init__(self, limits: WatchLimits, directory: RunDirectory, send_signal: Callable[[int, int], None]) -> None:
-        self.meter = Meter()
+    @property
+    def logs(self) -> Path:
+        """Where output of the processes goes."""
+
+    def write(self, name: str, text: str) -> bool:
+        """Write a file whole."""
+
+
+class BoardEyes:
+    """See `coordinator.ports.Eyes`. What every look shows is given to `show`, for whoever shows the run."""
+
+    def __init__(
+        self, limits: WatchLimits, shelf: Shelf, send_signal: Callable[[int, int], None],
+        show: Callable[[Sequence[Row], Plan, float], object],
+    ) -> None:
         self.rows: dict[int, Row] = {}
         self._watch = Watch(limits)
-        self._directory, self._send_signal = directory, send_signal
+        self._shelf, self._send_signal, self._show = shelf, send_signal, show
         self._arena: memoryview | None = None
         self._looked: float | None = None
         self._measured = 0.0
@@ -56,8 +68,7 @@ class BoardEyes:
         rows, plan = self._read()
         # A row outlives its worker until the next one takes it: the pid tells whose it is.
         self.rows = {row.worker: row for row in rows if pids.get(row.worker) == row.pid}
-        if self.rows:
-            self.meter.update(list(self.rows.values()), plan, now)
+        self._show(list(self.rows.values()), plan, now)
         seen = [
             Seen(worker, processes.state(pid) in ("T", "t"), self.rows.get(worker))
             for worker, pid in pids.items() if worker not in quiet
@@ -91,13 +102,13 @@ class BoardEyes:
             return WorkerFrozen(suspect.worker, suspect.seconds)
         dump = await self._stacks(suspect.worker)
         where = frames.innermost(dump)
-        self._directory.write(f"hang-{suspect.worker}.txt", self._report(suspect, where, dump))
+        self._shelf.write(f"hang-{suspect.worker}.txt", self._report(suspect, where, dump))
         row = self.rows.get(suspect.worker)
         samples = self._samples(row) if suspect.unit and row is not None else []
         return WorkerHung(suspect.worker, suspect.seconds, where, suspect.unit, samples)
 
     async def _stacks(self, worker: int) -> str:
-        path = self._directory.logs / f"worker-{worker}.stack"
+        path = self._shelf.logs / f"worker-{worker}.stack"
         before = _size(path)
         self._send_signal(worker, signal.SIGUSR2)
         size, waited = before, 0.0

@@ -52,6 +52,20 @@ class Meter:
     _looks: deque[_Look] = field(default_factory=deque)
     _samples: dict[int, int] = field(default_factory=dict)  #: worker -> samples it showed, also of the lost
     _losses: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_LOSSES))
+    _hosts: dict[int, tuple[Sequence[Row], Plan]] = field(default_factory=dict)  #: what each of them showed last
+
+    def looked(self, host: int, rows: Sequence[Row], plan: Plan, now: float) -> View:
+        """Take in one look at one host's board, beside what the others showed last; the new view."""
+        if rows or host in self._hosts:
+            self._hosts[host] = rows, plan
+        everybody = [row for shown, _ in self._hosts.values() for row in shown]
+        if not everybody:
+            return self.view
+        return self.update(everybody, max(plan for _, plan in self._hosts.values()), now)
+
+    def gone(self, host: int) -> None:
+        """This host shows nothing any more."""
+        self._hosts.pop(host, None)
 
     def update(self, rows: Sequence[Row], plan: Plan, now: float) -> View:
         """Take in one look at the board; the new view."""

@@ -12,8 +12,15 @@ from holdfast.observe.progress import line, short_number
 __all__ = ["of_ended", "of_going", "table"]
 
 
-def of_going(snapshot: Snapshot, view: View, *, pid: int, host: str, seconds: float, directory: str) -> dict[str, Any]:
-    """The status of a going run. The names here are an interface: add, never rename."""
+def of_going(
+    snapshot: Snapshot, view: View, *, pid: int, host: str, seconds: float, directory: str,
+    peers: Mapping[int, str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The status of a going run. The names here are an interface: add, never rename.
+
+    `peers` are the addresses of the hosts that joined, by number.
+    """
+    names = {there.host: there.name for there in snapshot.hosts}
     return {
         "state": "stopping" if snapshot.stopping else "running" if snapshot.generation else "starting",
         "dir": directory,
@@ -35,7 +42,8 @@ def of_going(snapshot: Snapshot, view: View, *, pid: int, host: str, seconds: fl
             {
                 "worker": person.worker,
                 "pid": person.pid,
-                "host": host,
+                "host": names.get(person.host, host),
+                "host_number": person.host,
                 "lanes": person.lanes,
                 "step": view.steps.get(person.worker, 0),
                 "speed": round(view.speeds.get(person.worker, 0.0), 1),
@@ -44,6 +52,18 @@ def of_going(snapshot: Snapshot, view: View, *, pid: int, host: str, seconds: fl
                 "lead": bool(snapshot.members) and person.worker == min(snapshot.members),
             }
             for person in sorted(snapshot.people, key=lambda person: person.worker)
+        ],
+        "hosts": [
+            {
+                "host": there.host,
+                "name": there.name,
+                "address": (peers or {}).get(there.host),
+                "slots": there.slots,
+                "workers": sum(person.host == there.host for person in snapshot.people),
+                "level": there.level,
+                "leaving": there.leaving or None,
+            }
+            for there in sorted(snapshot.hosts, key=lambda there: there.host)
         ],
         "servers": [],
         "progress": line(view),
@@ -68,6 +88,7 @@ def of_ended(summary: Mapping[str, Any], directory: str) -> dict[str, Any]:
         "weights_sha256": summary.get("weights_sha256"),
         "coordinator": {"pid": None, "host": summary.get("host")},
         "workers": [],
+        "hosts": [],
         "servers": [],
     }
 
@@ -83,11 +104,19 @@ def table(status: Mapping[str, Any]) -> str:
         return "\n".join(lines)
     head = f"{status['dir']}: {status['state']}, generation {status['generation']}, launcher pid "
     lines = [f"{head}{status['coordinator']['pid']}", f"  {status['progress']}"]
-    lines.append(f"  {'worker':>6} {'pid':>8} {'state':<10} {'lanes':<14} {'step':>7} {'samples/s':>10} {'wait':>5}")
+    several = any(there["host"] for there in status["hosts"])
+    head = f"  {'worker':>6} {'pid':>8} {'state':<10} {'lanes':<14} {'step':>7} {'samples/s':>10} {'wait':>5}"
+    lines.append(head + ("  host" if several else ""))
     for worker in status["workers"]:
         lanes = ",".join(map(str, worker["lanes"])) or "-"
         lines.append(
             f"  {worker['worker']:>6} {worker['pid']:>8} {worker['state']:<10} {lanes:<14} {worker['step']:>7} "
-            f"{short_number(worker['speed']):>10} {worker['wait']:>5.0%}" + ("  lead" if worker["lead"] else "")
+            f"{short_number(worker['speed']):>10} {worker['wait']:>5.0%}"
+            + (f"  {worker['host_number']}" if several else "") + ("  lead" if worker["lead"] else "")
         )
+    for there in status["hosts"] if several else ():
+        room = f"{there['workers']} of {there['slots']} slots"
+        facts = [there["address"] or "this machine", room, "no state yet" if there["level"] < 0 else ""]
+        facts.append(f"leaving ({there['leaving']})" if there["leaving"] else "")
+        lines.append(f"  host {there['host']} ({there['name']}): {', '.join(filter(None, facts))}")
     return "\n".join(lines)

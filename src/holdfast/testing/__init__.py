@@ -4,6 +4,7 @@
     >>> simulate(seed=1).outcome
     'end'
 
-`clock` is virtual time, `faults` says what goes wrong, `arena` and `worker` pretend to be shared memory and
-processes, `cluster` puts them around the real coordinator.
+`clock` is virtual time, `config` and `faults` say what there is and what goes wrong, `model` what must come out.
+`arena`, `worker`, `ferry` and `host` pretend to be shared memory, processes, network and machines; `cluster` puts
+them around the real coordinator.
 """

@@ -14,12 +14,21 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from holdfast.coordinator.commands import Command, EndRun, FailRun, KillWorker, MakeArena, Send, StartWorker
+from holdfast.coordinator.commands import (
+    Command,
+    EndRun,
+    FailRun,
+    KillWorker,
+    MakeArena,
+    ReleaseHost,
+    Send,
+    StartWorker,
+)
 from holdfast.coordinator.events import (
     DrainRequested,
     Event,
@@ -32,30 +41,20 @@ from holdfast.coordinator.events import (
     WorkerLost,
     WorkerStarted,
 )
-from holdfast.coordinator.machine import Machine
-from holdfast.coordinator.messages import FromWorker, ToWorker, Welcome
+from holdfast.coordinator.messages import FromWorker, Install, Welcome
 from holdfast.coordinator.roster import CrewLimits
-from holdfast.core import step as core_step
-from holdfast.core import tree
-from holdfast.testing.arena import Arena, Model, Violation
 from holdfast.testing.clock import Clock
-from holdfast.testing.faults import At, Schedule, Timed, UnitFault, swarm
+from holdfast.testing.config import Config, draw, draw_hosts
+from holdfast.testing.faults import At, HostFault, Timed, UnitFault
+from holdfast.testing.host import FakeHost
+from holdfast.testing.model import Violation
 from holdfast.testing.worker import FakeWorker
 
-__all__ = ["Cluster", "Config", "Report", "draw", "simulate"]
+__all__ = ["Cluster", "Config", "Report", "draw", "draw_hosts", "simulate"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """One simulated run. The last three are replaced to see whether the simulation notices."""
-
-    model: Model
-    workers: int
-    schedule: Schedule = field(default_factory=Schedule)
-    limit: float = 120.0  #: virtual seconds within which the run must end
-    machine: Callable[[CrewLimits], Machine] = Machine
-    decide: Callable[[core_step.Place, core_step.Board], core_step.Action] = core_step.next_action
-    plan: Callable[..., tree.Plan] = tree.plan
+#: Virtual seconds after which somebody brings another host, if the first generation still waits for one.
+_PATIENCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +70,6 @@ class Report:
     generations: int
     lost: int
     story: str
-
-
-def draw(seed: int) -> Config:
-    """The cluster and schedule of a seed. Every 250th is a large one."""
-    rng = random.Random(seed)
-    if seed % 250 == 249:
-        lanes, steps = rng.randrange(110, 320), 2
-        workers = rng.randrange(100, min(lanes, 300))
-    else:
-        lanes, steps = rng.choice((1, 2, 3, 4, 5, 6, 8, 8, 12)), rng.randrange(8, 25)
-        workers = rng.randrange(1, min(lanes, 8) + 1)
-    short = rng.randrange(1, lanes + 1) if rng.random() < 0.3 else 0
-    model = Model(lanes, rng.randrange(1, 7), steps, clip=rng.random() < 0.3, short=short)
-    return Config(model=model, workers=workers, schedule=swarm(rng, workers=workers, lanes=lanes, steps=steps))
 
 
 def simulate(seed: int, config: Config | None = None) -> Report:
@@ -106,23 +91,26 @@ class Cluster:
     def __init__(self, seed: int, config: Config) -> None:
         self.seed, self.config, self.schedule = seed, config, config.schedule
         self.clock = Clock()
-        self.unit_seconds, self.repeat = 0.02, 0.3
+        self.unit_seconds, self.repeat, self.silence = 0.02, 0.3, 0.5
         self.nap = 0.0005 if config.workers < 20 else 0.005  #: how soon who waits looks again
         bad = {(f.step, f.lane): f.what for f in self.schedule.faults if isinstance(f, UnitFault)}
         self.unit_faults: dict[tuple[int, int], str] = bad
         self.machine = config.machine(CrewLimits(
-            lanes=config.model.lanes, workers=config.workers, join_grace=0.5, luck_budget=100,
+            lanes=config.model.lanes, workers=config.workers, hosts=config.awaited, listening=bool(config.hosts),
+            follow=config.follow, join_grace=0.5, luck_budget=100,
             unit_attempts=3 if bad else 50, gather=0.1, frozen=0.5, repeat=0.3, settle=0.2, probe=0.5,
         ))
-        self.arena = Arena(config.model, 2 * config.model.lanes, config.plan)
         self.decide = config.decide
+        self.hosts: dict[int, FakeHost] = {}
         self.workers: dict[int, FakeWorker] = {}
         self.outcome: EndRun | FailRun | None = None
         self._random = random.Random(seed ^ 0x5EED)
         self._trace = hashlib.blake2b(digest_size=16)
         self._encode = msgspec.msgpack.Encoder(enc_hook=repr).encode
         self._events = 0
-        self._starting: dict[int, int] = {}  # ordered, not there yet: worker -> row
+        self._starting: set[int] = set()  # ordered, not there yet
+        self._where: dict[int, FakeHost] = {}
+        self._generation = 0
         self._doomed: set[int] = set()
         self._faults: dict[int, list[At]] = {}
         for fault in self.schedule.faults:
@@ -130,6 +118,8 @@ class Cluster:
                 self._faults.setdefault(fault.worker, []).append(fault)
             elif isinstance(fault, Timed):
                 self.clock.after(fault.seconds, self._timed, fault)
+            elif isinstance(fault, HostFault):
+                self.clock.after(fault.after, self._struck, fault)
 
     def jitter(self, most: float) -> float:
         """Some time up to `most`."""
@@ -138,6 +128,10 @@ class Cluster:
     def run(self) -> Report:
         """Run to the end, and look at it."""
         self.happened(RunStarted())
+        if self.config.workers:
+            self.add_host(self.config.workers)
+        for number, slots in enumerate(self.config.hosts, 1):
+            self.clock.after(self.jitter(0.3), self.add_host, slots, number)
         self.clock.after(0.1, self._tick)
         while self.outcome is None and self.clock.now < self.config.limit and self.clock.step():
             pass
@@ -156,30 +150,77 @@ class Cluster:
 
     def _obey(self, command: Command) -> None:
         if isinstance(command, Send):
-            if isinstance(command.message, Welcome) and not self.arena.made:
+            host = self.host_of(command.worker)
+            if isinstance(command.message, Welcome) and not host.arena.made:
                 raise Violation(f"{command} comes before there is an arena")
-            self._carry(self._arrived, command.worker, command.message)
+            if isinstance(command.message, Install):
+                self._check_progress(command.message)
+            host.order(host.send, command.worker, command.message)
         elif isinstance(command, StartWorker):
-            if command.worker in self.workers or command.worker in self._starting:
-                raise Violation(f"worker number {command.worker} is used again")
-            if any(w.alive and w.row == command.row for w in self.workers.values()):
-                raise Violation(f"row {command.row} is given to worker {command.worker} while it is in use")
-            self._starting[command.worker] = command.row
-            self.clock.after(0.02 + self.jitter(0.1), self._started, command.worker)
+            self._order_worker(command)
         elif isinstance(command, KillWorker):
-            self.clock.after(self.jitter(0.2), self._kill, command.worker)
+            host = self.host_of(command.worker)
+            host.order(self.clock.after, self.jitter(0.2), self._kill, command.worker)
         elif isinstance(command, MakeArena):
-            if self.arena.made:
-                raise Violation("the arena is made twice")
-            self.arena.made = True
+            arena = self._live_host(command.host, command).arena
+            if arena.made:
+                raise Violation(f"the arena of host {command.host} is made twice")
+            arena.made = True
+        elif isinstance(command, ReleaseHost):
+            host = self._live_host(command.host, command)
+            if any(w.alive for w in host.workers.values()) and host.up and not host.cut:
+                raise Violation(f"{command} while workers are there")
+            host.release()
         else:
             self.outcome = command
 
-    def _started(self, number: int) -> None:
-        row = self._starting.pop(number)
-        worker = FakeWorker(self, number, row, self._faults.pop(number, []))
-        self.workers[number] = worker
-        self.happened(WorkerStarted(number, 1000 + number))
+    def _check_progress(self, install: Install) -> None:
+        """A generation goes on from the newest state there is, or from the step before it."""
+        if install.generation <= self._generation or install.guide >= 0 or self.schedule.misfits:
+            return
+        self._generation = install.generation
+        known = {host.host for host in self.machine.snapshot().hosts}
+        levels = {n: host.arena.level() for n, host in self.hosts.items() if n in known and host.up and not host.cut}
+        best = max((levels[number] for number in install.hosts if number in levels), default=-1)
+        if lost := {number: level for number, level in levels.items() if level > best + 2}:  # news may be on their way
+            raise Violation(f"generation {install.generation} goes on from step {best}, though hosts are at {lost}")
+
+    def _order_worker(self, command: StartWorker) -> None:
+        number, host = command.worker, self._live_host(command.host, command)
+        if number in self._where:
+            raise Violation(f"worker number {number} is used again")
+        live = [w for at in self.hosts.values() if not at.closed for w in at.workers.values() if w.alive]
+        if any(w.row == command.row for w in live):
+            raise Violation(f"row {command.row} is given to worker {number} while it is in use")
+        self._where[number] = host
+        self._starting.add(number)
+        host.order(self.clock.after, 0.02 + self.jitter(0.1), self._started, number, command.row)
+
+    def add_host(self, slots: int, number: int | None = None) -> None:
+        """A host joins; without a number it gets the next one."""
+        if number is None:
+            number = max([*self.hosts, *range(1, len(self.config.hosts) + 1)]) + 1 if self.hosts else 0
+        self.hosts[number] = FakeHost(self, number, slots)
+        self.hosts[number].join()
+
+    def host_of(self, worker: int) -> FakeHost:
+        """The host that a worker is on."""
+        return self._where[worker]
+
+    def _live_host(self, number: int, command: Command) -> FakeHost:
+        host = self.hosts.get(number)
+        if host is None or host.closed:
+            raise Violation(f"{command} is about a host that is gone")
+        return host
+
+    def _started(self, number: int, row: int) -> None:
+        host = self.host_of(number)
+        self._starting.discard(number)
+        if not host.up:
+            return
+        worker = FakeWorker(self, host, number, row, self._faults.pop(number, []))
+        self.workers[number] = host.workers[number] = worker
+        host.hear(WorkerStarted(number, 1000 + number))
         if number in self._doomed:
             self.died(worker.number, "signal", 9)
         else:
@@ -197,17 +238,18 @@ class Cluster:
         worker = self.workers[number]
         if worker.alive:
             worker.alive = False
-            self.arena.end(worker.number)
+            worker.arena.end(worker.number)
             self.note("died", worker.number, cause, code)
             samples = [worker.unit[0] * 100 + worker.unit[1]] if worker.unit else []
             lost = WorkerLost(worker.number, cause, code, max(worker.step, 0), worker.unit, samples)
-            self.clock.after(self.jitter(0.01), self.happened, lost)
+            self.clock.after(self.jitter(0.01), worker.host.lost, lost)
 
     def from_worker(self, message: FromWorker) -> None:
         """A worker said something. It travels on even if the worker dies now."""
-        self._carry(self.happened, message)
+        self.carry(self.host_of(message.worker).said, message)
 
-    def _carry(self, deliver: Callable[..., None], *what: Any) -> None:
+    def carry(self, deliver: Callable[..., None], *what: Any) -> None:
+        """Carry a message between a worker and its host: it may be lost, doubled, or come late."""
         link, rng = self.schedule.link, self._random
         copies = 1
         if link.loss and rng.random() < link.loss:
@@ -218,16 +260,19 @@ class Cluster:
             late = link.late and rng.random() < link.late
             self.clock.after(rng.random() * (link.delay if late else link.usual), deliver, *what)
 
-    def _arrived(self, number: int, message: ToWorker) -> None:
-        worker = self.workers.get(number)
-        if worker is not None:
-            worker.later(0.0, worker.receive, message)
+    def carriage(self, factor: float) -> float:
+        """How long something takes from host to host."""
+        late = self._random.random() < 0.05
+        return self._random.random() * factor * (0.1 if late else 0.004)
 
     def wake(self, number: int) -> None:
         """This worker did something that others may wait for."""
-        for worker in self.workers.values():
+        host = self.host_of(number)
+        for worker in host.workers.values():
             if number in worker.awaits and worker.alive:
                 worker.wake()
+        if len(self.hosts) > 1:
+            host.stirred()
 
     # ------------------------------------------------------------ time and people
 
@@ -237,17 +282,23 @@ class Cluster:
             if not worker.alive:
                 continue
             if worker.frozen_since is not None:
-                self.happened(WorkerFrozen(worker.number, now - worker.frozen_since))
+                worker.host.hear(WorkerFrozen(worker.number, now - worker.frozen_since))
             elif worker.hung_since is not None and now - worker.hung_since > 1.0:
                 unit = worker.unit
                 assert unit is not None
                 samples = [unit[0] * 100 + unit[1]]
-                self.happened(WorkerHung(worker.number, now - worker.hung_since, "model.py:3", unit, samples))
-            elif worker.measured:
-                seconds[worker.number] = self.unit_seconds * worker.factor
+                worker.host.hear(WorkerHung(worker.number, now - worker.hung_since, "model.py:3", unit, samples))
+            elif worker.measured and not worker.host.cut:
+                seconds[worker.number] = self.unit_seconds * worker.pace()
         if seconds:
-            self.happened(Measured(self.arena.committed, seconds))
+            self.happened(Measured(max(self.workers[number].arena.committed for number in seconds), seconds))
+        for host in list(self.hosts.values()):
+            host.tick()
         self.happened(Ticked())
+        if now > _PATIENCE and not self.machine.snapshot().generation and self.config.hosts:
+            there = [host for host in self.machine.snapshot().hosts if not host.leaving]
+            if len(there) < self.config.awaited:  # somebody who waits for hosts brings one in the end
+                self.add_host(1)
         self.clock.after(0.1, self._tick)
 
     def _timed(self, fault: Timed) -> None:
@@ -256,9 +307,27 @@ class Cluster:
             self.happened(ScaleRequested(fault.workers))
         elif fault.what == "drain":
             self.happened(DrainRequested("asked for"))
+        elif fault.what == "join":
+            self.add_host(fault.workers)
         else:
             for worker in list(self.workers.values()):
                 self.died(worker.number, "signal", 9)
+
+    def _struck(self, fault: HostFault) -> None:
+        host = self.hosts.get(fault.host)
+        if host is None or not host.up:
+            return
+        self.note("host", fault)
+        if fault.what == "lose":
+            host.end()
+        elif fault.what == "cut":
+            host.cut_off(fault.seconds)
+        elif fault.what == "unlink":
+            host.unlink()
+        elif fault.what == "slow":
+            host.factor = fault.factor
+        else:
+            host.leave()
 
     # ------------------------------------------------------------ the verdict
 
@@ -267,25 +336,41 @@ class Cluster:
         self._trace.update(self._encode((self.clock.now, what)))
 
     def _judged(self) -> Report:
-        end, arena, model = self.outcome, self.arena, self.config.model
+        end = self.outcome
         if end is None:
-            where = {w.number: (w.generation, w.step, sorted(w.awaits)) for w in self.workers.values() if w.alive}
-            raise Violation(f"no end after {self.clock.now:.1f} s, at step {arena.committed}; workers stand at {where}")
+            where = {
+                w.number: (w.host.number, w.generation, w.step, sorted(w.awaits))
+                for w in self.workers.values() if w.alive
+            }
+            levels = {host.number: host.arena.level() for host in self.hosts.values() if host.up}
+            raise Violation(f"no end after {self.clock.now:.1f} s; hosts are at {levels}, workers stand at {where}")
         outcome = "end" if isinstance(end, EndRun) else end.kind
         message = end.reason if isinstance(end, EndRun) else end.message
         if outcome not in self.schedule.ends():
             raise Violation(f"the run failed with {outcome}: {message}")
-        drained = any(isinstance(f, Timed) and f.what == "drain" for f in self.schedule.faults)
-        if outcome == "end" and not drained and arena.committed != model.steps:
-            raise Violation(f"the run ended after {arena.committed} of {model.steps} steps")
-        if isinstance(end, EndRun) and end.result.get("steps", 0) != arena.committed:
-            raise Violation(f"the summary says {end.result}, but {arena.committed} steps are committed")
-        if any(version != arena.committed for version in arena.versions) and outcome == "end":
-            raise Violation(f"the run ended in the middle of a step: {arena.versions}")
+        if isinstance(end, EndRun):
+            self._check_end(end)
+        state = self.machine.snapshot()
+        there = [host for host in self.hosts.values() if not host.closed and host.up]
+        holders = [host.number for host in there if host.arena.level() >= 0]
+        if outcome == "ResourceError" and holders:
+            raise Violation(f"the run failed for want of its state, which hosts {holders} hold")
         if not len(self.machine.story):
             raise Violation("the run has no story")
-        state = self.machine.snapshot()
         return Report(
             self.seed, self._trace.hexdigest(), outcome, message, self.clock.now, self._events, state.generation,
             state.lost, self.machine.story.tail(1000),
         )
+
+    def _check_end(self, end: EndRun) -> None:
+        """The run has come to its end: at the right step, the same on every host that had a part in it."""
+        model, steps = self.config.model, int(end.result.get("steps") or 0)
+        drained = any(isinstance(f, Timed) and f.what == "drain" for f in self.schedule.faults)
+        if not drained and steps != model.steps:
+            raise Violation(f"the run ended after {steps} of {model.steps} steps")
+        ended = [worker.host for worker in self.workers.values() if worker.ended]
+        for host in {host.number: host for host in ended}.values():
+            if host.up and not host.cut and any(version != steps for version in host.arena.versions):
+                raise Violation(f"the summary says {end.result}, but host {host.number} is at {host.arena.versions}")
+        if steps and not ended:
+            raise Violation(f"the summary says {end.result}, but nobody has ended")

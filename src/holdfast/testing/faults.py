@@ -7,6 +7,8 @@
         faults.at(worker=2, step=3, during="finish").freeze(seconds=0.4),
         faults.unit(step=5, lane=2).crashes(),
         faults.after(1.5).scale(3),
+        faults.host(2, after=0.8).cut(seconds=1.0),
+        faults.at(worker=4, step=2, during="sum").lose_host(),
     ))
 
 A fault fires on a logical event (this worker, this step, this action), never on wall time, except those
@@ -17,12 +19,18 @@ first, so that some runs see many of one kind and none of another.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["At", "Fault", "Link", "Schedule", "Timed", "UnitFault", "after", "at", "swarm", "unit"]
+__all__ = [
+    "At", "Fault", "HostFault", "Link", "Schedule", "Timed", "UnitFault", "after", "at", "host", "host_swarm", "swarm",
+    "unit",
+]  # fmt: skip
 
 #: Where in a step a fault can strike. "compute" and "finish" strike in the middle of the action.
 POINTS = ("compute", "finish", "arrive", "quiet", "install", "start")
+#: Where it can strike besides, with several hosts (and "sum" in steps that clip); in the middle, too.
+HOST_POINTS = ("sum", "gather", "fetch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +41,8 @@ class At:
     step: int
     during: str
     part: float  #: how much of the action is done when it strikes, 0 to 1
-    what: str = ""  #: kill, freeze, leave, slow
-    seconds: float = 0.0  #: of a freeze; infinite: until it is killed
+    what: str = ""  #: kill, freeze, leave, slow, lose host, cut host
+    seconds: float = 0.0  #: of a freeze or a cut; infinite: until it is killed, or for ever
     factor: float = 1.0  #: of a slow-down
 
     def kill(self) -> At:
@@ -52,6 +60,14 @@ class At:
     def slow(self, factor: float) -> At:
         """Make its units take this many times as long from now on."""
         return self._with("slow", factor=factor)
+
+    def lose_host(self) -> At:
+        """Its whole host is gone, with all that runs there."""
+        return self._with("lose host")
+
+    def cut_host(self, seconds: float = float("inf")) -> At:
+        """Its host is cut off from everybody, silently, for so long."""
+        return self._with("cut host", seconds=seconds)
 
     def _with(self, what: str, seconds: float = 0.0, factor: float = 1.0) -> At:
         return At(self.worker, self.step, self.during, self.part, what, seconds, factor)
@@ -83,7 +99,7 @@ class Timed:
     """Happens to the run as a whole, so long after its start."""
 
     seconds: float
-    what: str = ""  #: kill all, scale, drain
+    what: str = ""  #: kill all, scale, drain, join
     workers: int = 0
 
     def kill_all(self) -> Timed:
@@ -99,13 +115,49 @@ class Timed:
         return Timed(self.seconds, "drain")
 
 
-Fault = At | UnitFault | Timed
+    def join(self, slots: int) -> Timed:
+        """A new host with room for so many workers joins."""
+        return Timed(self.seconds, "join", slots)
+
+
+@dataclass(frozen=True, slots=True)
+class HostFault:
+    """Happens to a host, so long after the start. Host 0 has the coordinator's fate, and can only leave or be slow."""
+
+    host: int
+    after: float
+    what: str = ""  #: lose, cut, unlink, slow, leave
+    seconds: float = 0.0  #: of a cut
+    factor: float = 1.0  #: of a slow-down
+
+    def lose(self) -> HostFault:
+        """It is gone, with all that runs there."""
+        return HostFault(self.host, self.after, "lose")
+
+    def cut(self, seconds: float = float("inf")) -> HostFault:
+        """It is cut off from everybody, silently, for so long. Found out and healed, it joins as a new host."""
+        return HostFault(self.host, self.after, "cut", seconds)
+
+    def unlink(self) -> HostFault:
+        """Its connections to the other hosts break, and both ends notice; everybody goes on."""
+        return HostFault(self.host, self.after, "unlink")
+
+    def slow(self, factor: float) -> HostFault:
+        """Its workers and its network take this many times as long from now on."""
+        return HostFault(self.host, self.after, "slow", factor=factor)
+
+    def leave(self) -> HostFault:
+        """It asks to be let go."""
+        return HostFault(self.host, self.after, "leave")
+
+
+Fault = At | UnitFault | Timed | HostFault
 
 
 def at(*, worker: int, step: int, during: str = "compute", part: float = 0.5) -> At:
-    """Name a worker and a moment; then say what happens: `.kill()`, `.freeze()`, `.leave()`, `.slow()`."""
-    if during not in POINTS:
-        raise ValueError(f"during = {during!r}: must be one of {', '.join(POINTS)}")
+    """Name a worker and a moment; then say what happens: `.kill()`, `.freeze()`, `.leave()`, `.slow()`, ..."""
+    if during not in POINTS + HOST_POINTS:
+        raise ValueError(f"during = {during!r}: must be one of {', '.join(POINTS + HOST_POINTS)}")
     return At(worker, step, during, part)
 
 
@@ -115,13 +167,18 @@ def unit(*, step: int, lane: int) -> UnitFault:
 
 
 def after(seconds: float) -> Timed:
-    """Name a time; then say what happens: `.kill_all()`, `.scale(n)`, `.drain()`."""
+    """Name a time; then say what happens: `.kill_all()`, `.scale(n)`, `.drain()`, `.join(slots)`."""
     return Timed(seconds)
+
+
+def host(number: int, *, after: float) -> HostFault:
+    """Name a host and a time; then say what happens: `.lose()`, `.cut()`, `.unlink()`, `.slow()`, `.leave()`."""
+    return HostFault(number, after)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What the link between workers and the coordinator does to messages."""
+    """What the link between workers and their host does to messages."""
 
     loss: float = 0.0  #: chance that a message is lost
     double: float = 0.0  #: chance that it comes twice
@@ -144,6 +201,10 @@ class Schedule:
         for fault in self.faults:
             if isinstance(fault, UnitFault):
                 ends |= {"BadUnit", {"crash": "CrewLost", "raise": "ScriptFailed", "hang": "Hang"}[fault.what]}
+            if isinstance(fault, HostFault) and fault.what in ("lose", "cut"):
+                ends.add("ResourceError")
+            if isinstance(fault, At) and fault.what in ("lose host", "cut host"):
+                ends.add("ResourceError")
         if self.misfits:
             ends.add("NotExact")
         return frozenset(ends)
@@ -181,3 +242,37 @@ def swarm(rng: random.Random, *, workers: int, lanes: int, steps: int) -> Schedu
         )
     misfits = (rng.randrange(newest),) if rng.random() < 0.05 else ()
     return Schedule(tuple(found), link, misfits)
+
+
+def host_swarm(rng: random.Random, *, workers: int, hosts: Sequence[int], lanes: int, steps: int) -> Schedule:
+    """Draw a schedule for a run on several hosts: what can strike workers, and what can strike hosts."""
+    base = swarm(rng, workers=workers, lanes=lanes, steps=steps)
+    found: list[Fault] = [fault for fault in base.faults if isinstance(fault, Timed)]
+    found += [fault for fault in base.faults if not isinstance(fault, Timed)][: rng.randrange(6)]
+    span = 0.5 + 0.05 * steps * lanes / workers
+    newest = max(hosts) + 4
+    kinds = [kind for kind in ("lose", "cut", "unlink", "slow", "leave", "join", "at") if rng.random() < 0.4]
+    for _ in range(rng.randrange(1, 6) if kinds else 0):
+        what = rng.choice(kinds)
+        if what == "at":
+            point = rng.choice(POINTS + HOST_POINTS)
+            strike = At(rng.randrange(workers + 4), rng.randrange(steps), point, rng.random())
+            found.append(strike.lose_host() if rng.random() < 0.6 else strike.cut_host(rng.choice(_CUTS)))
+            continue
+        if what == "join":
+            found.append(after(rng.random() * span).join(rng.randrange(1, 4)))
+            continue
+        moment = HostFault(min(rng.randrange(1, newest), rng.randrange(1, newest)), rng.random() * span)
+        if what == "cut":
+            found.append(moment.cut(rng.choice(_CUTS)))
+        elif what == "slow":
+            found.append(moment.slow(rng.choice((2.0, 5.0))))
+        elif what == "unlink":
+            found.append(moment.unlink())
+        else:
+            found.append(moment.lose() if what == "lose" else moment.leave())
+    return Schedule(tuple(found), base.link, base.misfits)
+
+
+#: Seconds of a cut: noticed by nobody, by some, by all, never healed.
+_CUTS = (0.1, 0.45, 0.6, 1.5, float("inf"))

@@ -59,7 +59,8 @@ class FakeProcess(ABC):
 
         With `duration`, an action of that length begins now, and the fault strikes in the middle of it.
         """
-        fault = next((f for f in self._faults if f.during == point and (self.step >= f.step or point == "start")), None)
+        early = point in ("start", "fetch")  # before there is a step
+        fault = next((f for f in self._faults if f.during == point and (early or self.step >= f.step)), None)
         if fault is None:
             return False
         self._faults.remove(fault)
@@ -68,6 +69,11 @@ class FakeProcess(ABC):
             self.asked_to_leave()
         elif fault.what == "slow":
             self.factor = fault.factor
+        elif fault.what == "lose host":
+            self.cluster.clock.after(duration * fault.part, self.cluster.host_of(self.number).end)
+        elif fault.what == "cut host":
+            cut = self.cluster.host_of(self.number).cut_off
+            self.cluster.clock.after(duration * fault.part, cut, fault.seconds)
         elif duration:
             self.cluster.clock.after(duration * fault.part, self._strike, fault)
         else:

@@ -7,14 +7,15 @@ What a real worker has to do is what this one does:
 * it goes quiet when it is asked to, but only between two actions, and then never acts again before an
   Install of at least the generation it was asked to be quiet for;
 * an Install that is not newer than what it has, or older than its quiet, means nothing to it;
-* told to stop, it ends after the step that the first worker to be told so noted in the arena;
+* while the state is on its way to its host, it does nothing but go quiet when it is asked to;
+* told to stop, it ends before the step that it was told;
 * having finished, it says Finished again and again until it is told to end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.coordinator.messages import (
     Failed,
@@ -33,50 +34,34 @@ from holdfast.coordinator.messages import (
     Welcome,
 )
 from holdfast.core import tree
-from holdfast.core.step import Advance, Arrive, Board, Compute, Finish, Place, Quiesce, Sum, Wait
+from holdfast.core.step import Advance, Arrive, Board, Compute, Finish, Gather, Place, Quiesce, Sum, Wait
 from holdfast.core.tree import Node
 from holdfast.testing.faults import At
 from holdfast.testing.process import FakeProcess
+from holdfast.testing.standing import Standing
 
 if TYPE_CHECKING:
     from holdfast.testing.cluster import Cluster
+    from holdfast.testing.host import FakeHost
 
 __all__ = ["FakeWorker"]
-
-
-class _Arrivals(Mapping[int, int]):
-    """member -> newest step it arrived at, read from the rows of the board."""
-
-    __slots__ = ("_arrived", "_rows")
-
-    def __init__(self, arrived: list[int], rows: dict[int, int]) -> None:
-        self._arrived, self._rows = arrived, rows
-
-    def __getitem__(self, member: int) -> int:
-        return self._arrived[self._rows[member]]
-
-    def get(self, member: int, default: Any = None) -> Any:
-        return self._arrived[self._rows[member]]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
 
 class FakeWorker(FakeProcess):
     """One worker. `cluster` gives it its clock, its link and its fate."""
 
-    def __init__(self, cluster: Cluster, number: int, row: int, faults: list[At]) -> None:
+    def __init__(self, cluster: Cluster, host: FakeHost, number: int, row: int, faults: list[At]) -> None:
         super().__init__(cluster, number, faults)
-        self.arena, self.row = cluster.arena, row
+        self.host, self.arena, self.row = host, host.arena, row
         self.hung_since: float | None = None
         self.unit: tuple[int, int] | None = None  #: what it computes now
         self.measured = False
         self.generation = 0
         self.awaits: frozenset[int] = frozenset()  #: while it waits: whose deeds wake it
-        self._welcomed = self._filled = self._busy = self._ended = False
+        self.ended = False  #: its script has come to its end
+        self.fetching: Install | None = None  #: a generation that begins here when the state has come
+        self._welcomed = self._filled = self._busy = False
+        self._stop = 0
         self._leave: str | None = None
         self._pausing = 0
         self._pending: Install | None = None
@@ -87,8 +72,7 @@ class FakeWorker(FakeProcess):
         self._woken = False
         self._finishing: tuple[int, ...] = ()
         self._stack: Sequence[Node] = ()
-        self._place = Place(number, -1, (), (), ())
-        self._arrivals = _Arrivals(self.arena.arrived, {})
+        self._standing: Standing | None = None
 
     # ------------------------------------------------------------ faults
 
@@ -107,7 +91,7 @@ class FakeWorker(FakeProcess):
             else:
                 self.arena.publish(step, lane, ())  # the gradient is there, but was not merged yet
         elif done := self._finishing[: int(part * len(self._finishing))]:
-            self.arena.finish(self.step, done)
+            self.arena.finish(self.step, done, carried=self._carries())
         self.cluster.wake(self.number)
 
     def asked_to_leave(self) -> None:
@@ -137,14 +121,14 @@ class FakeWorker(FakeProcess):
     def receive(self, message: ToWorker) -> None:
         """A message has arrived."""
         if isinstance(message, Pause):
-            if self._ended:
+            if self.ended:
                 self._again(self._epoch)
             elif message.generation > max(self.generation, self._pausing):
                 self._pausing = message.generation
                 self.resume()
         elif isinstance(message, Install):
             newest = self._pending.generation if self._pending else self.generation
-            if self._welcomed and message.generation > newest and not self._ended:
+            if self._welcomed and message.generation > newest and not self.ended:
                 self._pending = message
                 self.resume()
         elif isinstance(message, Welcome):
@@ -189,12 +173,17 @@ class FakeWorker(FakeProcess):
             if self._leave is not None:
                 self.cluster.died(self.number, "exit", 0)
                 return
-            if self._pending is not None and not self._install(self._pending):
+            if self._pending is not None and not self._take(self._pending):
                 return
-            if self._pausing and not self._ended and self.cluster.decide(self._place, _PAUSING) == Quiesce():
+            if self._pausing and not self.ended and self.cluster.decide(_NOWHERE, _PAUSING) == Quiesce():
                 self._go_quiet()
                 return
-            if self._ended or not self.generation or not self._act():
+            if self.fetching is not None:
+                if self.arena.current < self.fetching.generation:
+                    return
+                if not self._install(self.fetching):
+                    return
+            elif self.ended or not self.generation or not self._act():
                 return
 
     def _go_quiet(self) -> None:
@@ -202,24 +191,31 @@ class FakeWorker(FakeProcess):
             self._state(Paused(self.number, self._pausing, max(self.step, 0)))
             self.struck("quiet")
 
-    def _install(self, install: Install) -> bool:
+    def _take(self, install: Install) -> bool:
+        """A generation is here; it begins now, or when the state has come."""
         self._pending = None
         if install.generation < self._pausing:
             return True
-        self.generation, self._pausing = install.generation, 0
-        self._stack = tree.keep(self._stack, install.drivers, self.number)
-        self._state(None)
-        arena, members = self.arena, install.members
-        if install.rows[members.index(self.number)] != self.row:
+        if install.rows[install.members.index(self.number)] != self.row:
             raise AssertionError(f"worker {self.number} is given somebody else's row")
+        self.generation, self._pausing, self._stop = install.generation, 0, install.stop
+        self._state(None)
+        self.fetching = None
+        if self.host.number in install.sources or install.guide >= 0:
+            self.fetching = install
+            return not self.struck("fetch")
+        return self._install(install)
+
+    def _install(self, install: Install) -> bool:
+        self.fetching = None
+        arena = self.arena
+        shown = arena.nodes(self.step)  # what was let go while this worker missed a generation is computed again
+        self._stack = [node for node in tree.keep(self._stack, install.drivers, self.number) if node in shown]
         joins = self.step < 0
         if joins:
             self.step = arena.step()
-        if install.stop and arena.stop_at is None:
-            arena.stop_at = arena.step()
-        owners = tuple(members[s % len(members)] for s in range(arena.model.slices))
-        self._place = Place(self.number, self.step, install.drivers, owners, members)
-        self._arrivals = _Arrivals(arena.arrived, dict(zip(members, install.rows, strict=True)))
+        self._standing = Standing(arena, self.host.number, self.number, install)
+        arena.arrived[self.row] = min(arena.arrived[self.row], self.step - 1)  # there may be more for me to compute
         arena.installed(self.number, install.generation)
         if joins:
             self._read()
@@ -228,11 +224,10 @@ class FakeWorker(FakeProcess):
     def _act(self) -> bool:
         """Take the next action; False when it takes time or there is none."""
         arena, step = self.arena, self.step
-        if step >= arena.model.steps or (arena.stop_at is not None and step > arena.stop_at):
+        if step >= arena.model.steps or (self._stop and step >= self._stop):
             return self._end()
-        work = arena.model.lanes_at(step)
-        board = Board(work, arena.nodes(step), self._arrivals, arena.versions, arena.summed, False)
-        action = self.cluster.decide(self._place, board)
+        assert self._standing is not None
+        action = self.cluster.decide(*self._standing.view(step))
         if isinstance(action, Wait):
             self.awaits = frozenset(action.workers)
             return False
@@ -240,18 +235,23 @@ class FakeWorker(FakeProcess):
             return self._compute(action.lane)
         if isinstance(action, Advance):
             self.step, self._stack = step + 1, ()
-            place = self._place
-            self._place = Place(place.worker, self.step, place.driver, place.owner, place.members)
             if self.cluster.jitter(1.0) < 0.2:
                 self._read()
             return True
-        if isinstance(action, Sum | Finish):
+        if isinstance(action, Gather | Sum | Finish):
             return self._slices(action)
         if isinstance(action, Arrive) and not self.struck("arrive"):
             arena.arrived[self.row] = step
             self.cluster.wake(self.number)
             return True
         return False
+
+    def _carries(self) -> bool:
+        return self._standing is not None and self._standing.carries(self.step)
+
+    def pace(self) -> float:
+        """How many times slower than usual it is, its host included."""
+        return self.factor * self.host.factor
 
     def _read(self) -> None:
         """The script does something with the parameters between two units: prints, saves, evaluates."""
@@ -260,7 +260,7 @@ class FakeWorker(FakeProcess):
         self.later(self.cluster.jitter(2 * self.cluster.unit_seconds), self._acted)
 
     def _compute(self, lane: int) -> bool:
-        duration = self.cluster.unit_seconds * self.factor * (0.8 + self.cluster.jitter(0.4))
+        duration = self.cluster.unit_seconds * self.pace() * (0.8 + self.cluster.jitter(0.4))
         self.arena.begin(self.number, self.generation, self.step, "compute", (lane, *(n.lane for n in self._stack)))
         self._busy, self.unit = True, (self.step, lane)
         self.struck("compute", duration)
@@ -289,23 +289,25 @@ class FakeWorker(FakeProcess):
         ))
         self.later(0.3, self.cluster.died, self.number, "exit", 1)
 
-    def _slices(self, action: Sum | Finish) -> bool:
-        duration = self.cluster.unit_seconds * 0.1 * self.factor
-        what = "finish" if isinstance(action, Finish) else "sum"
+    def _slices(self, action: Gather | Sum | Finish) -> bool:
+        duration = self.cluster.unit_seconds * 0.1 * self.pace()
+        what = type(action).__name__.lower()
         self.arena.begin(self.number, self.generation, self.step, what, action.slices)
         self._busy = True
         if isinstance(action, Finish):
             self._finishing = action.slices
-            self.struck("finish", duration)
+        self.struck(what, duration)
         self.later(duration, self._sliced, action)
         return False
 
-    def _sliced(self, action: Sum | Finish) -> None:
+    def _sliced(self, action: Gather | Sum | Finish) -> None:
         self._finishing = ()
-        if isinstance(action, Sum):
-            self.arena.sum(self.step, action.slices)
+        if isinstance(action, Gather):
+            self.arena.gather(self.step, action.slices)
+        elif isinstance(action, Sum):
+            self.arena.sum(self.step, action.slices, carried=self._carries())
         else:
-            self.arena.finish(self.step, action.slices)
+            self.arena.finish(self.step, action.slices, carried=self._carries())
         self._acted()
 
     def _acted(self) -> None:
@@ -315,10 +317,11 @@ class FakeWorker(FakeProcess):
         self.look()
 
     def _end(self) -> bool:
-        self._ended = True
+        self.ended = True
         result: dict[str, str | int | float | bool | None] = {"steps": self.step}
         self._state(Finished(self.number, self.generation, result))
         return False
 
 
+_NOWHERE = Place(-1, -1, (), (), ())
 _PAUSING = Board((), (), {}, (), None, True)

@@ -15,7 +15,7 @@ from torch import nn
 
 from holdfast.coordinator import messages as say
 from holdfast.exchange import board as cells
-from holdfast.exchange import buffers, optimizer, slots
+from holdfast.exchange import buffers, chart, optimizer, slots
 from holdfast.exchange.board import Board, board_bytes
 from holdfast.exchange.buffers import Buffers
 from holdfast.exchange.crew import Member
@@ -67,6 +67,9 @@ class Binding:
         evaluation.add_sections(sections)
         for index, parameter in enumerate(space.fixed):
             sections.add(f"fixed/{index}", parameter.numel() * parameter.element_size())
+        offsets, size = buffers.placed(space)
+        placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, space.buffers, strict=True)]
+        self._chart = chart.add_section(sections, space.layout, crewing.lanes, rows, placed, size)
         self.late = False
         self._stop_at: int | None = None
         welcome, arena = self._arena(sections, user, facts)
@@ -87,6 +90,7 @@ class Binding:
         """Fill the arena or look at it; then take a place in the crew."""
         if self._seeds:
             self._seed()
+        chart.write_chart(self.arena, self.board, self._chart)
         self._look()
         self.board.claim(self._crewing.row, self._crewing.worker, os.getpid())
         self.settings.attach(self.arena, self._crewing.row)
@@ -126,11 +130,18 @@ class Binding:
         return welcome, arena
 
     def _installed(self, install: say.Install) -> None:
-        self.member.install(self._crewing.worker, install.members, install.rows, install.drivers)
+        assert self._steered is not None
+        here = install.hosts[install.members.index(self._crewing.worker)]
+        # The state may be on its way from another host. Who is asked to pause meanwhile says so, and waits again.
+        fetches = here in install.sources or install.guide >= 0
+        if fetches and not self._steered.attend(lambda: self.board.current() >= install.generation):
+            return
+        self.member.install(
+            self._crewing.worker, install.members, install.rows, install.drivers, install.hosts,
+            summed=install.summed, following=install.guide >= 0,
+        )
         if install.stop and self._stop_at is None:
-            # One number for all, whenever they hear of it: the first to hear writes it before it acts.
-            newest = min(self.board.versions())
-            self._stop_at = self.board.stop_at(newest + 1)
+            self._stop_at = install.stop
 
     def _seed(self) -> None:
         self.board.format()

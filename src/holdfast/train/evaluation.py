@@ -21,6 +21,9 @@ from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import seed_everything
 from holdfast.errors import OutOfSync, UsageError
 from holdfast.exchange import board as cells
+from holdfast.exchange.hold import NAMES_HEAD as _HEAD
+from holdfast.exchange.hold import PAST, PAST_HEAD, RESULT
+from holdfast.exchange.hold import TABLE_WIDTH as WIDTH
 from holdfast.transport.arena import Arena, Sections
 
 if TYPE_CHECKING:
@@ -28,9 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Table", "add_sections", "agree", "collect", "evaluate"]
 
-ROWS, WIDTH, NAMES = 4096, 32, 8192
-PAST, RESULT = 4096, 2048  # how many results are kept for late comers, and the room each has
-_HEAD = 16  # length of the names, and the tag of the evaluation they belong to
+ROWS, NAMES = 4096, 8192
 
 
 def add_sections(sections: Sections) -> None:
@@ -89,24 +90,29 @@ class Table:
     def keep(self, op: int, result: Mapping[str, float]) -> None:
         """Keep an operation's result for scripts that come by it later. The tag goes last."""
         data = json.dumps(result).encode()
-        if len(data) > RESULT - 16:
+        if len(data) > RESULT - PAST_HEAD:
             raise UsageError(f"The names of {len(result)} measured numbers take too much room. Use shorter names.")
         at = op % PAST * RESULT
-        head = self._past[at : at + 16].cast("q")
+        head = self._past[at : at + PAST_HEAD].cast("q")
         head[1] = len(data)
-        self._past[at + 16 : at + 16 + len(data)] = data
+        self._past[at + PAST_HEAD : at + PAST_HEAD + len(data)] = data
         head[0] = op + 1  # every member writes the same, so there is no moment in which it is not there
+
+    def keeps(self, op: int) -> bool:
+        """Is the result of an operation here?"""
+        at = op % PAST * RESULT
+        return self._past[at : at + 8].cast("q")[0] == op + 1
 
     def kept(self, op: int) -> dict[str, float]:
         """What an operation returned that was made before this worker came."""
         at = op % PAST * RESULT
-        tag, length = self._past[at : at + 16].cast("q")
+        tag, length = self._past[at : at + PAST_HEAD].cast("q")
         if tag != op + 1:
             raise OutOfSync(
                 f"The result of operation {op} is no longer kept (the newest {PAST} are). Put the loop over epochs "
                 "into run.epochs(...), which a late worker enters at the crew's epoch."
             )
-        result: dict[str, float] = json.loads(bytes(self._past[at + 16 : at + 16 + length]))
+        result: dict[str, float] = json.loads(bytes(self._past[at + PAST_HEAD : at + PAST_HEAD + length]))
         return result
 
 
@@ -122,17 +128,17 @@ def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]
     tag, missing = op + 1, list(range(rows))
 
     def together() -> bool:
-        return all(entered >= op for _, entered in binding.ops())
+        return all(entered >= op for _, entered in binding.ops()) or table.keeps(op)
 
     def moved() -> bool:
-        return table.missing(rows, tag) != missing
+        return table.missing(rows, tag) != missing or table.keeps(op)
 
     controls.ring()
     while not together():  # somebody may still be reading the last operation's results
         binding.board.put(cells.R_WAITING_FOR, min((m for m, entered in binding.ops() if entered < op), default=-1))
         _rest_or(controls, training.step, lambda: controls.wait(together))
         binding.board.put(cells.R_WAITING_FOR, -1)
-    while missing := table.missing(rows, tag):
+    while (missing := table.missing(rows, tag)) and not table.keeps(op):  # who follows a crew gets it as a whole
         mine = [row for row in missing if member.drives(row % training.num_lanes)]
         if mine:
             table.put(mine[0], tag, *compute(mine[0]))
@@ -145,6 +151,8 @@ def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]
             binding.board.put(cells.R_WAITING_FOR, member.driver(missing[0] % training.num_lanes))
             _rest_or(controls, training.step, lambda: controls.wait(moved))
             binding.board.put(cells.R_WAITING_FOR, -1)
+    if missing:
+        return table.kept(op)
     result = table.mean(rows)
     table.keep(op, result)
     return result

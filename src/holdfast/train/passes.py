@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import data_key
 from holdfast.errors import OutOfSync, UsageError
-from holdfast.exchange.crew import StepWork
+from holdfast.exchange.work import StepWork
 
 if TYPE_CHECKING:
     from holdfast.train.training import Training

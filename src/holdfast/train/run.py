@@ -2,13 +2,15 @@
 
 Under plain `python` a run is one process that drives all lanes in private memory. Under `holdfast run`
 the same script is one worker of a crew; the worker process sets `_enlisted` before the script's first
-line, and nothing else differs.
+line, and nothing else differs. Under `torchrun`, or any launcher that sets RANK, WORLD_SIZE and MASTER_ADDR, `join`
+itself makes the process a worker (see `adopted`).
 """
 
 from __future__ import annotations
 
 import atexit
 import hashlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +29,7 @@ from holdfast.core.keys import STREAM_START, key
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything
 from holdfast.errors import ConfigError, NotExact, UsageError
+from holdfast.train import ranks
 from holdfast.train.audit import Trail
 from holdfast.train.evaluation import agree, evaluate
 from holdfast.train.numerics import keep_freed_memory
@@ -53,7 +56,7 @@ def current() -> Run | None:
 
 
 def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True) -> Run:
-    """Join the run: alone under plain `python`, as one worker of the crew under `holdfast run`.
+    """Join the run: alone under plain `python`, as one worker of the crew under `holdfast run` or `torchrun`.
 
     >>> run = join(lanes=2)          # doctest: +SKIP
     >>> model, optimizer, loader = run.prepare(model, optimizer, loader)   # doctest: +SKIP
@@ -74,6 +77,7 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
     if _current is not None:
         raise UsageError("hf.join() was called twice in one process. Keep the run it returned and use that.")
     spec, steered = _enlisted if _enlisted is not None else (None, None)
+    world = ranks.world(os.environ, os.getpid()) if spec is None else None
     said = {"lanes": lanes, "seed": seed, "threads": threads}
     source = dict.fromkeys(said, "hf.join")
     for name in said:
@@ -86,13 +90,25 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
     if said["lanes"] > MAX_LANES:
         most = f"more than {MAX_LANES}, the most a crew can have"
         raise ConfigError("lanes", said["lanes"], most, source=source["lanes"])
-    if spec is not None and spec.crew > said["lanes"]:
+    crew = world.size if world is not None else spec.crew if spec is not None else 0
+    if crew > said["lanes"]:
+        fix = f"Use --workers {said['lanes']} or fewer, or --lanes {crew}."
+        if world is not None:
+            fix = f"Start {said['lanes']} ranks or fewer, or use hf.join(lanes={crew}) (this changes the result)."
         raise ConfigError(
-            "workers", spec.crew,
+            "workers", crew,
             f"more than lanes = {said['lanes']} (set by {source['lanes']}), so some would have no work",
-            source="holdfast run", fix=f"Use --workers {said['lanes']} or fewer, or --lanes {spec.crew}.",
+            source="holdfast run" if world is None else "WORLD_SIZE", fix=fix,
         )  # fmt: skip
+    farewell = None
+    if world is not None:  # one of the ranks of another launcher, such as torchrun
+        from holdfast.train.adopted import adopt
+
+        spec, steered, farewell = adopt(world, said)
+        enlist(spec, steered)
     _current = Run(said["lanes"], said["seed"], said["threads"], finite=finite, spec=spec, steered=steered)
+    if farewell is not None:
+        farewell.watch()
     return _current
 
 
@@ -138,12 +154,12 @@ class Run:
         """True in exactly one process of the crew: print, save and plot there."""
         if self._training is None or self._training._bound is None or self.steered is None:
             return self.worker == 0
-        return self.worker == min(self._training.bound.member.members)
+        return self.worker == min(self._training.bound.member.at.members)
 
     @property
     def workers(self) -> int:
         """How many workers the crew has now."""
-        return len(self._training.bound.member.members) if self._training and self._training._bound else 1
+        return len(self._training.bound.member.at.members) if self._training and self._training._bound else 1
 
     @property
     def step(self) -> int:

@@ -24,13 +24,13 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from holdfast.errors import NotExact
+from holdfast.exchange.hold import CELL as _CELL
+from holdfast.exchange.hold import CELL_HEAD as _HEAD
 from holdfast.transport.arena import Arena, Sections
 
 __all__ = ["Settings", "add_sections", "find_schedulers"]
 
 _encoder = msgspec.msgpack.Encoder()
-_CELL = 16 * 1024
-_HEAD = 24  # tag, length, spare
 _TENSORS = ("params", "param_names")  # what a parameter group holds besides its settings
 
 

@@ -103,6 +103,15 @@ class Steered:
         """Wake the others."""
         self.bells.ring()
 
+    def attend(self, come: Callable[[], bool]) -> bool:
+        """Wait until something is there; False when the coordinator asks for quiet before."""
+        while not come():
+            self.look()
+            if self.pausing:
+                return False
+            self.bells.wait(come, _REPEAT)
+        return True
+
     # ------------------------------------------------------------ joining
 
     def enlist(self, ready: say.Ready) -> tuple[say.Welcome, int]:
@@ -124,6 +133,7 @@ class Steered:
             if self._install is None:
                 self.send(ready)
         self._take_install()
+        self.rest(0)  # the crew may have changed again while the state was on its way
 
     def send(self, message: say.FromWorker) -> None:
         """Say something to the coordinator, waiting for room if the link is full."""
@@ -201,7 +211,9 @@ class Steered:
         self._install = None
         self._generation = install.generation
         self._wanted = max(self._wanted, install.generation)
-        self.bells.replace(fds, install.members.index(self.worker))
+        here = install.hosts[install.members.index(self.worker)]
+        local = [member for member, host in zip(install.members, install.hosts, strict=True) if host == here]
+        self.bells.replace(fds, local.index(self.worker), len(local))
         self.installed(install)
 
     def _asked_to_leave(self, *_: object) -> None:

@@ -17,6 +17,7 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,10 +28,11 @@ from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import compute_key, seed_everything
 from holdfast.errors import NonFinite, NotExact, OutOfSync
 from holdfast.exchange import board as cells
+from holdfast.exchange import early
 from holdfast.exchange.board import StepFacts
-from holdfast.exchange.crew import StepWork, UnitResult
 from holdfast.exchange.schema import pin
 from holdfast.exchange.space import Space
+from holdfast.exchange.work import StepWork, UnitResult
 from holdfast.train.binding import Binding, Crewing
 from holdfast.train.passes import Pass, left_in_the_middle
 from holdfast.train.schedule import Settings, find_schedulers
@@ -39,6 +41,7 @@ from holdfast.train.takeover import LossTap, take_optimizer
 __all__ = ["Training"]
 
 _FINISHED = 1 << 60  # beyond every operation
+_APART = 5.0  # seconds for which a worker of another host may seem to be further on in the script
 
 
 class Training:
@@ -75,6 +78,7 @@ class Training:
         self.clip_norm = self.clip_value = 0.0
         self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
         self.grad_norm = math.nan
+        self._apart: tuple[tuple[int, ...], float] | None = None  # who of another host has gone on, and since when
         self.first_step = 0  #: at which the newest operation began
 
     # ------------------------------------------------------------ binding
@@ -97,12 +101,25 @@ class Training:
             self._bound = Binding(self._crewing, self._models, self._optimizer, self.space, settings, facts)
             self._bound.enter()
             self._bound.member.before_finish = self._settle_hyper
+            self._watch_gradients()
             member = self._bound.member
             member.before_wait = lambda: self.check_together(member.changed)
             self.step = min(self._bound.board.versions())
             self.facts = self._bound.board.step_facts(self.step) if self.step else self.facts
             self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
         return self._bound
+
+    def _watch_gradients(self) -> None:
+        """Tell the exchange of every gradient that backward has made. Worth it only where there are several slices."""
+        if self._crewing.steered is None or len(self.space.layout.slices) <= early.LEAST:
+            return
+        for index, parameter in enumerate(self.space.trainable):
+            came = partial(self._came, index)
+            self.undo.append(parameter.register_post_accumulate_grad_hook(came).remove)
+
+    def _came(self, index: int, _: object) -> None:
+        if self.unit is not None and not self._filled:
+            self.bound.member.came(index)
 
     @property
     def bound(self) -> Binding:
@@ -232,15 +249,28 @@ class Training:
         Unless what it waits for has `come` meanwhile: then the other one has gone on rightly, a moment ago.
         It is asked last, because the other one shows its work before it goes on.
         """
+        if self.bound.member.at.following:
+            return  # the crew is ahead, and waits for nobody here
         for worker, op in self.bound.ops():
-            if op > self.op and not come():
+            if op > self.op and not come() and self._for_long(worker, op):
                 there = "has ended the script" if op == _FINISHED else "is further on in the script"
                 raise OutOfSync(
-                    f"Worker {worker} {there}, while worker {self.bound.member.worker} waits for it at step "
+                    f"Worker {worker} {there}, while worker {self.bound.member.at.worker} waits for it at step "
                     f"{self.step}. Every worker must make the same loops over the loader and the same calls of "
                     "run.evaluate: leave loops on something all agree on, such as run.step, and use run.lead only to "
                     "print, save and plot."
                 )
+
+    def _for_long(self, worker: int, op: int) -> bool:
+        """Has it been so for a while? What a worker of this host did is here before it goes on. From another host it
+        may come by another way than the news that it went on, and a little later.
+        """
+        if worker in self.bound.member.at.local:
+            return True
+        now, what = time.monotonic(), (worker, op, self.op, self.step)
+        if self._apart is None or self._apart[0] != what:
+            self._apart = what, now
+        return now - self._apart[1] > _APART
 
     def _check_kind(self, mine: int, theirs: int) -> None:
         if mine != theirs:
@@ -273,6 +303,7 @@ class Training:
         self.clip_norm = self.clip_value = 0.0
         self.tap.reset()
         binding.settings.begin_unit()
+        binding.member.begin(lane)
         seed_everything(compute_key(self._crewing.seed, work.step, lane))
 
     def end_unit(self) -> None:
@@ -321,9 +352,9 @@ class Training:
                 "for a loop that only looks, use run.evaluate or a loader that was not prepared.",
             )
         board = self.bound.board
-        board.put_settings(lane, self.bound.settings.write(work.step, self.bound.member.hyper))
+        board.put_settings(lane, work.step, self.bound.settings.write(work.step, self.bound.member.hyper))
         self._crewing.audit(self.order, work.step, lane, request)
-        self.bound.member.show()
+        self.bound.member.show(lane)
         spent = time.perf_counter_ns() - self._unit_started
         board.put(cells.R_UNIT_STEP, -1)
         board.put(cells.R_UNIT_LANE, -1)

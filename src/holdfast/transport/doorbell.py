@@ -45,14 +45,19 @@ class Doorbells:
         self._poll.register(link_fd, select.POLLIN)
         self.spin = 0.0
 
-    def replace(self, fds: Sequence[int], mine: int) -> None:
-        """Use the bells of a new generation; `mine` is the place of this worker among them."""
+    def replace(self, fds: Sequence[int], mine: int, workers: int | None = None) -> None:
+        """Use the bells of a new generation; `mine` is the place of this worker among them.
+
+        The first `workers` of them (by default all) are workers' bells; who has the others moves bytes, and sleeps.
+        """
         self.close()
         self._fds = tuple(fds)
         self._mine = self._fds[mine]
         self._others = tuple(fd for fd in self._fds if fd != self._mine)
         self._poll.register(self._mine, select.POLLIN)
-        self.spin = spin_seconds(len(self._fds), os.cpu_count() or 1)
+        # Who waits for other hosts waits for the network: looking would only take the core from those who carry.
+        alone = workers is None or workers == len(self._fds)
+        self.spin = spin_seconds(len(self._fds), os.cpu_count() or 1) if alone else 0.0
 
     def ring(self) -> None:
         """Wake everybody else."""

@@ -1,7 +1,7 @@
 """The training script of the process tests: three models, each with what is hard to keep exact.
 
     train.py MODEL [--lanes L] [--epochs E] [--samples N] [--trace FILE] [--pace S] [--slow WORKER:FROM:TO:S]...
-             [--slow-evaluation S] [--fetchers N]
+             [--slow-evaluation S] [--fetchers N] [--linger FILE]
 
 Its last step has 4 samples, so with more than 4 lanes some of them have none. With --trace, every unit
 leaves a line, `step lane sample,sample,...`, *before* its gradient is handed over; the samples are those
@@ -101,6 +101,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--pace", type=float, default=0.0, help="seconds that a unit takes at least")
     parser.add_argument("--slow", action="append", default=[], help="WORKER:FROM:TO:SECONDS, more for these units")
     parser.add_argument("--slow-evaluation", type=float, default=0.0, help="seconds that a batch takes at least")
+    parser.add_argument("--linger", default="", help="units take 0.1 s more until this file is there")
     parser.add_argument("--fetchers", type=int, default=0, help="processes of each worker that fetch samples")
     return parser.parse_args()
 
@@ -138,6 +139,8 @@ def main() -> None:
                 step, lane, _ = run.unit
                 os.write(trace, f"{step} {lane} {','.join(map(str, numbers.tolist()))}\n".encode())
             pause = args.pace + sum(s for who, a, b, s in slow if run.worker == who and a <= run.step < b)
+            if args.linger and not os.path.exists(args.linger):
+                pause += 0.1
             if pause:
                 time.sleep(pause)
             loss = F.cross_entropy(model(x), y)

@@ -16,11 +16,11 @@ from tests.unit.cli.launched import ENVIRONMENT, holdfast
 
 def test_the_commands_and_flags_are_these() -> None:
     """A frozen set: scripts stand on it."""
-    assert list(COMMANDS) == ["run", "status", "scale", "explain", "doctor", "bench", "version"]
+    assert list(COMMANDS) == ["run", "join", "status", "scale", "explain", "doctor", "bench", "version"]
     flags = {name for action in parser()._actions for name in action.option_strings}
     assert flags == {
         "-h", "--help", "--workers", "--servers", "--lanes", "--threads", "--seed", "--sync", "--dir", "--on",
-        "--config", "--set", "--show-config",
+        "--config", "--set", "--show-config", "--listen", "--hosts", "--tls", "--token-file", "--dry-run",
     }
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.config.run import CrewConfig, RunConfig
+from holdfast.config.run import SECTIONS, CrewConfig, RunConfig
 from holdfast.config.sources import Sources
 from holdfast.errors import ConfigError, UsageError
 
@@ -41,7 +41,7 @@ def test_every_value_is_shown_with_its_source() -> None:
     assert lines["seed = 5"] == "--seed"
     assert lines["# lanes = 4"] == "default, unless the script's join() says otherwise"
     assert lines["sync = \"exact\""] == "default"
-    assert len(lines) == len(RunConfig.__struct_fields__) - 1 + len(CrewConfig.__struct_fields__)
+    assert len(lines) == len(RunConfig.__struct_fields__) - len(SECTIONS) + len(CrewConfig.__struct_fields__)
 
 
 def test_what_is_shown_can_be_a_file_again() -> None:
@@ -84,7 +84,17 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
             "sync = sloppy: unknown; there is exact, bounded:S, async, local:H, of which this build knows only exact "
             "(set by --sync). Use --sync exact, or leave it out.",
         ),
-        ({"on": "ray"}, "on = ray: this build starts workers only on this machine (set by --on). Use --on local."),
+        ({"hosts": 0}, "hosts = 0: must be 1 or more (set by --hosts). Use --hosts 1."),
+        (
+            {"hosts": 2},
+            "hosts = 2: other machines cannot join a run that does not listen (set by --hosts). Say where: --listen "
+            "0.0.0.0, or an address of this machine.",
+        ),
+        ({"tls": True}, "tls = True: there is no connection to encrypt in a run that does not listen (set by --tls)."),
+        (
+            {"workers": -1, "listen": "::1"},
+            "workers = -1: must be 0 (this machine only coordinates) or more (set by --workers). Use --workers 1.",
+        ),
         ({"on": "moon"}, "on = moon: unknown; there is local, ray, slurm, kubernetes (set by --on). Use --on local."),
         ({"sets": ("owners=servers",)}, "owners = servers: this build knows only owners = workers (set by --set)."),
         ({"sets": ("crew.settle=0s",)}, "crew.settle = 0.0: must be more than 0 (set by --set). The default is 1.0."),
@@ -116,3 +126,18 @@ def test_what_cannot_be_is_refused_with_its_source(wrong: dict[str, object], tol
 def test_what_is_no_setting_at_all(build: object, told: str) -> None:
     with pytest.raises(UsageError, match=told.replace("(", r"\(")):
         build()  # type: ignore[operator]
+
+
+def test_a_run_that_listens_may_have_no_workers_of_its_own() -> None:
+    config = resolve(workers=0, listen="127.0.0.1:0", hosts=2, tls=True)
+    assert (config.workers, config.listen, config.hosts, config.tls) == (0, "127.0.0.1:0", 2, True)
+
+
+def test_what_a_cluster_is_told_is_shown_where_the_run_goes_there() -> None:
+    sources = Sources().flag("script", "train.py").assign("slurm.time=2h").flag("on", "slurm")
+    resolved = sources.resolve()
+    assert resolved.config.slurm.time == 7200.0
+    shown = resolved.show()
+    assert "slurm.time = 7200.0" in shown and "slurm.partition" in shown
+    assert "kubernetes." not in shown and "ray." not in shown
+    assert Sources().file("run.toml", shown).resolve().config == resolved.config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.coordinator.commands import Command, Send, StartWorker
-from holdfast.coordinator.events import Event, RunStarted
+from holdfast.coordinator.events import Event, HostJoined, RunStarted
 from holdfast.coordinator.machine import CrewLimits, Machine
 from holdfast.coordinator.messages import Failed, Install, Pause, Paused, Ready, Seeded, Welcome
 
@@ -20,8 +20,9 @@ def failed(worker: int, unit: tuple[int, int] | None = None, *, kind: str = "Val
 
 
 def install(generation: int, members: list[int], drivers: list[int], rows: list[int] | None = None,
-            *, stop: bool = False) -> Install:
-    return Install(generation, members, members if rows is None else rows, drivers, stop)
+            *, hosts: list[int] | None = None, sources: dict[int, int] | None = None, stop: int = 0) -> Install:
+    where = [0] * len(members) if hosts is None else hosts
+    return Install(generation, members, members if rows is None else rows, drivers, where, sources or {}, stop)
 
 
 def to(message: Any, *workers: int) -> list[Command]:
@@ -39,6 +40,7 @@ class Driven:
     def __init__(self, lanes: int = 4, workers: int = 2, **limits: Any) -> None:
         self.machine = Machine(CrewLimits(lanes=lanes, workers=workers, **limits))
         self.now = 0.0
+        self._workers = workers
 
     def __call__(self, *events: Event, after: float = 0.1) -> list[Command]:
         """Let these happen; the commands that the last one led to."""
@@ -48,9 +50,13 @@ class Driven:
             commands = self.machine.handle(event, self.now)
         return commands
 
+    def started(self) -> list[Command]:
+        """The launcher is up, and so is its host."""
+        return self(RunStarted(), HostJoined(0, "here", self._workers))
+
     def begun(self) -> Driven:
         """All workers ready, generation 1 installed."""
-        commands = self(RunStarted())
+        commands = self.started()
         workers = [command.worker for command in commands if isinstance(command, StartWorker)]
         self(*map(ready, workers))
         self(Seeded(workers[0]))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from holdfast.coordinator.commands import FailRun, KillWorker, StartWorker
-from holdfast.coordinator.events import Measured, RunStarted, Ticked, WorkerHung, WorkerLost
+from holdfast.coordinator.events import Measured, Ticked, WorkerHung, WorkerLost
 from holdfast.coordinator.messages import Seeded
 from tests.unit.coordinator.driven import Driven, failed, pause, ready
 
 
 def test_script_failed_in_all_alike() -> None:
     run = Driven(workers=4)
-    run(RunStarted())
+    run.started()
     assert run(failed(1), failed(3), failed(0)) == []
     assert run(failed(2)) == [FailRun(
         "ScriptFailed",
@@ -22,7 +22,8 @@ def test_script_failed_in_all_alike() -> None:
 
 def test_script_failed_waits_a_moment_for_the_others() -> None:
     run = Driven(workers=4, gather=0.3)
-    run(RunStarted(), failed(1))
+    run.started()
+    run(failed(1))
     assert run(failed(3)) == []
     assert run(failed(2, kind="OSError", where="data.py:4", message="no such file\nin detail")) == []
     assert run(WorkerLost(1, "exit", 1), after=0.05) == []
@@ -49,7 +50,7 @@ def test_failed_outside_a_unit_is_the_script() -> None:
 def test_failed_in_a_unit_is_tried_again() -> None:
     run = Driven().begun()
     assert run(failed(1, (5, 3), samples=[8])) == [
-        KillWorker(1, "its script failed with ValueError: boom at train.py:12"), StartWorker(2, 2), *pause(2, 0),
+        KillWorker(1, "its script failed with ValueError: boom at train.py:12"), StartWorker(2, 2, 0), *pause(2, 0),
     ]
     assert run(failed(1, (5, 3), samples=[8])) == []
     assert run(WorkerLost(1, "signal", 9, 5, (5, 3), [8])) == []
@@ -145,7 +146,8 @@ def test_one_stroke_counts_once() -> None:
 
 def test_nobody_fits() -> None:
     run = Driven(workers=1)
-    run(RunStarted(), ready(0), Seeded(0), WorkerLost(0, "signal", 9))
+    run.started()
+    run(ready(0), Seeded(0), WorkerLost(0, "signal", 9))
     why = "worker 1 has built something else than the run trains: model is other, but net on worker 0. " \
           "Build model, optimizer and loader alike in every process (no random sizes, no rank-dependent layers)."
     assert run(ready(1, model="other")) == [FailRun("OutOfSync", f"No worker is left that fits the run: {why}")]

@@ -8,7 +8,6 @@ from holdfast.coordinator.commands import EndRun, FailRun, KillWorker, MakeArena
 from holdfast.coordinator.events import (
     DrainRequested,
     Measured,
-    RunStarted,
     ScaleRequested,
     Ticked,
     WorkerFrozen,
@@ -24,9 +23,9 @@ from tests.unit.coordinator.driven import Driven, install, pause, ready, to, wel
 
 def test_start_of_two_workers() -> None:
     run = Driven()
-    assert run(RunStarted()) == [StartWorker(0, 0), StartWorker(1, 1)]
+    assert run.started() == [StartWorker(0, 0, 0), StartWorker(1, 1, 0)]
     assert run(WorkerStarted(0, 4711)) == []
-    assert run(ready(1)) == [MakeArena(4096), welcome(1, seed=True)]
+    assert run(ready(1)) == [MakeArena(4096, 0), welcome(1, seed=True)]
     assert run(ready(0)) == []
     assert run(Seeded(1)) == [welcome(0), *to(install(1, [0, 1], [0, 0, 1, 1]), 0, 1)]
     assert run.told == (
@@ -37,7 +36,8 @@ def test_start_of_two_workers() -> None:
 
 def test_generation_1_does_not_wait_for_ever() -> None:
     run = Driven(workers=3, join_grace=2.0)
-    run(RunStarted(), ready(0), Seeded(0))
+    run.started()
+    run(ready(0), Seeded(0))
     assert run(ready(1)) == [welcome(1)]
     assert run(Ticked(), after=1.0) == []
     assert run(Ticked(), after=1.0) == to(install(1, [0, 1], [0, 0, 1, 1]), 0, 1)
@@ -46,7 +46,7 @@ def test_generation_1_does_not_wait_for_ever() -> None:
 
 def test_kill() -> None:
     run = Driven(workers=3).begun()
-    assert run(WorkerLost(1, "signal", 9, 3, (3, 1), [7])) == [StartWorker(3, 1), *pause(2, 0, 2)]
+    assert run(WorkerLost(1, "signal", 9, 3, (3, 1), [7])) == [StartWorker(3, 1, 0), *pause(2, 0, 2)]
     assert run.told == "worker 1 lost (signal 9): worker 3 starts in its place; generation 2 with workers 0 and 2"
     assert run.quiet(2, 0) == []
     assert run.quiet(2, 2) == to(install(2, [0, 2], [0, 0, 2, 2]), 0, 2)
@@ -58,21 +58,22 @@ def test_two_are_lost_during_one_change() -> None:
     run = Driven(workers=3).begun()
     run(WorkerLost(1, "signal", 9))
     run.quiet(2, 0)
-    assert run(WorkerLost(2, "signal", 9)) == [StartWorker(4, 2), Send(0, install(2, [0], [0] * 4))]
+    assert run(WorkerLost(2, "signal", 9)) == [StartWorker(4, 2, 0), Send(0, install(2, [0], [0] * 4))]
 
 
 def test_everybody_is_lost() -> None:
     run = Driven().begun()
     run(WorkerLost(0, "signal", 9))
-    assert run(WorkerLost(1, "signal", 9)) == [StartWorker(3, 1)]
+    assert run(WorkerLost(1, "signal", 9)) == [StartWorker(3, 1, 0)]
     assert "generation 2 with whoever comes first" in run.told
     assert run(ready(3)) == [welcome(3), Send(3, install(2, [3], [3] * 4, rows=[1]))]
 
 
 def test_the_seeding_worker_is_lost() -> None:
     run = Driven()
-    run(RunStarted(), ready(0), ready(1))
-    assert run(WorkerLost(0, "signal", 9)) == [StartWorker(2, 0), welcome(1, seed=True)]
+    run.started()
+    run(ready(0), ready(1))
+    assert run(WorkerLost(0, "signal", 9)) == [StartWorker(2, 0, 0), welcome(1, seed=True)]
     assert run(Seeded(0)) == []
 
 
@@ -87,7 +88,8 @@ def test_old_quiet_is_no_quiet() -> None:
 
 def test_messages_that_got_lost_are_said_again() -> None:
     run = Driven(workers=2, repeat=0.5)
-    run(RunStarted(), ready(0))
+    run.started()
+    run(ready(0))
     assert run(Ticked()) == []
     assert run(Ticked(), after=0.5) == [welcome(0, seed=True)]
     run(Seeded(0))
@@ -102,9 +104,9 @@ def test_messages_that_got_lost_are_said_again() -> None:
 
 def test_the_script_states_its_lanes() -> None:
     run = Driven(lanes=4, workers=3)
-    run(RunStarted())
+    run.started()
     first = run(Ready(0, {}, "g", "m", 100, lanes=2))
-    assert MakeArena(100) in first
+    assert MakeArena(100, 0) in first
     assert Send(2, Leave(2, "scaled down to 2")) in first
     run(Seeded(0))
     assert run(Ready(1, {}, "g", "m", 100, lanes=2))[-1] == Send(1, install(1, [0, 1], [0, 1]))
@@ -113,7 +115,7 @@ def test_the_script_states_its_lanes() -> None:
 
 def test_leave() -> None:
     run = Driven().begun()
-    assert run(Leaving(0, "SIGTERM")) == [StartWorker(2, 2), *pause(2, 0, 1)]
+    assert run(Leaving(0, "SIGTERM")) == [StartWorker(2, 2, 0), *pause(2, 0, 1)]
     assert run(Leaving(0, "SIGTERM")) == []
     run.quiet(2, 1)
     assert run.quiet(2, 0) == [Send(0, Leave(0, "SIGTERM")), Send(1, install(2, [1], [1] * 4))]
@@ -124,14 +126,14 @@ def test_leave() -> None:
 
 def test_the_last_one_leaves_only_when_somebody_else_is_there() -> None:
     run = Driven(workers=1).begun()
-    assert run(Leaving(0, "SIGTERM")) == [StartWorker(1, 1)]
+    assert run(Leaving(0, "SIGTERM")) == [StartWorker(1, 1, 0)]
     assert run(ready(1)) == [welcome(1), *pause(2, 0)]
     assert run.quiet(2, 0) == [Send(0, Leave(0, "SIGTERM")), Send(1, install(2, [1], [1] * 4))]
 
 
 def test_scale_up() -> None:
     run = Driven().begun()
-    assert run(ScaleRequested(4)) == [StartWorker(2, 2), StartWorker(3, 3)]
+    assert run(ScaleRequested(4)) == [StartWorker(2, 2, 0), StartWorker(3, 3, 0)]
     assert run.told == "4 workers were asked for instead of 2: workers 2 and 3 start"
     assert run(ready(3)) == [welcome(3), *pause(2, 0, 1)]
     assert run(ready(2)) == [welcome(2)]
@@ -168,24 +170,24 @@ def test_drain() -> None:
     run = Driven(workers=3).begun()
     run(WorkerLost(2, "signal", 9))
     assert run(DrainRequested("Ctrl-C")) == [Send(3, Leave(3, "the run is ending"))]
-    assert run.quiet(2, 0, 1) == to(install(2, [0, 1], [0, 0, 1, 1], stop=True), 0, 1)
+    assert run.quiet(2, 0, 1) == to(install(2, [0, 1], [0, 0, 1, 1], stop=4), 0, 1)
     assert run(WorkerLost(0, "signal", 9)) == pause(3, 1)
-    assert run.quiet(3, 1) == [Send(1, install(3, [1], [1] * 4, stop=True))]
+    assert run.quiet(3, 1) == [Send(1, install(3, [1], [1] * 4, stop=4))]
     assert run(Finished(1, 3, {"steps": 4})) == [EndRun("ended early (Ctrl-C)", {"steps": 4})]
     assert run(Ticked()) == []
 
 
 def test_drain_before_the_first_step() -> None:
     run = Driven()
-    run(RunStarted())
+    run.started()
     assert run(DrainRequested("Ctrl-C")) == [EndRun("ended before its first step (Ctrl-C)", {})]
 
 
 def test_drain_with_nobody_left_needs_one_to_end_it() -> None:
     run = Driven().begun()
     run(DrainRequested("Ctrl-C"), WorkerLost(0, "signal", 9))
-    assert run(WorkerLost(1, "signal", 9)) == [StartWorker(2, 0)]
-    assert run(ready(2)) == [welcome(2), Send(2, install(2, [2], [2] * 4, rows=[0], stop=True))]
+    assert run(WorkerLost(1, "signal", 9)) == [StartWorker(2, 0, 0)]
+    assert run(ready(2)) == [welcome(2), Send(2, install(2, [2], [2] * 4, rows=[0], stop=1))]
 
 
 def test_the_end_has_the_result_of_the_lead() -> None:
@@ -198,7 +200,7 @@ def test_the_end_has_the_result_of_the_lead() -> None:
 def test_the_lead_is_lost_before_it_finished() -> None:
     run = Driven().begun()
     run(Finished(1, 1, {"loss": 2.0}))
-    assert run(WorkerLost(0, "signal", 9)) == [StartWorker(2, 0)]
+    assert run(WorkerLost(0, "signal", 9)) == [StartWorker(2, 0, 0)]
     assert run(ready(2)) == [welcome(2), Send(2, install(2, [2], [2] * 4, rows=[0]))]
     assert run(Finished(2, 2, {"loss": 3.0})) == [EndRun("the script has ended", {"loss": 3.0})]
 
@@ -212,7 +214,8 @@ def test_another_is_lost_after_the_lead_finished() -> None:
 
 def test_a_script_that_never_trains() -> None:
     run = Driven()
-    run(RunStarted(), Finished(1, 0, {"b": 1}))
+    run.started()
+    run(Finished(1, 0, {"b": 1}))
     assert run(Finished(0, 0, {"a": 1})) == [EndRun("the script has ended without a training step", {"a": 1})]
 
 
@@ -220,7 +223,7 @@ def test_frozen() -> None:
     run = Driven(frozen=3.0).begun()
     assert run(WorkerFrozen(1, 2.9)) == []
     how = "stopped by the system for 3.1 s"
-    assert run(WorkerFrozen(1, 3.1)) == [KillWorker(1, how), StartWorker(2, 2), *pause(2, 0)]
+    assert run(WorkerFrozen(1, 3.1)) == [KillWorker(1, how), StartWorker(2, 2, 0), *pause(2, 0)]
     assert run.told == (
         f"worker 1 is {how} (limit 3.0 s) and is killed: worker 2 starts in its place; generation 2 with worker 0"
     )
@@ -233,12 +236,14 @@ def test_frozen() -> None:
 def test_hung_in_a_unit() -> None:
     run = Driven().begun()
     how = "no progress for 30.0 s at model.py:3"
-    assert run(WorkerHung(1, 30.0, "model.py:3", (3, 2), [9])) == [KillWorker(1, how), StartWorker(2, 2), *pause(2, 0)]
+    hung = WorkerHung(1, 30.0, "model.py:3", (3, 2), [9])
+    assert run(hung) == [KillWorker(1, how), StartWorker(2, 2, 0), *pause(2, 0)]
 
 
 def test_numerics_refused() -> None:
     run = Driven()
-    run(RunStarted(), ready(0))
+    run.started()
+    run(ready(0))
     why = (
         "worker 1 does not compute the bits of this run: threads is 2, but 1 on worker 0; "
         "golden computation is bb22, but aa11 on worker 0. "
@@ -248,7 +253,7 @@ def test_numerics_refused() -> None:
     assert run(ready(1, threads="2", golden="bb22")) == [Send(1, Refuse(1, why))]
     assert run(Seeded(0)) == [Send(0, install(1, [0], [0] * 4))]
     assert run(WorkerLost(1, "exit", 2)) == []
-    assert run(ScaleRequested(2)) == [StartWorker(2, 1)]  # somebody wants it tried again
+    assert run(ScaleRequested(2)) == [StartWorker(2, 1, 0)]  # somebody wants it tried again
 
 
 def test_balance() -> None:
@@ -319,12 +324,12 @@ def test_nothing_happens_before_the_start() -> None:
 
 def test_more_lanes_than_a_crew_can_have() -> None:
     run = Driven()
-    run(RunStarted())
+    run.started()
     (end,) = run(Ready(0, {}, "golden", "model", 4096, lanes=251))
     assert end == FailRun("ConfigError", "lanes = 251: must be 1 to 250 (set by hf.join). Use hf.join(lanes=4).")
     run = Driven()
-    run(RunStarted())
-    assert MakeArena(4096) in run(Ready(0, {}, "golden", "model", 4096, lanes=250))
+    run.started()
+    assert MakeArena(4096, 0) in run(Ready(0, {}, "golden", "model", 4096, lanes=250))
 
 
 def test_a_generation_said_again_is_the_same_though_a_member_has_left() -> None:

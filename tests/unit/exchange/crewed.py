@@ -9,14 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.exchange import buffers, optimizer, slots
+from holdfast.exchange import buffers, chart, optimizer, slots
 from holdfast.exchange.board import Board, board_bytes
 from holdfast.exchange.buffers import Buffers
-from holdfast.exchange.crew import Member, StepWork, UnitResult
+from holdfast.exchange.crew import Member
 from holdfast.exchange.optimizer import SliceOptimizer
 from holdfast.exchange.schema import pin, probe
 from holdfast.exchange.slots import LaneSlots
 from holdfast.exchange.space import Space, dtype_name
+from holdfast.exchange.work import StepWork, UnitResult
+from holdfast.train import evaluation, schedule
 from holdfast.transport.arena import Arena, Sections
 
 LANES, ROWS = 4, 8
@@ -45,7 +47,11 @@ class ByHand:
         raise WouldWait
 
     def ring(self) -> None:
-        """The others are asked in turn anyway."""
+        """The others are asked in turn anyway; who carries to other hosts is told."""
+        self.rung()
+
+    def rung(self) -> None:
+        """Replaced where there are other hosts."""
 
 
 def model_of() -> nn.Module:
@@ -64,11 +70,14 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
 
 
 class Worker:
-    """One worker's objects over an arena. The first one (no `arena`) makes and fills it."""
+    """One worker's objects over an arena. The first one (no `arena`) makes and fills it.
+
+    With `empty`, the arena is not filled: its host fetches the state.
+    """
 
     def __init__(
         self, worker: int, row: int, arena: Arena | None = None, make: Callable[[nn.Module], Any] = adam,
-        clip: float = 0.0,
+        clip: float = 0.0, empty: bool = False,
     ) -> None:  # fmt: skip
         self.worker, self.clip = worker, clip
         self.model = model_of()
@@ -85,22 +94,32 @@ class Worker:
         optimizer.add_sections(sections, self.space, schemas, ROWS)
         slots.add_sections(sections, self.space, LANES)
         buffers.add_sections(sections, self.space, LANES)
+        schedule.add_sections(sections, ROWS)
+        evaluation.add_sections(sections)
+        offsets, size = buffers.placed(self.space)
+        placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, self.space.buffers, strict=True)]
+        self.chart = chart.add_section(sections, self.space.layout, LANES, ROWS, placed, size)
         self.arena = arena or Arena(sections)
         self.board = Board(self.arena.section("board"), LANES, ROWS, count)
         self.slices = SliceOptimizer(self.user, self.space, schemas, self.arena, ROWS)
         self.buffers = Buffers([self.model], self.space, self.arena, LANES)
         self.slots = LaneSlots(self.space, self.arena, self.board)
-        self.member = Member(self.space, self.board, self.slots, self.slices, self.buffers, ByHand())
-        if arena is None:
+        self.controls = ByHand()
+        self.member = Member(self.space, self.board, self.slots, self.slices, self.buffers, self.controls)
+        if arena is None and not empty:
             self.board.format()
             self.slices.seed()
             self.buffers.seed()
+        chart.write_chart(self.arena, self.board, self.chart)
         for parameter, window in zip(self.space.trainable, self.space.views(self.slices.parameters), strict=True):
             parameter.data = window
         self.board.claim(row, worker, 1000 + worker)
         self.buffers.load(min(self.board.versions()), everything=True)
         self.member.hyper = [{k: v for k, v in g.items() if k != "params"} for g in self.user.param_groups]
         self.units: list[tuple[int, int]] = []
+        self.meddle: Callable[[Sequence[nn.Parameter]], None] = lambda _: None  #: what a script does after backward
+        for index, parameter in enumerate(self.space.trainable):
+            parameter.register_post_accumulate_grad_hook(lambda _, index=index: self.member.came(index))
 
     def turn(self, work: StepWork) -> str:
         """Act once: "computed" a unit, would "wait", or the step is "done"."""
@@ -114,11 +133,13 @@ class Worker:
         source = torch.Generator().manual_seed(100 * work.step + lane)
         x = torch.randn(work.counts[lane], 6, generator=source)
         self.model.zero_grad()
+        self.member.begin(lane)
         loss = (self.model(x) - x.sum(1, keepdim=True)).square().mean()
         loss.backward()
+        self.meddle(self.space.trainable)
         gradients: list[Tensor | None] = [p.grad for p in self.space.trainable]
         self.member.fill(lane, gradients, UnitResult(loss.item(), self.clip, 0.0))
-        self.member.show()
+        self.member.show(lane)
         self.units.append((work.step, lane))
         return "computed"
 

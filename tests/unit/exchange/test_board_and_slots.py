@@ -9,7 +9,7 @@ import torch
 
 from holdfast.core.tree import Node, reference_sum
 from holdfast.exchange.board import MAGIC, Board, Plan, Undo, board_bytes, read_plan, read_rows, read_samples
-from holdfast.exchange.crew import StepWork
+from holdfast.exchange.work import StepWork
 from tests.unit.exchange.crewed import LANES, Worker
 
 
@@ -71,8 +71,9 @@ def test_operations_epochs_norms_and_results() -> None:
     board.publish_norm(3, 2, 0.25)
     board.publish(4, 6)
     assert board.norms() == [0.0, 0.0, 0.0, 0.25, 0.0] and board.summed()[3] == 2 and board.versions()[4] == 6
-    board.put_result(1, 5, 0.5, 1.0, 2.0)
-    assert board.result(1) == (5, 0.5, 1.0, 2.0)
+    board.put_result(1, 3, 5, 0.5, 1.0, 2.0)
+    board.put_result(1, 4, 6, 0.25, 0.0, 0.0)  # a step ahead: the facts of two steps lie side by side
+    assert board.result(1, 3) == (5, 0.5, 1.0, 2.0)
 
 
 def test_a_slot_is_shown_for_its_step_only() -> None:
@@ -133,10 +134,10 @@ def test_presence_and_culprits(worker: Worker) -> None:
     worker.slots.install([9] * LANES, 0)
     worker.slots.fill(500, 0, [None, *some[1:]], None)
     worker.slots.show()
-    assert worker.slots.absent([0]) == frozenset({0})
+    assert worker.slots.absent(500, [0]) == frozenset({0})
     worker.slots.fill(500, 2, [*some[:-1], torch.full_like(some[-1], float("nan"))], None)
     worker.slots.show()
-    assert worker.slots.absent([0, 2]) == frozenset() and worker.slots.absent([2]) == frozenset()
+    assert worker.slots.absent(500, [0, 2]) == frozenset() and worker.slots.absent(500, [2]) == frozenset()
     last = worker.space.layout.slices[-1]
     assert count - 1 in {part.entry for part in last.pieces}
     assert worker.slots.culprits(last, worker.board.nodes(500)) == [Node(2, 1)]

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from holdfast.coordinator.roster import Person, Snapshot
+from holdfast.coordinator.roster import HostView, Person, Snapshot
 from holdfast.exchange.board import Plan
 from holdfast.observe import status
 from holdfast.observe.meter import Meter, View
@@ -73,13 +74,48 @@ def test_status_has_the_promised_names() -> None:
     assert {"step", "epoch", "generation", "coordinator", "workers", "servers"} <= set(told)
     assert told["coordinator"] == {"pid": 9, "host": "here"}
     assert told["workers"][0] == {
-        "worker": 0, "pid": 100, "host": "here", "lanes": [0, 1], "step": 7, "speed": 10.0, "wait": 0.0,
-        "state": "member", "lead": True,
+        "worker": 0, "pid": 100, "host": "here", "host_number": 0, "lanes": [0, 1], "step": 7, "speed": 10.0,
+        "wait": 0.0, "state": "member", "lead": True,
     }
     assert [worker["worker"] for worker in told["workers"]] == [0, 2]
     table = status.table(told).splitlines()
     assert table[0] == "runs/x: running, generation 3, launcher pid 9"
     assert table[3].split() == ["0", "100", "member", "0,1", "7", "10", "0%", "lead"]
+
+
+def test_status_of_several_hosts() -> None:
+    crew = msgspec.structs.replace(
+        snapshot(), people=[Person(0, 100, 0, "member", [0, 1], 0), Person(2, 102, 1, "starting", [], 1)],
+        hosts=[HostView(1, "there", 2, -1, "SIGTERM"), HostView(0, "here", 1, 7)],
+    )  # fmt: skip
+    told = status.of_going(
+        crew, View(step=7), pid=9, host="here", seconds=1.5, directory="runs/x", peers={1: "10.0.0.2:5000"}
+    )
+    assert told["hosts"] == [
+        {"host": 0, "name": "here", "address": None, "slots": 1, "workers": 1, "level": 7, "leaving": None},
+        {
+            "host": 1, "name": "there", "address": "10.0.0.2:5000", "slots": 2, "workers": 1, "level": -1,
+            "leaving": "SIGTERM",
+        },
+    ]  # fmt: skip
+    assert [worker["host"] for worker in told["workers"]] == ["here", "there"]
+    table = status.table(told).splitlines()
+    assert table[2].split()[-1] == "host" and table[4].split()[-1] == "1"
+    assert table[-2:] == [
+        "  host 0 (here): this machine, 1 of 1 slots",
+        "  host 1 (there): 10.0.0.2:5000, 1 of 2 slots, no state yet, leaving (SIGTERM)",
+    ]
+
+
+def test_the_meter_puts_hosts_together() -> None:
+    meter = Meter()
+    meter.looked(0, [row(0, step=3, samples=10)], PLAN, 0.0)
+    meter.looked(1, [], Plan(0, 0, 0), 0.1)
+    view = meter.looked(1, [row(1, step=4, samples=5)], Plan(0, 0, 0), 0.2)
+    assert (view.step, view.samples, view.total_steps, set(view.steps)) == (4, 15, 300, {0, 1})
+    meter.gone(1)
+    assert set(meter.looked(0, [row(0, step=5, samples=12)], PLAN, 0.4).steps) == {0}
+    assert meter.view.samples == 17
 
 
 def test_status_of_a_run_that_has_ended() -> None:

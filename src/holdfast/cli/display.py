@@ -1,0 +1,70 @@
+"""What people see of a going run: the progress line, and what the lead worker prints."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from holdfast.coordinator.roster import Snapshot, names
+from holdfast.coordinator.server import Server
+from holdfast.observe.meter import Meter
+from holdfast.observe.progress import line
+from holdfast.observe.screen import Screen, Tail
+
+__all__ = ["Display"]
+
+#: Seconds between two updates of the progress line.
+_SHOW = 0.25
+
+
+class Display:
+    """Shows one run. `logs` is where the output of its workers comes in."""
+
+    def __init__(self, screen: Screen, server: Server, meter: Meter, logs: Path) -> None:
+        self._screen, self._server, self._meter, self._logs = screen, server, meter, logs
+        self._lead = -1
+        self._tail: Tail | None = None
+        self._held: list[str] = []
+
+    async def show(self) -> None:
+        """Show it, until cancelled."""
+        while True:
+            self.echo()
+            snapshot, now = self._server.snapshot(), self._server.now()
+            if snapshot.generation:
+                self._screen.progress(line(self._meter.view, self._screen.width), now)
+            else:
+                self._screen.progress(f"{now:.0f} s: {_awaited(snapshot)}", now)
+            await asyncio.sleep(_SHOW)
+
+    def echo(self, *, last: bool = False) -> None:
+        """Pass on what the lead worker printed."""
+        members = self._server.snapshot().members
+        lead = min(members, default=-1)
+        if lead != self._lead:
+            self._flush(last=True)
+            # The first lead is heard from its beginning; a later one has said it all before.
+            path = self._logs / f"worker-{lead}.log"
+            self._tail, self._lead = Tail(path, from_end=self._lead >= 0), lead
+        self._flush(last=last)
+
+    def _flush(self, *, last: bool = False) -> None:
+        """Say what was read last time, hold back what is read now: it may be the trace of a failure.
+
+        A script that raises prints its trace, and reports it; the report is told at the end, once.
+        """
+        new = self._tail.lines(last=last) if self._tail else []
+        if self._lead in self._server.failed:
+            self._held = []
+            return
+        for text in [*self._held, *new] if last else self._held:
+            self._screen.echo(text)
+        self._held = [] if last else new
+
+
+def _awaited(snapshot: Snapshot) -> str:
+    """Whom the first step waits for."""
+    late = [person.worker for person in snapshot.people if person.stage == "starting"]
+    if late or snapshot.people:
+        return f"waiting for {names(late)} to reach the first step" if late else "waiting for more hosts to join"
+    return "waiting for a host to join"

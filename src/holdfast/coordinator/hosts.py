@@ -1,0 +1,151 @@
+"""The hosts of a run: what each offers, how far its arena is, and where the next worker goes. Pure.
+
+A *host* is one machine's share of a run: an arena, and the workers that look at it. Rules that live here:
+
+* a host offers `slots`; its `share` of them is used. Scaling changes the shares of those who are there; who joins later
+  brings its own; the share of one that goes passes to others that have room;
+* workers are spread evenly over the hosts, each up to its share, all together up to the lanes. What is there stays
+  where it is: a host for which no lane is left idles as a spare;
+* a host with a lower level than the best of a generation gets the state from one of the best before it goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.coordinator.messages import Install
+
+__all__ = ["Host", "Hosts", "spread"]
+
+
+@dataclass(slots=True)
+class Host:
+    """What the machine knows about one live host."""
+
+    number: int
+    name: str
+    slots: int  #: workers it has room for, as it said when it joined
+    share: int  #: workers it should have
+    level: int = -1  #: the next step it has no need of others for; -1: it holds no state
+    leaving: str = ""  #: why it goes; empty: it stays
+    arena: bool = False  #: its arena was ordered
+    refills: bool = True  #: a worker that is lost there can be replaced
+    started: int = 0  #: workers that were ordered there; without `refills`, those whose processes are not gone
+    guide: int = -1  #: the host it follows; -1: none
+    told: Install | None = None  #: what its workers were told, if they follow, or did until their guide gave up
+    followed: int = 0  #: the newest generation in which they were told
+    failed: bool = False  #: following came to nothing
+    caught_up: bool = False  #: it follows closely enough to be taken in
+    waits: bool = False  #: its workers are not to be taken in yet: it follows, or is to
+
+    @property
+    def spent(self) -> bool:
+        """No worker can be started there any more."""
+        return not self.refills and self.started >= self.slots
+
+    @property
+    def holds(self) -> bool:
+        """Whether the state of the run can be had from it."""
+        return self.level >= 0
+
+    def vacated(self) -> None:
+        """A worker's process there is gone; where nobody can be started anew, so is its place."""
+        if not self.refills:
+            self.slots, self.started = self.slots - 1, self.started - 1
+            self.share = min(self.share, self.slots)
+
+    def taken_in(self) -> None:
+        """It has members in a generation, so it follows nobody any more."""
+        self.guide, self.told, self.failed, self.caught_up, self.waits = -1, None, False, False, False
+
+    def left_alone(self) -> None:
+        """Nobody guides it any more."""
+        self.guide, self.failed, self.caught_up = -1, True, False
+
+
+@dataclass(slots=True)
+class Hosts:
+    """The live hosts, by number."""
+
+    live: dict[int, Host] = field(default_factory=dict)
+    ever: int = 0  #: how many have joined
+
+    def joined(self, number: int, name: str, slots: int, *, refills: bool = True) -> Host:
+        """A new one."""
+        self.ever += 1
+        self.live[number] = Host(number, name, slots, slots, refills=refills)
+        return self.live[number]
+
+    def staying(self) -> list[Host]:
+        """Those that are not on their way out."""
+        return [host for host in self.live.values() if not host.leaving]
+
+    def several(self) -> bool:
+        """Whether sentences have to say which host is meant."""
+        return self.ever > 1
+
+    def on(self, numbers: Iterable[int]) -> str:
+        """Where something happens, for a sentence; empty while there was never more than one host.
+
+        >>> hosts = Hosts()
+        >>> hosts.joined(0, "a", 2).number, hosts.on([0])
+        (0, '')
+        >>> hosts.joined(1, "b", 2).number, hosts.on([0]), hosts.on([1, 0])
+        (1, ' on host 0', ' on hosts 0 and 1')
+        """
+        some = sorted(set(numbers))
+        if not self.several() or not some:
+            return ""
+        *most, last = map(str, some)
+        return f" on hosts {', '.join(most)} and {last}" if most else f" on host {last}"
+
+    def rescale(self, total: int) -> bool:
+        """Share out this many workers; False if there is no room. Host 0 takes what nobody else has room for."""
+        there = sorted(host.number for host in self.staying())
+        offered = {number: self.live[number].slots for number in there}
+        if 0 in offered and self.live[0].refills:
+            offered[0] = max(offered[0], total - sum(slots for number, slots in offered.items() if number))
+        if sum(offered.values()) < total:
+            return False
+        for number, share in spread(total, offered).items():
+            self.live[number].share = share
+        return True
+
+    def bequeath(self, share: int) -> None:
+        """A host that had this share is gone, or goes: let others take it over, as far as they have room."""
+        there = self.staying()
+        offered = {host.number: max(host.slots, host.share) for host in there}
+        for number, given in spread(share + sum(host.share for host in there), offered).items():
+            self.live[number].share = given
+
+    def sources(self, numbers: Collection[int]) -> dict[int, int]:
+        """Which host each of these gets the state from, if it lags behind the best of them.
+
+        >>> hosts = Hosts({n: Host(n, "", 1, 1, level) for n, level in enumerate((4, 5, -1, 5))})
+        >>> hosts.sources([0, 1, 2, 3])
+        {0: 1, 2: 3}
+        """
+        levels = {number: self.live[number].level for number in sorted(numbers)}
+        best = max(levels.values())
+        sources = [number for number, level in levels.items() if level == best]
+        behind = [number for number, level in levels.items() if level < best]
+        return {number: sources[index % len(sources)] for index, number in enumerate(behind)}
+
+
+def spread(total: int, room: Mapping[int, int], first: Sequence[int] = ()) -> dict[int, int]:
+    """Spread workers evenly over hosts, in the order of their numbers; those in `first` come before the others.
+
+    >>> spread(5, {0: 4, 1: 1, 2: 4})
+    {0: 2, 1: 1, 2: 2}
+    """
+    given = Counter(dict.fromkeys(sorted(room), 0))
+    order = sorted(room, key=lambda number: (number not in first, number))
+    left = min(total, sum(room.values()))
+    while left > 0:
+        for number in order:
+            if left > 0 and given[number] < room[number]:
+                given[number] += 1
+                left -= 1
+    return dict(given)

@@ -1,0 +1,338 @@
+"""The agent: this machine's part in a run that is coordinated elsewhere. Orders come in, reports go out.
+
+    coordinator ══ one connection ══ agent ── nursery ── workers
+                                       └───── the arena of this machine, and its ferry
+
+One `Agent` is one visit: it begins when the run has let this machine in, and ends with the connection. Whatever ends
+it, every process it started is gone before `serve` returns. When the coordinator is not heard any more, there is
+nobody who could use what the workers do, so they are killed; whether to try again is for the caller to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+import traceback
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from holdfast.config.worker import WorkerSpec
+from holdfast.coordinator.events import Event, HostLeaving, WorkerHung, WorkerLost
+from holdfast.coordinator.messages import Failed, Finished, Refuse
+from holdfast.coordinator.ports import Engine, Eyes, Sight
+from holdfast.coordinator.pulse import Pulse
+from holdfast.core.routes import Offer
+from holdfast.engines import orders
+from holdfast.engines.berth import Berth
+from holdfast.engines.courier import Courier
+from holdfast.engines.host import LocalHost
+from holdfast.engines.luggage import has_same, safe_name
+from holdfast.errors import HoldfastError
+from holdfast.exchange.board import Plan, Row
+from holdfast.transport.channel import Channel
+from holdfast.transport.credentials import Credentials
+from holdfast.transport.frames import Frame
+from holdfast.transport.stream import Stream
+
+__all__ = ["Agent", "Farewell", "Lodging"]
+
+#: Seconds between two signs of life, and between two looks at the workers.
+TICK = 0.2
+#: Seconds that the coordinator may be silent before it has said what its limit is.
+_FIRST_LIMIT = 30.0
+#: Log bytes are sent while no more than this waits to be sent.
+_BACKLOG = 1024 * 1024
+
+
+class Farewell(NamedTuple):
+    """How a visit ended: `over` (the run has), `released` or `refused` (we have no part in it), `lost`, `broken`."""
+
+    kind: str
+    sentence: str
+    code: int = 0
+    settled: bool = False  #: this machine had become a host of the run
+
+
+class Lodging(Protocol):
+    """What this machine provides for a visit: a place for files, and what starts and watches workers."""
+
+    path: Path  #: nobody else's
+
+    def equip(
+        self, spec: WorkerSpec, watching: dict[str, float], show: Callable[[list[Row], Plan, float], None]
+    ) -> tuple[Engine, Eyes]:
+        """An engine for workers like `spec`, and eyes for them."""
+
+
+class Agent:
+    """One visit.
+
+    Args:
+        stream: the connection, after the greeting.
+        bind: where to listen for the other hosts; the coordinator says whether beyond loopback where it is empty.
+        say: told, in sentences, what people at this machine may want to know.
+
+    Resources: owns the stream; `serve` closes it, and ends every process, before it returns.
+    """
+
+    def __init__(
+        self, stream: Stream, *, name: str, slots: int, credentials: Credentials, lodging: Lodging,
+        bind: tuple[str, int] = ("", 0), say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._stream, self._name, self._slots, self._credentials = stream, name, slots, credentials
+        self._lodging, self._bind, self._say = lodging, bind, say
+        self._courier = Courier(lodging.path, lambda name, data: self._report(orders.Kept(name, data)))
+        self._began = time.monotonic()
+        self._pulse, self._sight = Pulse(), Sight(limit=_FIRST_LIMIT)
+        self._offers: dict[int, Offer] = {}
+        self._delivered: asyncio.Event = asyncio.Event()
+        self._number = -1
+        self._leaving = ""
+        self._refusals: set[str] = set()
+        self._host: LocalHost | None = None
+        self._berth: Berth | None = None
+        self._channel: Channel | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._end: asyncio.Future[Farewell] | None = None
+
+    @property
+    def number(self) -> int:
+        """This host's number in the run; -1 before it is known."""
+        return self._number
+
+    # ------------------------------------------------------------ the visit
+
+    async def serve(self) -> Farewell:
+        """Have a part in the run until it ends, we leave, or the connection does."""
+        loop = asyncio.get_running_loop()
+        self._end = loop.create_future()
+        self._channel = Channel(
+            self._stream, lambda frame: self._soon(loop, self._obey, _read(frame)),
+            lambda reason: self._soon(loop, self._finish, Farewell("lost", f"the coordinator is gone ({reason})")),
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                self._spawn(self._beat(), "beat")
+                self._spawn(self._attend(), "attend")
+                farewell = await self._end
+                for task in self._tasks:
+                    task.cancel()
+        finally:
+            try:
+                self._close()
+            except HoldfastError as error:  # processes that do not end: whatever else happened, that is worth knowing
+                farewell = _broken(error)
+        if farewell.kind == "broken":
+            self._report(orders.Broke(farewell.sentence))
+        else:
+            self._courier.collect(1 << 62)
+            self._report(orders.Part())
+        await asyncio.to_thread(self._channel.close)
+        return farewell._replace(settled=self._host is not None)
+
+    def leave(self, reason: str) -> None:
+        """Leave in order: the workers here hand over what they do first. Before there are any: at once."""
+        if self._host is None:
+            self._finish(Farewell("released", reason))
+        self._leaving = reason
+        self._report(orders.Happened(HostLeaving(self._number, reason)))
+
+    def abort(self, reason: str) -> None:
+        """Leave now."""
+        self._finish(Farewell("released", reason))
+
+    def _finish(self, farewell: Farewell) -> None:
+        if self._end is not None and not self._end.done():
+            self._end.set_result(farewell)
+
+    def _close(self) -> None:
+        if self._host is not None:
+            self._host.close()
+        if self._berth is not None:
+            self._berth.close()
+
+    # ------------------------------------------------------------ signs of life
+
+    async def _beat(self) -> None:
+        """Say that we are here, and judge how long the coordinator has not been."""
+        heard, looked = 0.0, time.monotonic()
+        while True:
+            await asyncio.sleep(TICK)
+            assert self._channel is not None
+            self._report(orders.Alive())
+            if self._leaving:
+                self._report(orders.Happened(HostLeaving(self._number, self._leaving)))
+            self._fetch_logs()
+            now = time.monotonic()
+            elapsed, looked = now - looked, now
+            if self._channel.heard != heard:
+                heard = self._channel.heard
+                self._pulse.beat()
+            elif self._pulse.listened(elapsed) > self._sight.limit:
+                self._finish(
+                    Farewell(
+                        "lost", f"nothing was heard of the coordinator for {self._pulse.silent:.1f} s "
+                        f"(limit {self._sight.limit:.1f} s)",
+                    )
+                )  # fmt: skip
+
+    async def _attend(self) -> None:
+        """See how the workers here are."""
+        while True:
+            if self._host is not None:
+                await self._host.look(self._sight, time.monotonic() - self._began)
+            await asyncio.sleep(TICK)
+
+    def _fetch_logs(self) -> None:
+        if self._channel is not None and self._channel.backlog < _BACKLOG:
+            self._courier.collect()
+
+    def _show(self, rows: list[Row], plan: Plan, now: float) -> None:
+        self._report(orders.Showed(list(rows), plan))
+
+    # ------------------------------------------------------------ orders
+
+    def _obey(self, order: orders.Order) -> None:
+        host = self._host
+        match order:
+            case orders.Brief():
+                self._spawn(self._settle(order), "settle")
+            case orders.Deliver(name, data, last):
+                self._unpack(name, data)
+                if last:
+                    self._delivered.set()
+            case orders.Meet(offers):
+                self._offers.update(offers)
+                if self._berth is not None:
+                    self._berth.harbour.learn(offers)
+            case orders.Forget(gone):
+                self._offers.pop(gone, None)
+                if self._berth is not None:
+                    self._berth.harbour.forget(gone)
+            case orders.Watch(sight):
+                self._sight = sight
+                if self._berth is not None:
+                    self._berth.harbour.patience = 2 * sight.limit + 3.0
+            case orders.Release(reason):
+                self._finish(self._released(reason))
+            case orders.Over(sentence, code):
+                self._finish(Farewell("over", sentence, code))
+            case orders.Start(worker, row) if host is not None:
+                host.start(worker, row)
+            case orders.Kill(worker) if host is not None:
+                host.kill(worker)
+            case orders.Reserve(size) if host is not None:
+                host.make_arena(size)
+            case orders.Pass(worker, message) if host is not None:
+                if isinstance(message, Refuse):
+                    self._refusals.add(message.reason)
+                host.send(worker, message)
+            case _:
+                raise HoldfastError(f"The coordinator ordered {type(order).__name__} before this machine was ready.")
+
+    def _released(self, reason: str) -> Farewell:
+        if self._refusals and not self._leaving:  # the machine does not fit: whoever started it wants to know
+            return Farewell("refused", " ".join(sorted(self._refusals)), 11)
+        return Farewell("released", reason)
+
+    def _unpack(self, name: str, data: bytes) -> None:
+        folder = self._lodging.path / "script"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with open(folder / safe_name(name), "ab") as file:
+            file.write(data)
+
+    async def _settle(self, brief: orders.Brief) -> None:
+        """Become able to take workers: the script, a door for other hosts, ways to them."""
+        self._number = brief.host
+        script = brief.spec.script
+        if not has_same(script, brief.digests):
+            self._report(orders.Wanting())
+            await self._delivered.wait()
+            script = str(self._lodging.path / "script" / next(iter(brief.digests)))
+            self._say(f"the script {brief.spec.script} was sent along: this machine has not the same")
+        scratch = self._lodging.path / "tmp"
+        scratch.mkdir(mode=0o700, exist_ok=True)
+        spec = msgspec.structs.replace(brief.spec, script=script, dir=str(self._lodging.path), scratch=str(scratch))
+        self._berth = Berth(
+            brief, bind=self._bind, peer=self._stream.peer, name=self._name, credentials=self._credentials,
+            complain=self._say,
+        )  # fmt: skip
+        harbour = self._berth.harbour
+        harbour.learn(self._offers)
+        ways = await asyncio.to_thread(harbour.survey)
+        engine, eyes = self._lodging.equip(spec, brief.watching, self._show)
+        slots = self._slots
+        self._host = LocalHost(brief.host, name=self._name, slots=slots, engine=engine, eyes=eyes, harbour=harbour)
+        self._host.open(self)
+        self._report(orders.Settled(harbour.offer, ways))
+        room = f"{slots} worker{'s' * (slots > 1)}"
+        for sentence in (f"joined run {brief.run} as host {brief.host}, with room for {room}", *ways):
+            self._say(sentence)
+
+    # ------------------------------------------------------------ reports
+
+    def heard(self, host: int, event: Event) -> None:
+        """Something happened here: see `ports.Ear`. What a worker wrote goes before the news of its end."""
+        if isinstance(event, WorkerLost | WorkerHung | Failed | Finished):
+            self._fetch_logs()
+        self._report(orders.Happened(event))
+
+    def told(self, host: int, sentence: str) -> None:
+        """A sentence for the run's story."""
+        self._report(orders.Told(sentence))
+
+    def broke(self, host: int, error: Exception) -> None:
+        """This host cannot go on."""
+        self._finish(_broken(error))
+
+    def _report(self, report: orders.Report) -> bool:
+        if self._channel is None:
+            return False
+        taken = self._channel.send(orders.encode(report))
+        if not taken and not isinstance(report, orders.Kept | orders.Alive):
+            self._finish(Farewell("lost", "the coordinator takes nothing any more"))
+        return taken
+
+    # ------------------------------------------------------------ the loop
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception as error:
+                self.broke(self._number, error)
+
+        assert self._group is not None
+        self._tasks.append(self._group.create_task(guarded(), name=name))
+
+    def _soon(self, loop: asyncio.AbstractEventLoop, act: Callable[..., None], *args: object) -> None:
+        """Have something done in the loop; what it raises ends the visit."""
+
+        def guarded() -> None:
+            try:
+                act(*args)
+            except Exception as error:
+                self.broke(self._number, error)
+
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(guarded)
+
+
+def _read(frame: Frame) -> orders.Order:
+    return orders.decode_order(frame.body)
+
+
+def _broken(error: Exception) -> Farewell:
+    if isinstance(error, HoldfastError):
+        return Farewell("broken", str(error), error.exit_code)
+    if isinstance(error, OSError):
+        return Farewell("broken", f"{error.strerror or error} ({error.filename or os.getcwd()})", 7)
+    trace = "".join(traceback.format_exception(error))
+    return Farewell("broken", f"holdfast itself failed ({type(error).__name__}: {error}). This is a bug.\n{trace}", 70)

@@ -1,0 +1,160 @@
+"""Following, as a host does it: threads, connections and their ends around `exchange.following`.
+
+A host that joins a run which is going follows one of the others (its guide) until it has caught up. Neither belongs
+to a generation, so both are ended by name: a `Follower` when its host is taken into the crew, a guide when its follower
+hangs up, and both when their host ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import threading
+import time
+from collections.abc import Callable
+
+from holdfast.errors import FrameError
+from holdfast.exchange.chart import read_chart
+from holdfast.exchange.fetching import Fetched
+from holdfast.exchange.following import Guide, follow
+from holdfast.exchange.hold import Hold
+from holdfast.transport.stream import Stream
+
+__all__ = ["Follower", "Guides"]
+
+_POLL = 0.002  # seconds between two looks for the chart of an arena that was just made
+#: A guide that cannot be reached within so many seconds is not one.
+_REACH = 5.0
+
+
+class Follower:
+    """Follows a guide in a thread of its own.
+
+    Args:
+        dial: reaches the guide; may block, and raises OSError.
+        came: told, in a sentence, that the state has come. In the thread, as is `ended`.
+        ended: told, in a sentence, that following has ended though nobody closed it.
+
+    Resources: `close` ends the thread and the connection; afterwards nothing is written to the arena any more.
+    """
+
+    def __init__(
+        self, arena: mmap.mmap, guide: int, generation: int, rows: frozenset[int], *, dial: Callable[[], Stream],
+        ring: Callable[[], None], came: Callable[[str], None], ended: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._arena, self._guide, self._generation, self._rows = memoryview(arena), guide, generation, rows
+        self._dial, self._ring, self._came, self._ended = dial, ring, came, ended
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._stream: Stream | None = None
+        self._thread = threading.Thread(target=self._run, name="holdfast-follow", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it. May be called twice."""
+        with self._lock:
+            self._closing.set()
+            stream = self._stream
+        if stream is not None:
+            stream.close()
+        self._thread.join()
+        with contextlib.suppress(BufferError):
+            self._arena.release()
+
+    def _run(self) -> None:
+        reason = "it hung up"
+        try:
+            hold = self._ready_hold()
+            if hold is not None and (stream := self._reach()) is not None:
+                follow(
+                    hold, stream, self._generation, ring=self._ring, closing=self._closing.is_set, came=self._told,
+                    rows=self._rows,
+                )  # fmt: skip
+        except (OSError, EOFError, FrameError) as error:
+            reason = str(error) or type(error).__name__
+        if not self._closing.is_set():
+            self._ended(f"host {self._guide} guides no longer ({reason})")
+
+    def _told(self, got: Fetched) -> None:
+        self._came(
+            f"the state at step {got.version} has come from host {self._guide} while the run goes on "
+            f"({got.size / 2**20:.1f} MiB in {got.seconds:.2f} s, verified)"
+        )
+
+    def _ready_hold(self) -> Hold | None:
+        """The arena with its chart, which a worker of this host may still have to leave there."""
+        while not self._closing.is_set():
+            if (chart := read_chart(self._arena)) is not None:
+                return Hold(self._arena, chart)
+            time.sleep(_POLL)
+        return None
+
+    def _reach(self) -> Stream | None:
+        until = time.monotonic() + _REACH
+        while not self._closing.is_set():
+            try:
+                stream = self._dial()
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                self._closing.wait(0.1)
+                continue
+            with self._lock:
+                if not self._closing.is_set():
+                    self._stream = stream
+                    return stream
+            stream.close()
+        return None
+
+
+class Guides:
+    """Whom this host guides: one at a time, the newest. Resources: `close` ends all of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()  # held by the one that guides: what it holds back is one word on the board
+        self._guides: dict[Guide, tuple[int, threading.Thread]] = {}  #: whom it guides, and where it runs
+        self._closed = False
+
+    def add(self, host: int, arena: mmap.mmap, stream: Stream, generation: int, ring: Callable[[], None]) -> None:
+        """Guide the host at the other end of this connection, until it hangs up."""
+        view = memoryview(arena)
+        chart = read_chart(view)
+        if chart is None or self._closed:  # there is nothing here to show yet
+            view.release()
+            stream.close()
+            return
+        guide = Guide(Hold(view, chart), stream, generation, ring)
+        thread = threading.Thread(target=self._run, args=(guide, view), name="holdfast-guide", daemon=True)
+        with self._lock:
+            others = list(self._guides)
+            self._guides[guide] = host, thread
+        for other in others:
+            other.close()
+        thread.start()
+
+    def forget(self, host: int) -> None:
+        """This host is guided no more."""
+        with self._lock:
+            guides = [guide for guide, (whom, _) in self._guides.items() if whom == host]
+        for guide in guides:
+            guide.close()
+
+    def _run(self, guide: Guide, view: memoryview) -> None:
+        with self._turn, contextlib.suppress(OSError, EOFError, FrameError):  # the follower sees it too, and says it
+            guide.run()
+        with self._lock:
+            self._guides.pop(guide, None)
+        del guide
+        with contextlib.suppress(BufferError):
+            view.release()
+
+    def close(self) -> None:
+        """End all of them. May be called twice."""
+        self._closed = True
+        with self._lock:
+            guides = dict(self._guides)
+        for guide in guides:
+            guide.close()
+        for _, thread in guides.values():
+            thread.join()

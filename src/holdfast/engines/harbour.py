@@ -1,0 +1,324 @@
+"""Where a host's data connections come in and go out: its ferry, and the ways to other hosts.
+
+A ferry lives for one generation (see `exchange.ferry`); the harbour makes it and ends it. A connection may come in
+before this host has heard of the generation that it belongs to: it is kept until then. Which network leads to another
+host is measured once, when the two first meet (see `transport.network`).
+
+Calls come from one thread, the loop's; `admits` may come from the doorkeeper's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from holdfast.coordinator.messages import Install
+from holdfast.core.routes import Choice, NoRoute, Offer
+from holdfast.engines.following import Follower, Guides
+from holdfast.errors import HoldfastError
+from holdfast.exchange.chart import read_chart
+from holdfast.exchange.ferry import Ferry
+from holdfast.exchange.hold import Hold
+from holdfast.transport.credentials import Credentials
+from holdfast.transport.dial import connect
+from holdfast.transport.greeting import Hello
+from holdfast.transport.network import Responder, probe
+from holdfast.transport.stream import Stream
+
+__all__ = ["DATA", "Harbour", "Pier"]
+
+#: Kinds of connections that are a harbour's business.
+DATA = frozenset({"peer", "fetch", "follow", "probe"})
+#: Seconds that one try to reach another host may take.
+_DIAL = 5.0
+#: Connections that may wait for their generation; more than any crew opens.
+_EARLY = 256
+
+
+class Pier(Protocol):
+    """What a harbour needs of its host. All of it is called in the loop's thread, but for `ring`."""
+
+    def ring(self) -> None:
+        """Wake the workers here. Called in threads of the ferry."""
+
+    def ferried(self, sentence: str) -> None:
+        """The state has come from another host."""
+
+    def told(self, sentence: str) -> None:
+        """Something that people may want to know."""
+
+    def unguided(self, sentence: str) -> None:
+        """This host followed another one, and cannot any more."""
+
+    def cut_off(self, host: int, sentence: str) -> None:
+        """A connection to another host of the generation has broken."""
+
+    def stranded(self, host: int, sentence: str) -> None:
+        """Another host of the generation has not been reached for so long that it will not be."""
+
+
+class Harbour:
+    """One host's harbour.
+
+    Args:
+        me: this host's number.
+        offer: how others can reach this host.
+        patience: seconds after which a host that cannot be reached, and that nobody calls lost, is a problem of ours.
+
+    Resources: `close` ends the ferry and every connection that waits here.
+    """
+
+    def __init__(
+        self, me: int, *, run: str, credentials: Credentials, offer: Offer, patience: float = 10.0
+    ) -> None:
+        self.offer, self.patience = offer, patience
+        self._me, self._run, self._credentials = me, run, credentials
+        self._offers: dict[int, Offer] = {}
+        self._ways: dict[int, str] = {}  #: host -> what to dial
+        self._responder = Responder(offer)
+        self._generation = 0
+        self._over = 0  #: this generation and all before it are
+        self._shared = False  #: there was a generation with other hosts
+        self._ferry: Ferry | None = None
+        self._follower: Follower | None = None
+        self._guides = Guides()
+        self._pier: Pier | None = None
+        self._tell: Callable[[str], None] | None = None
+        self._map: mmap.mmap | None = None
+        self._arena: memoryview | None = None
+        self._early: deque[tuple[Hello, Stream]] = deque()
+        self._dialling: set[_Dialling] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    # ------------------------------------------------------------ ways
+
+    def learn(self, offers: Mapping[int, Offer]) -> None:
+        """How other hosts can be reached."""
+        self._offers.update({host: offer for host, offer in offers.items() if host != self._me})
+
+    def forget(self, host: int) -> None:
+        """A host has no part in the run any more."""
+        self._offers.pop(host, None)
+        self._ways.pop(host, None)
+        self._guides.forget(host)
+
+    def survey(self) -> list[str]:
+        """Find the best way to every host that is known; a sentence for each. Blocks for a second or so.
+
+        Raises:
+            NoRoute: one of them cannot be reached.
+        """
+        return [self._find(host).sentence for host in sorted(self._offers.keys() - self._ways.keys())]
+
+    def _find(self, host: int) -> Choice:
+        hello = Hello("probe", run=self._run, host=self._me)
+        choice = probe(
+            self._offers[host], lambda ip, port: connect((ip, port), hello, self._credentials, _DIAL),
+            here=f"host {self._me}",
+        )
+        self._ways[host] = choice.trial.dial
+        return choice
+
+    # ------------------------------------------------------------ generations
+
+    @property
+    def bells(self) -> tuple[int, ...]:
+        """What workers here must ring beside each other's bells."""
+        return self._ferry.bells if self._ferry is not None else ()
+
+    def moor(self, arena: mmap.mmap, pier: Pier) -> None:
+        """This is the memory that the workers here share."""
+        self._map, self._pier, self._tell = arena, pier, self._soon(pier.told, now=False)
+
+    @property
+    def following(self) -> bool:
+        """Whether this host follows another one, to be taken into the crew when it has caught up."""
+        return self._follower is not None
+
+    def embark(self, install: Install, rows: frozenset[int]) -> None:
+        """Begin a generation, with others or alone, or to follow one. `rows` are those of workers here."""
+        assert self._map is not None
+        assert self._pier is not None
+        self.disembark()
+        self._generation = install.generation
+        if install.guide >= 0:
+            self._follower = Follower(
+                self._map, install.guide, install.generation, rows, dial=lambda: self._dial(install.guide, "follow"),
+                ring=self._pier.ring, came=self._soon(self._pier.ferried), ended=self._soon(self._pier.unguided),
+            )  # fmt: skip
+        elif len(set(install.hosts)) > 1:
+            self._shared = True
+            self._arena = memoryview(self._map)
+            self._ferry = Ferry(
+                self._arena, self._me, install, dial=self._patient(self._pier), ring=self._pier.ring,
+                report=self._soon(self._pier.ferried), broke=self._soon(self._pier.cut_off),
+            )  # fmt: skip
+        elif self._shared:
+            self._clear(self._map, frozenset(range(len(install.drivers))))
+        early, self._early = self._early, deque()
+        for hello, stream in early:
+            self.came(hello, stream)
+
+    @staticmethod
+    def _clear(arena: mmap.mmap, lanes: frozenset[int]) -> None:
+        """What other hosts have sent, in a generation in which there were some, is of no use to one that is alone."""
+        view = memoryview(arena)
+        if (chart := read_chart(view)) is not None:
+            Hold(view, chart).begin(lanes)
+
+    def _soon(self, act: Callable[..., None], *, now: bool = True) -> Callable[..., None]:
+        """Have something done in the loop when it is called in a thread; with `now`, only in this generation."""
+        loop, generation = asyncio.get_running_loop(), self._generation
+
+        def act_now(*args: object) -> None:
+            if not now or generation > self._over:
+                act(*args)
+
+        def soon(*args: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it the run
+                loop.call_soon_threadsafe(act_now, *args)
+
+        return soon
+
+    def _patient(self, pier: Pier) -> Callable[[int, str], Stream]:
+        """How the ferry dials: it tries again and again, so after a while somebody must say so."""
+        began, stranded = time.monotonic(), self._soon(pier.stranded)
+        given_up: set[int] = set()
+
+        def dial(host: int, kind: str) -> Stream:
+            try:
+                return self._dial(host, kind)
+            except OSError as error:
+                if time.monotonic() - began > self.patience and host not in given_up:
+                    given_up.add(host)
+                    stranded(host, str(error))
+                raise
+
+        return dial
+
+    def disembark(self) -> None:
+        """The fence: when this returns, nothing of the generation at hand reaches the arena any more."""
+        ferry, self._ferry = self._ferry, None
+        follower, self._follower = self._follower, None
+        with self._lock:
+            self._over = self._generation
+            for dialling in self._dialling:
+                dialling.give_up()
+        if ferry is not None:
+            ferry.close()
+        if follower is not None:
+            follower.close()
+        if self._arena is not None:
+            with contextlib.suppress(BufferError):
+                self._arena.release()
+            self._arena = None
+
+    def _dial(self, host: int, kind: str) -> Stream:
+        """Reach another host. In a thread of the generation at hand, which is let go at once when that is over."""
+        hello = Hello(kind, run=self._run, host=self._me, generation=self._generation)
+        dialling = _Dialling(lambda: self._connect(host, hello))
+        with self._lock:
+            self._dialling.add(dialling)
+            if hello.generation <= self._over:
+                dialling.give_up()
+        try:
+            return dialling.result()
+        finally:
+            with self._lock:
+                self._dialling.discard(dialling)
+
+    def _connect(self, host: int, hello: Hello) -> Stream:
+        if host not in self._offers:
+            raise ConnectionError(f"nobody has said how host {host} can be reached")
+        try:
+            if host not in self._ways:
+                sentence = self._find(host).sentence
+                if self._tell is not None:
+                    self._tell(sentence)
+            return connect((self._ways[host], self._offers[host].port), hello, self._credentials, _DIAL)
+        except HoldfastError as error:
+            if isinstance(error, NoRoute):
+                time.sleep(0.5)  # all its addresses were tried: not at once again
+            raise ConnectionError(str(error)) from None
+
+    # ------------------------------------------------------------ who comes
+
+    def admits(self, hello: Hello) -> str | None:
+        """Why this caller is of no use here, if so."""
+        if hello.kind not in DATA:
+            return f"nothing of the kind {hello.kind!r} is taken here"
+        if hello.kind in ("peer", "fetch") and hello.generation <= self._over:
+            return f"generation {hello.generation} is over"
+        return None
+
+    def came(self, hello: Hello, stream: Stream) -> None:
+        """Somebody is at the door who was let in. Owns the stream from now on."""
+        if hello.kind == "probe" and not self._closed:
+            threading.Thread(target=self._responder.answer, args=(stream,), name="holdfast-probe", daemon=True).start()
+        elif hello.kind == "follow" and not self._closed and self._map is not None and self._pier is not None:
+            self._guides.add(hello.host, self._map, stream, hello.generation, self._pier.ring)
+        elif self._closed or hello.kind == "follow" or hello.generation <= self._over:
+            stream.close()
+        elif hello.generation == self._generation and self._ferry is not None:
+            self._ferry.admit(hello.host, hello.kind, stream)
+        else:
+            self._early.append((hello, stream))
+            while len(self._early) > _EARLY:
+                self._early.popleft()[1].close()
+
+    def close(self) -> None:
+        """End everything here. May be called twice."""
+        self._closed = True
+        self.disembark()
+        self._guides.close()
+        while self._early:
+            self._early.popleft()[1].close()
+
+
+class _Dialling:
+    """A call that may take seconds, in a thread of its own, and somebody who waits for it until it gives up."""
+
+    def __init__(self, act: Callable[[], Stream]) -> None:
+        self._act = act
+        self._lock = threading.Lock()
+        self._changed = threading.Event()
+        self._stream: Stream | None = None
+        self._error: Exception | None = None
+        self._given_up = False
+
+    def result(self) -> Stream:
+        """Wait for it. Raises what it raised, or ConnectionAbortedError."""
+        threading.Thread(target=self._run, name="holdfast-dial", daemon=True).start()
+        self._changed.wait()
+        with self._lock:
+            if self._stream is not None and not self._given_up:
+                return self._stream
+            if self._stream is not None:
+                self._stream.close()
+            raise self._error or ConnectionAbortedError("the generation is over")
+
+    def give_up(self) -> None:
+        """Let whoever waits go; a connection that is made all the same is closed."""
+        with self._lock:
+            self._given_up = True
+        self._changed.set()
+
+    def _run(self) -> None:
+        try:
+            stream = self._act()
+        except Exception as error:
+            self._error = error
+        else:
+            with self._lock:
+                if self._given_up:
+                    stream.close()
+                else:
+                    self._stream = stream
+        self._changed.set()

@@ -1,0 +1,72 @@
+"""The chart: where things lie in the arena, for those who move its bytes but do not know the model.
+
+Every worker lays the arena out from model and optimizer. The ferry, which carries parts of it to other hosts, imports
+no torch and runs no user code; it reads the chart that the first workers leave in a section of the arena itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.core.slices import Layout
+from holdfast.exchange.board import H_CHART, H_CHART_SIZE, Board
+from holdfast.transport.arena import Arena, Sections
+
+__all__ = ["Chart", "add_section", "read_chart", "write_chart"]
+
+#: What a host without state fetches from another one, besides the board: all that outlives a step.
+_STATE = ("parameters/", "state/", "scalar/", "ready", "buffers", "settings", "evaluation", "fixed/")
+_NOT_STATE = ("buffers-changed",)
+
+
+class Chart(msgspec.Struct, frozen=True, array_like=True):
+    """Where things lie. All numbers are bytes, but for counts."""
+
+    lanes: int
+    rows: int
+    entries: int  #: trainable parameters
+    slices: list[tuple[str, int, int]]  #: (dtype, begin, end in the flat space of that dtype)
+    buffers: list[tuple[int, int]]  #: (begin, size) within one copy of the buffers
+    buffers_size: int  #: of one copy
+    sections: dict[str, tuple[int, int]]  #: (begin, size)
+
+    def state(self) -> list[str]:
+        """The sections that make up the state, in order."""
+        return [name for name in self.sections if name.startswith(_STATE) and name not in _NOT_STATE]
+
+
+def make(
+    layout: Layout, sections: Mapping[str, tuple[int, int]], lanes: int, rows: int,
+    buffers: Sequence[tuple[int, int]], buffers_size: int,
+) -> bytes:  # fmt: skip
+    """The bytes of a chart."""
+    slices = [(s.dtype, s.start * s.itemsize, s.stop * s.itemsize) for s in layout.slices]
+    return msgspec.msgpack.encode(
+        Chart(lanes, rows, len(layout.entries), slices, list(buffers), buffers_size, dict(sections))
+    )
+
+
+def add_section(
+    sections: Sections, layout: Layout, lanes: int, rows: int, buffers: Sequence[tuple[int, int]], buffers_size: int
+) -> bytes:
+    """Lay out the chart itself, as the last section; returns its bytes."""
+    data = make(layout, sections.spans, lanes, rows, buffers, buffers_size)
+    sections.add("chart", len(data))
+    return data
+
+
+def write_chart(arena: Arena, board: Board, data: bytes) -> None:
+    """Leave the chart in the arena. Every worker writes the same bytes."""
+    arena.section("chart")[:] = data
+    board.describe(*arena.sections.spans["chart"])
+
+
+def read_chart(memory: memoryview) -> Chart | None:
+    """The chart of an arena; None while no worker has left one."""
+    words = memory.cast("B")[: 8 * (H_CHART_SIZE + 1)].cast("q")
+    begin, size = words[H_CHART], words[H_CHART_SIZE]
+    if begin == 0:
+        return None
+    return msgspec.msgpack.decode(memory[begin : begin + size], type=Chart)

@@ -1,0 +1,255 @@
+"""The ferry: carries what other hosts need between this host's arena and theirs, for one generation.
+
+    workers ── arena ── porter ──────►  lander ── arena ── workers
+    of host 0     └──── lander ◄──────  porter ────┘   of host 1
+
+For every other host of the generation there is one connection, with a porter that sends and a lander that receives, so
+both directions are busy at once. A host that has no state, or not the newest, first fetches it. The ferry decides
+nothing: what is due is `core.cargo`'s business, and workers see what others did as if it had been done on their host.
+
+The fence: a ferry and its connections belong to one generation. When `close` has returned, no byte of that generation
+can reach the arena any more, and no other host can get one from here.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from holdfast.core.cargo import Route
+from holdfast.core.slices import even_shares
+from holdfast.errors import FrameError
+from holdfast.exchange.board import Board
+from holdfast.exchange.chart import Chart, read_chart
+from holdfast.exchange.fetching import fetch, serve
+from holdfast.exchange.hold import Hold
+from holdfast.exchange.lander import Lander
+from holdfast.exchange.packing import Packer
+from holdfast.exchange.porter import Porter
+from holdfast.transport.stream import Stream
+
+__all__ = ["Assembly", "Ferry"]
+
+#: Bytes of slices in one frame: large enough that calls are few, small enough that the next stage can begin.
+RUN = 2 << 20
+_POLL = 0.001  # seconds between two looks for the chart of an arena that was just made
+_AGAIN = 0.05  # seconds between two tries to reach a host that is not there yet
+
+
+class Assembly(Protocol):
+    """Who is where in a generation: what an `Install` says."""
+
+    @property
+    def generation(self) -> int: ...
+    @property
+    def members(self) -> Sequence[int]: ...
+    @property
+    def rows(self) -> Sequence[int]: ...
+    @property
+    def drivers(self) -> Sequence[int]: ...
+    @property
+    def hosts(self) -> Sequence[int]: ...
+    @property
+    def sources(self) -> Mapping[int, int]: ...
+
+
+class Ferry:
+    """This host's ferry.
+
+    Args:
+        arena: the mapped memory of this host.
+        me: this host's number.
+        dial: opens a connection to a host ("peer" or "fetch"); called in a thread of the ferry, may block and raise.
+        ring: wakes the workers of this host.
+        report: told, in a sentence, that the state has come from another host.
+        broke: told of a connection that has ended though it should not have: the other host, and a sentence.
+
+    Resources: owns its threads, the streams it is given, and `bells`; `close` ends and closes all of them.
+    """
+
+    def __init__(
+        self, arena: memoryview, me: int, assembly: Assembly, *, dial: Callable[[int, str], Stream],
+        ring: Callable[[], None], report: Callable[[str], None], broke: Callable[[int, str], None],
+    ) -> None:  # fmt: skip
+        self._arena, self._me, self._assembly = arena, me, assembly
+        self._dial, self._ring, self._report, self._broke = dial, ring, report, broke
+        where = dict(zip(assembly.members, assembly.hosts, strict=True))
+        self._hosts = sorted(set(assembly.hosts))
+        self._peers = [host for host in self._hosts if host != me]
+        self._rows = [row for row, host in zip(assembly.rows, assembly.hosts, strict=True) if host == me]
+        self._lanes = frozenset(lane for lane, driver in enumerate(assembly.drivers) if where[driver] == me)
+        self._closed = threading.Event()
+        self._current = threading.Event()  # the state is here
+        self._hold: Hold | None = None
+        self._lock = threading.Lock()
+        self._streams: list[Stream] = []
+        self._waiting: dict[int, tuple[threading.Event, list[Stream]]] = {
+            peer: (threading.Event(), []) for peer in self._peers if peer > me
+        }
+        self._threads: list[threading.Thread] = []
+        self._bells = {peer: os.eventfd(0, os.EFD_CLOEXEC) for peer in self._peers}
+        self._begin()
+        if me in assembly.sources:
+            self._start(self._fetch, assembly.sources[me])
+        else:
+            self._current.set()
+        for peer in self._peers:
+            self._start(self._connect, peer)
+
+    @property
+    def bells(self) -> tuple[int, ...]:
+        """Eventfds that the workers of this host must ring beside each other's."""
+        return tuple(self._bells.values())
+
+    def admit(self, host: int, kind: str, stream: Stream) -> None:
+        """Take over a connection that another host of this generation has opened."""
+        with self._lock:
+            wanted = kind == "fetch" or (kind == "peer" and host in self._waiting)
+            if self._closed.is_set() or host not in self._peers or not wanted:
+                stream.close()
+                return
+            self._streams.append(stream)
+        if kind == "fetch":
+            self._start(self._serve, host, stream)
+        else:
+            come, streams = self._waiting[host]
+            streams.append(stream)
+            come.set()
+
+    def close(self) -> None:
+        """End this generation's traffic. When it returns, nothing of it is written any more. May be called twice."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            streams = list(self._streams)
+        self._current.set()
+        for come, _ in self._waiting.values():
+            come.set()
+        for stream in streams:
+            stream.close()
+        for bell in self._bells.values():
+            os.eventfd_write(bell, 1)
+        for thread in self._threads:
+            thread.join()
+        for bell in self._bells.values():
+            os.close(bell)
+        self._bells.clear()
+        self._hold = None
+
+    # ------------------------------------------------------------ threads
+
+    def _begin(self) -> None:
+        """Before any worker acts in this generation: forget what the last one's connections brought."""
+        lanes = len(self._assembly.drivers)
+        Board(self._arena, lanes, 2 * lanes, 0).distrust_rows(self._rows)
+        chart = read_chart(self._arena)
+        if chart is not None:
+            self._hold = Hold(self._arena, chart)
+            if self._me not in self._assembly.sources:
+                self._hold.begin(self._lanes)
+
+    def _start(self, act: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=self._guarded, args=(act, *args), name=f"ferry-{act.__name__}", daemon=True)
+        with self._lock:
+            self._threads.append(thread)
+        thread.start()
+
+    def _guarded(self, act: Callable[..., None], *args: object) -> None:
+        try:
+            act(*args)
+        except (OSError, EOFError, FrameError) as error:
+            if not self._closed.is_set():
+                host = args[0]
+                assert isinstance(host, int)
+                self._broke(host, f"the connection to host {host} has ended ({error})")
+
+    def _ready_hold(self) -> Hold | None:
+        """The arena with its chart, which a worker of this host may still have to leave there."""
+        while self._hold is None:
+            if self._closed.is_set():
+                return None
+            chart = read_chart(self._arena)
+            if chart is None:
+                time.sleep(_POLL)
+                continue
+            self._hold = Hold(self._arena, chart)
+        return self._hold
+
+    def _open(self, host: int, kind: str) -> Stream | None:
+        """A connection to a host of this generation, which may not know of it yet."""
+        while not self._closed.is_set():
+            try:
+                stream = self._dial(host, kind)
+            except OSError:
+                self._closed.wait(_AGAIN)
+                continue
+            with self._lock:
+                if not self._closed.is_set():
+                    self._streams.append(stream)
+                    return stream
+            stream.close()
+        return None
+
+    def _fetch(self, source: int) -> None:
+        hold = self._ready_hold()
+        stream = self._open(source, "fetch") if hold is not None else None
+        if hold is None or stream is None:
+            return
+        got = fetch(hold, stream, self._assembly.generation)
+        stream.close()
+        hold.begin(self._lanes)
+        self._report(
+            f"the state at step {got.version} has come from host {source} "
+            f"({got.size / 2**20:.1f} MiB in {got.seconds:.2f} s, verified)"
+        )
+        self._current.set()
+        self._ring()
+
+    def _serve(self, host: int, stream: Stream) -> None:
+        self._current.wait()
+        hold = self._ready_hold()
+        if hold is not None:
+            serve(hold, stream, self._assembly.generation, self._closed.is_set)
+
+    def _connect(self, peer: int) -> None:
+        if peer in self._waiting:
+            come, streams = self._waiting[peer]
+            come.wait()
+            stream = streams[0] if streams else None
+        else:
+            stream = self._open(peer, "peer")
+        self._current.wait()
+        hold = self._ready_hold()
+        if stream is None or hold is None or self._closed.is_set():
+            return
+        generation, closing = self._assembly.generation, self._closed.is_set
+        packer = Packer(hold, generation, self._rows, self._computed_here)
+        lander = Lander(hold, stream, generation, self._ring, closing, packer.there, partial(self._await_turn, hold))
+        self._start(_landing, peer, lander)
+        Porter(hold, stream, self._route(hold.chart, peer), packer, self._bells[peer], closing).run()
+
+    def _await_turn(self, hold: Hold, step: int) -> None:
+        """Let a guide write down the sums of the last step before those of this one take their place."""
+        while not hold.board.recorded(step) and not self._closed.is_set():
+            time.sleep(_POLL)
+
+    def _computed_here(self, row: int) -> bool:
+        return row % len(self._assembly.drivers) in self._lanes
+
+    def _route(self, chart: Chart, peer: int) -> Route:
+        sizes = tuple(end - begin for _, begin, end in chart.slices)
+        homes = even_shares(sizes, self._hosts)
+        return Route(
+            lanes=self._lanes, num_lanes=chart.lanes, here=tuple(home == self._me for home in homes),
+            there=tuple(home == peer for home in homes), spaces=tuple(space for space, _, _ in chart.slices),
+            sizes=sizes, most=RUN,
+        )
+
+
+def _landing(peer: int, lander: Lander) -> None:
+    lander.run()

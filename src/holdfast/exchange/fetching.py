@@ -1,0 +1,129 @@
+"""Fetching: a host without the newest state gets all of it from one that has it, verified by hash.
+
+It happens inside a generation in which both are members. The source serves when it stands at one version; nobody sums
+the next step before the fetching host has arrived at it, so the source's state stands still meanwhile, and its workers
+already compute. Where the fetching host holds an older state, that stays whole until the new one is here and verified:
+should the source be lost meanwhile, the run goes on from the older one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.errors import FrameError
+from holdfast.exchange import board as cells
+from holdfast.exchange.hold import CELL, Hold
+from holdfast.transport.frames import HEADER, Kind, pack, unpack
+from holdfast.transport.stream import Stream
+
+__all__ = ["Fetched", "fetch", "send_state", "serve"]
+
+_CHUNK = 4 << 20
+_EMPTY = bytes(_CHUNK)
+_POLL = 0.002  # seconds between two looks whether the source has completed its step
+
+_Chunk = tuple[str, int, int, bytes]  # section (empty: the board, and the end), offset, length, hash (empty: zeros)
+_decoder = msgspec.msgpack.Decoder(_Chunk)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Fetched(NamedTuple):
+    """What a fetch brought."""
+
+    version: int
+    size: int
+    seconds: float
+
+
+def serve(hold: Hold, stream: Stream, generation: int, closing: Callable[[], bool]) -> None:
+    """Send the state, once this host stands at one version. Raises OSError when the other host is gone."""
+    while hold.board.words[cells.H_MAGIC] != cells.MAGIC or len(set(hold.board.versions())) > 1:
+        if closing():
+            return
+        time.sleep(_POLL)
+    send_state(hold, stream.send, generation, closing)
+
+
+def send_state(hold: Hold, send: Callable[..., None], generation: int, closing: Callable[[], bool]) -> None:
+    """Send the state as it lies here; whoever calls sees to it that it stands at one version."""
+    for name in hold.chart.state():
+        section = hold.section(name)
+        for at in range(0, section.nbytes, _CHUNK):
+            if closing():
+                return
+            # A copy: settings and tables may change under us, and what is hashed must be what is sent. Whatever
+            # changes is also carried by this host's porter, and landed after the fetch.
+            chunk = bytes(section[at : at + _CHUNK])
+            _send(send, generation, name, at, chunk)
+    _send(send, generation, "", 0, hold.board.state_words())
+
+
+def fetch(hold: Hold, stream: Stream, generation: int) -> Fetched:
+    """Fill the arena from what `serve` sends. Settings of this host's own workers are kept where they are newer."""
+    began, size = time.monotonic(), 0
+    names = hold.chart.state()
+    apart = set(names) if hold.board.words[cells.H_MAGIC] == cells.MAGIC else {"settings"}
+    places = {name: _apart(hold, name) if name in apart else hold.section(name) for name in names}
+    head = bytearray(HEADER)
+    while True:
+        stream.recv_into(memoryview(head))
+        header = unpack(head, generation=generation)
+        if header.kind is not Kind.STATE:
+            raise FrameError(f"a {header.kind.name} among the state")
+        meta = bytearray(header.meta)
+        stream.recv_into(memoryview(meta))
+        try:
+            name, at, length, digest = _decoder.decode(meta)
+        except msgspec.MsgspecError as error:
+            raise FrameError(f"its meta is not what a STATE has: {error}") from None
+        if name == "":
+            words = bytearray(header.body)
+            stream.recv_into(memoryview(words))
+            _verify(name, at, memoryview(words), digest)
+            hold.board.words[cells.H_MAGIC] = 0  # while it is put in place there is no state here
+            for name in apart - {"settings"}:
+                hold.section(name)[:] = places[name]
+            _land_settings(hold, places["settings"])
+            version = hold.board.land_state(memoryview(words), generation)
+            return Fetched(version, size + header.body, time.monotonic() - began)
+        if name not in names:
+            raise FrameError(f"it brings the section {name!r}, which is no state")
+        place = places[name]
+        if not 0 <= at < at + length <= place.nbytes or length > _CHUNK or header.body not in (0, length):
+            raise FrameError(f"it brings bytes {at} to {at + length} of {name!r}, which has {place.nbytes}")
+        if header.body:
+            stream.recv_into(place[at : at + length])
+            _verify(name, at, place[at : at + length], digest)
+        else:
+            place[at : at + length] = _EMPTY[:length]
+        size += header.body
+
+
+def _send(send: Callable[..., None], generation: int, name: str, at: int, chunk: bytes) -> None:
+    """Send a chunk; of one without content only that it is."""
+    if name and chunk == _EMPTY[: len(chunk)]:
+        send(pack(Kind.STATE, generation, _encode([name, at, len(chunk), b""])))
+        return
+    meta = _encode([name, at, len(chunk), hashlib.sha256(chunk).digest()])
+    send(pack(Kind.STATE, generation, meta, len(chunk)), chunk)
+
+
+def _verify(name: str, at: int, data: memoryview, digest: bytes) -> None:
+    if hashlib.sha256(data).digest() != digest:
+        raise FrameError(f"the hash of {name or 'the board'!r} from byte {at} on is wrong")
+
+
+def _apart(hold: Hold, name: str) -> memoryview:
+    return memoryview(mmap.mmap(-1, max(1, hold.chart.sections[name][1])))[: hold.chart.sections[name][1]]
+
+
+def _land_settings(hold: Hold, data: memoryview) -> None:
+    for cell in range(len(data) // CELL):
+        if data[cell * CELL : cell * CELL + 8].cast("q")[0]:
+            hold.land_cell(cell, data[cell * CELL : (cell + 1) * CELL])

@@ -1,0 +1,252 @@
+"""The hold: an arena as the ferry handles it, where bytes are taken from and put to. No torch.
+
+Everything that goes to other hosts or comes from them is one of a few things, each with its place (`chart`), and each
+is marked on the board after its bytes are there, as a worker of this host would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.cargo import Facts, Piece, Total
+from holdfast.core.tree import Node
+from holdfast.errors import FrameError
+from holdfast.exchange import board as cells
+from holdfast.exchange.board import Board
+from holdfast.exchange.chart import Chart
+from holdfast.exchange.pieces import Pieces
+
+__all__ = ["CELL", "CELL_HEAD", "NAMES_HEAD", "PAST", "PAST_HEAD", "RESULT", "TABLE_WIDTH", "Hold"]
+
+#: Bytes of one settings cell (`train.schedule`), and of its head: tag, length, spare.
+CELL, CELL_HEAD = 16 * 1024, 24
+#: Results of evaluations that are kept for late comers, and bytes that each may take, with a head of tag and length.
+PAST, RESULT, PAST_HEAD = 4096, 2048, 16
+#: Words in a row of an evaluation's table (`train.evaluation`), and bytes of its names' head: length, tag.
+TABLE_WIDTH, NAMES_HEAD = 32, 16
+
+
+class Hold:
+    """One arena."""
+
+    def __init__(self, memory: memoryview, chart: Chart) -> None:
+        self.memory, self.chart = memory, chart
+        self.board = Board(memory, chart.lanes, chart.rows, len(chart.slices))
+        self.pieces = Pieces(self.section("pieces"), chart.lanes, len(chart.slices))
+        self._present = self.section("present")
+        self._changed = self.section("buffers-changed")
+        self._buffers = self.section("buffers")
+        self._settings = self.section("settings")
+        self._table = self.section("evaluation")
+        self._tags = self._table.cast("q")[::TABLE_WIDTH]
+        self._names = self.section("evaluation-names")
+        self._past = self.section("evaluation-past")
+
+    def section(self, name: str) -> memoryview:
+        """The bytes of a section."""
+        begin, size = self.chart.sections[name]
+        return self.memory[begin : begin + size]
+
+    def run(self, section: str, first: int, last: int) -> memoryview:
+        """The bytes of slices [first, last) in a flat space: `slot/3`, `sum` or `host`."""
+        space, begin, _ = self.chart.slices[first]
+        other, _, end = self.chart.slices[last - 1]
+        if space != other or not begin < end:
+            raise FrameError(f"slices {first} to {last - 1} are no run of one space")
+        return self.section(f"{section}/{space}")[begin:end]
+
+    def check_run(self, first: int, last: int) -> None:
+        """Refuse numbers of slices that cannot be."""
+        if not 0 <= first < last <= len(self.chart.slices):
+            raise FrameError(f"it names slices {first} to {last - 1} of {len(self.chart.slices)}")
+
+    # ------------------------------------------------------------ pieces and totals
+
+    def piece(self, cargo: Piece) -> memoryview:
+        """The bytes of a partial sum, to be sent."""
+        return self.run("host" if cargo.merged else f"slot/{cargo.node.lane}", cargo.first, cargo.last)
+
+    def total(self, cargo: Total) -> memoryview:
+        """The bytes of a sum, to be sent."""
+        return self.run("sum", cargo.first, cargo.last)
+
+    def norms(self, cargo: Total) -> list[float]:
+        """The norms that go with it."""
+        return self.board.norms()[cargo.first : cargo.last]
+
+    def place_for_piece(self, step: int, node: Node, first: int, last: int, again: bool) -> memoryview | None:
+        """Where a partial sum that comes in goes; None where it is here already, unless it comes `again`, corrected."""
+        self.check_run(first, last)
+        if not 0 <= node.lane < node.lane + node.span <= self.chart.lanes:
+            raise FrameError(f"it names lanes {node.lane} to {node.lane + node.span - 1} of {self.chart.lanes}")
+        if step < min(self.board.versions()):
+            return None
+        if not again and all(self.pieces.holds(node, step, slice_) for slice_ in range(first, last)):
+            return None
+        return self.run(f"slot/{node.lane}", first, last)
+
+    def place_for_total(self, step: int, first: int, last: int) -> memoryview | None:
+        """Where a sum that comes in goes; None where it is here already, or not wanted any more."""
+        self.check_run(first, last)
+        summed, versions = self.board.summed(), self.board.versions()
+        if any(summed[s] > step or versions[s] != step for s in range(first, last)):
+            return None
+        return self.run("sum", first, last)
+
+    def land_total(self, step: int, first: int, norms: Sequence[float]) -> None:
+        """The bytes of a sum are there."""
+        for index, norm in enumerate(norms):
+            self.board.publish_norm(first + index, step + 1, norm)
+
+    # ------------------------------------------------------------ facts
+
+    def facts(self, cargo: Facts) -> list[bytes]:
+        """What lanes gave besides gradients: for each its words, its flags and the buffers it changed."""
+        chart, out = self.chart, []
+        for lane in cargo.lanes:
+            record = cargo.step % 2 * chart.lanes + lane
+            present = self._present[record * chart.entries : (record + 1) * chart.entries]
+            changed = bytes(self._changed[record * len(chart.buffers) : (record + 1) * len(chart.buffers)])
+            words = bytes(self.board.facts_words(lane, cargo.step))
+            out += [lane.to_bytes(8, "little"), words, bytes(present), changed]
+            base = (2 + record) * chart.buffers_size
+            for flag, (begin, size) in zip(changed, chart.buffers, strict=True):
+                if flag:
+                    out.append(bytes(self._buffers[base + begin : base + begin + size]))
+        return out
+
+    def land_facts(self, step: int, data: memoryview) -> None:
+        """Put in place what `facts` made on another host. The mark of a lane goes last."""
+        chart, at, flags = self.chart, 0, len(self.chart.buffers)
+        while at < len(data):
+            lane = int.from_bytes(data[at : at + 8], "little")
+            if lane >= chart.lanes:
+                raise FrameError(f"it names lane {lane} of {chart.lanes}")
+            words = self.board.facts_words(lane, step)
+            record, size = step % 2 * chart.lanes + lane, words.nbytes
+            at += 8
+            values = memoryview(bytes(data[at : at + size])).cast("q")
+            at += size
+            new = words[0] < step + 1  # else they are here, and somebody may be reading them
+            present, changed = data[at : at + chart.entries], data[at + chart.entries : at + chart.entries + flags]
+            at += chart.entries + flags
+            if new:
+                self._present[record * chart.entries : (record + 1) * chart.entries] = present
+                self._changed[record * flags : (record + 1) * flags] = changed
+            base = (2 + record) * chart.buffers_size
+            for flag, (begin, count) in zip(changed, chart.buffers, strict=True):
+                if flag:
+                    if new:
+                        self._buffers[base + begin : base + begin + count] = data[at : at + count]
+                    at += count
+            if new:
+                words[1:] = values[1:]
+                words[0] = values[0]
+        if at != len(data):
+            raise FrameError(f"its facts have {len(data)} bytes, where {at} are due")
+
+    # ------------------------------------------------------------ rows, settings, the table
+
+    def row(self, row: int) -> tuple[int, int, int, int]:
+        """(row, worker, newest step it arrived at, newest operation it entered)."""
+        board = self.board
+        return (
+            row, board.cell(row, cells.R_WORKER), board.cell(row, cells.R_ARRIVED), board.cell(row, cells.R_OP)
+        )
+
+    def cells(self, rows: Sequence[int]) -> dict[int, int]:
+        """Cell -> tag, for the settings cells of these rows that hold something."""
+        tags = {cell: self._cell_tag(cell) for row in rows for cell in range(3 * row, 3 * row + 3)}
+        return {cell: tag for cell, tag in tags.items() if tag}
+
+    def cell(self, cell: int) -> bytes:
+        """One settings cell, as far as it is filled."""
+        at = cell * CELL
+        length = self._settings[at + 8 : at + 16].cast("q")[0]
+        return bytes(self._settings[at : at + CELL_HEAD + length])
+
+    def land_cell(self, cell: int, data: memoryview) -> None:
+        """Put a settings cell in place, unless a newer one is there."""
+        at = cell * CELL
+        if not 0 <= at < len(self._settings) or not CELL_HEAD <= len(data) <= CELL:
+            raise FrameError(f"it names settings cell {cell} with {len(data)} bytes")
+        if data[:8].cast("q")[0] <= self._cell_tag(cell):
+            return
+        head = self._settings[at : at + 8].cast("q")
+        head[0] = 0
+        self._settings[at + 8 : at + len(data)] = data[8:]
+        head[0] = data[:8].cast("q")[0]
+
+    def _cell_tag(self, cell: int) -> int:
+        return self._settings[cell * CELL : cell * CELL + 8].cast("q")[0]
+
+    def table_tag(self) -> int:
+        """Which evaluation the table holds, 0 for none."""
+        return self._names[8:16].cast("q")[0]
+
+    def table_rows(self, rows: int | None = None) -> list[int]:
+        """The rows of the table that are filled for its evaluation."""
+        tag = self.table_tag()
+        return [row for row, seen in enumerate(self._tags[:rows].tolist()) if tag and seen == tag]
+
+    def table_row(self, row: int) -> bytes:
+        """One row."""
+        return bytes(self._table[8 * TABLE_WIDTH * row : 8 * TABLE_WIDTH * (row + 1)])
+
+    def names(self) -> bytes:
+        """What the columns are called, with their head."""
+        return bytes(self._names[: NAMES_HEAD + self._names[:8].cast("q")[0]])
+
+    def land_table(self, names: memoryview, rows: Sequence[int], data: memoryview) -> None:
+        """Put rows of the table in place; the names first, the tag of a row last."""
+        size = 8 * TABLE_WIDTH
+        if len(names) < NAMES_HEAD or len(names) > len(self._names) or len(data) != size * len(rows):
+            raise FrameError(f"it holds {len(data)} bytes for {len(rows)} rows of a table")
+        if any(not 0 <= row < len(self._tags) for row in rows):
+            raise FrameError(f"it names rows {min(rows)} to {max(rows)} of a table of {len(self._tags)}")
+        tag = names[8:16].cast("q")[0]
+        if self.table_tag() < tag:
+            self._names[NAMES_HEAD : len(names)] = names[NAMES_HEAD:]
+            self._names[:8] = names[:8]
+            self._names[8:16] = names[8:16]
+        elif self.table_tag() > tag:
+            return
+        for index, row in enumerate(rows):
+            at = size * row
+            self._table[at + 8 : at + size] = data[size * index + 8 : size * (index + 1)]
+            self._table[at : at + 8] = data[size * index : size * index + 8]
+
+    def past(self, op: int) -> bytes | None:
+        """What operation `op` has given, if it was an evaluation and is over."""
+        at = op % PAST * RESULT
+        tag, length = self._past[at : at + PAST_HEAD].cast("q")
+        return bytes(self._past[at + PAST_HEAD : at + PAST_HEAD + length]) if tag == op + 1 else None
+
+    def land_past(self, op: int, data: memoryview) -> None:
+        """Keep what an operation has given. The tag goes last."""
+        if op < 0 or len(data) > RESULT - PAST_HEAD:
+            raise FrameError(f"it brings {len(data)} bytes as the result of operation {op}")
+        at = op % PAST * RESULT
+        head = self._past[at : at + PAST_HEAD].cast("q")
+        self._past[at + PAST_HEAD : at + PAST_HEAD + len(data)] = data
+        head[1] = len(data)
+        head[0] = op + 1
+
+    # ------------------------------------------------------------ a generation begins
+
+    def begin(self, lanes: frozenset[int]) -> None:
+        """Make ready for a generation in which these lanes are this host's; nobody writes meanwhile.
+
+        Everybody says and sends again what matters. A partial sum with a lane of another host is let go, so that what
+        comes from there never meets it; unless this host has begun to finish its step, for which it needs nobody.
+        """
+        board = self.board
+        self.pieces.clear()
+        for slice_ in range(len(self.chart.slices)):
+            board.publish_gathered(slice_, 0)  # it was made of other lanes
+        versions = board.versions()
+        if len(set(versions)) > 1:
+            return
+        for node in board.nodes(versions[0]):
+            if not lanes.issuperset(range(node.lane, node.lane + node.span)):
+                board.open_slot(node.lane)

@@ -1,0 +1,112 @@
+"""A lander: puts what one other host sends into this host's arena, and marks it on the board.
+
+One thread for every other host. Large bodies are received straight into their place; the mark goes after them. What is
+here already, or not wanted any more, is received into a spare place and forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from holdfast.core.tree import Node
+from holdfast.errors import FrameError
+from holdfast.exchange.hold import Hold
+from holdfast.transport.frames import HEADER, Header, Kind, unpack
+from holdfast.transport.stream import Stream
+
+__all__ = ["Lander"]
+
+_Total = tuple[int, int, list[float]]
+_pieces = msgspec.msgpack.Decoder(tuple[int, int, int, int, int, bool])
+_totals = msgspec.msgpack.Decoder(_Total)
+_rows = msgspec.msgpack.Decoder(list[tuple[int, int, int, int]])
+_numbers = msgspec.msgpack.Decoder(int)
+_table = msgspec.msgpack.Decoder(tuple[int, list[int]])
+
+
+@dataclass(slots=True)
+class Lander:
+    """What comes from one other host in one generation."""
+
+    hold: Hold
+    stream: Stream
+    generation: int
+    ring: Callable[[], None]  #: wakes the workers of this host
+    closing: Callable[[], bool]
+    there: set[int]  #: rows of the table that the other host has (shared with its packer)
+    turn: Callable[[int], None]  #: waits until sums and facts of a step may be landed
+    mine: frozenset[int] = frozenset()  #: rows of this host, which others know nothing about
+    _spare: bytearray = field(default_factory=bytearray)
+    _head: bytearray = field(default_factory=lambda: bytearray(HEADER))
+
+    def run(self) -> None:
+        """Land until the generation ends. Raises OSError, EOFError or FrameError."""
+        head = memoryview(self._head)
+        while not self.closing():
+            self.stream.recv_into(head)
+            header = unpack(head, generation=self.generation)
+            meta = bytearray(header.meta)
+            if meta:
+                self.stream.recv_into(memoryview(meta))
+            try:
+                self._land(header, meta)
+            except msgspec.MsgspecError as error:
+                raise FrameError(f"its meta is not what a {header.kind.name} has: {error}") from None
+            self.ring()
+
+    def _land(self, header: Header, meta: bytearray) -> None:
+        if header.kind is Kind.PIECE:
+            step, lane, span, first, last, again = _pieces.decode(meta)
+            node = Node(lane, span)
+            place = self.hold.place_for_piece(step, node, first, last, again)
+            self._body(header, place)
+            if place is not None:
+                self.hold.pieces.put(node, step, first, last)
+        elif header.kind is Kind.SUM:
+            step, first, norms = _totals.decode(meta)
+            self.turn(step)
+            place = self.hold.place_for_total(step, first, first + len(norms))
+            self._body(header, place)
+            if place is not None:
+                self.hold.land_total(step, first, norms)
+        elif header.kind is Kind.FACTS:
+            step, body = _numbers.decode(meta), self._body(header, None)
+            self.turn(step - 1)
+            self.hold.land_facts(step, body)
+        elif header.kind is Kind.ROWS:
+            self._body(header, None)
+            for row in _rows.decode(meta):
+                self._row(*row)
+        elif header.kind is Kind.SETTINGS:
+            self.hold.land_cell(_numbers.decode(meta), self._body(header, None))
+        elif header.kind is Kind.PAST:
+            self.hold.land_past(_numbers.decode(meta), self._body(header, None))
+        elif header.kind is Kind.TABLE:
+            size, rows = _table.decode(meta)
+            body = self._body(header, None)
+            if rows:
+                self.hold.land_table(body[:size], rows, body[size:])
+                self.there.update(rows)
+        else:
+            raise FrameError(f"a {header.kind.name} has no place among hosts")
+
+    def _row(self, row: int, worker: int, arrived: int, op: int) -> None:
+        if not 0 <= row < self.hold.chart.rows:
+            raise FrameError(f"it names row {row} of {self.hold.chart.rows}")
+        if row not in self.mine:
+            self.hold.board.land_row(row, worker, arrived, op)
+
+    def _body(self, header: Header, place: memoryview | None) -> memoryview:
+        """Receive the body into its place, or into the spare one."""
+        if place is None:
+            if len(self._spare) < header.body:
+                self._spare = bytearray(header.body)
+            place = memoryview(self._spare)[: header.body]
+        elif place.nbytes != header.body:
+            raise FrameError(f"a {header.kind.name} of {header.body} bytes, where {place.nbytes} are due")
+        if header.body:
+            self.stream.recv_into(place)
+        return place

@@ -1,0 +1,38 @@
+"""What a step consists of, and what a unit of it gives besides its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["StepWork", "UnitResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """What a step consists of: a pure function of configuration and position."""
+
+    step: int
+    lanes: tuple[int, ...]  #: lanes with samples
+    counts: tuple[int, ...]  #: samples of every lane
+
+    @property
+    def even(self) -> bool:
+        return len({self.counts[lane] for lane in self.lanes}) == 1
+
+    @property
+    def factor(self) -> float:
+        """What the sum of the leaves is multiplied by."""
+        return 1.0 / (len(self.lanes) if self.even else sum(self.counts))
+
+    def weight(self, lane: int) -> float | None:
+        """What a leaf is multiplied by; None where the leaves are summed as they are."""
+        return None if self.even else float(self.counts[lane])
+
+
+@dataclass(frozen=True, slots=True)
+class UnitResult:
+    """What a unit gives besides its gradient."""
+
+    loss: float
+    clip_norm: float  #: 0: no clipping by norm
+    clip_value: float  #: 0: no clipping by value

@@ -1,0 +1,73 @@
+"""What a simulated run is made of, and random ones: a seed names a cluster and all that goes wrong in it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from holdfast.coordinator.machine import Machine
+from holdfast.coordinator.roster import CrewLimits
+from holdfast.core import step as core_step
+from holdfast.core import tree
+from holdfast.testing.arena import Arena
+from holdfast.testing.faults import Schedule, after, host_swarm, swarm
+from holdfast.testing.ferry import FakeFerry
+from holdfast.testing.following import FakeGuide
+from holdfast.testing.model import Model
+
+__all__ = ["Config", "draw", "draw_hosts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One simulated run. The last six are replaced to see whether the simulation notices."""
+
+    model: Model
+    workers: int  #: on host 0; 0: the coordinator's machine trains nothing
+    hosts: tuple[int, ...] = ()  #: slots of other hosts that join at the start, numbered from 1
+    awaited: int = 1  #: hosts that the first generation waits for
+    follow: bool = True  #: hosts that come late follow first
+    schedule: Schedule = field(default_factory=Schedule)
+    limit: float = 120.0  #: virtual seconds within which the run must end
+    machine: Callable[[CrewLimits], Machine] = Machine
+    decide: Callable[[core_step.Place, core_step.Board], core_step.Action] = core_step.next_action
+    plan: Callable[..., tree.Plan] = tree.plan
+    arena: type[Arena] = Arena
+    ferry: type[FakeFerry] = FakeFerry
+    guide: type[FakeGuide] = FakeGuide
+
+
+def draw(seed: int) -> Config:
+    """The cluster and schedule of a seed. Every 250th is a large one."""
+    rng = random.Random(seed)
+    if seed % 250 == 249:
+        lanes, steps = rng.randrange(110, 320), 2
+        workers = rng.randrange(100, min(lanes, 300))
+    else:
+        lanes, steps = rng.choice((1, 2, 3, 4, 5, 6, 8, 8, 12)), rng.randrange(8, 25)
+        workers = rng.randrange(1, min(lanes, 8) + 1)
+    short = rng.randrange(1, lanes + 1) if rng.random() < 0.3 else 0
+    model = Model(lanes, rng.randrange(1, 7), steps, clip=rng.random() < 0.3, short=short)
+    return Config(model=model, workers=workers, schedule=swarm(rng, workers=workers, lanes=lanes, steps=steps))
+
+
+def draw_hosts(seed: int) -> Config:
+    """The cluster of several hosts and the schedule of a seed."""
+    rng = random.Random(seed ^ 0x40575)
+    lanes, steps = rng.choice((2, 3, 4, 5, 6, 8, 8)), rng.randrange(4, 13)
+    short = rng.randrange(1, lanes + 1) if rng.random() < 0.4 else 0
+    model = Model(lanes, rng.randrange(1, 6), steps, clip=rng.random() < 0.3, short=short)
+    own = 0 if rng.random() < 0.3 else rng.randrange(1, min(lanes, 3) + 1)
+    hosts = tuple(rng.randrange(1, 4) for _ in range(rng.randrange(1, 4) + (not own)))
+    awaited = rng.randrange(1, len(hosts) + 1 + bool(own))
+    if rng.random() < 0.25:  # most come when the run is well under way
+        awaited, steps = 1, rng.randrange(20, 40)
+        model = replace(model, steps=steps)
+    workers = min(own + sum(hosts), lanes)
+    schedule = host_swarm(rng, workers=workers, hosts=range(1, len(hosts) + 1), lanes=lanes, steps=steps)
+    if steps >= 20:
+        late = tuple(after(0.6 + rng.random()).join(slots) for slots in hosts[1 - bool(own):])
+        hosts, schedule = hosts[: 1 - bool(own)], replace(schedule, faults=(*schedule.faults, *late))
+    follow = rng.random() < 0.6
+    return Config(model=model, workers=own, hosts=hosts, awaited=awaited, follow=follow, schedule=schedule)

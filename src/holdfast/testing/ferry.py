@@ -1,0 +1,234 @@
+"""A simulated ferry: carries between the arenas of simulated hosts what the real one carries, by the real rules.
+
+What is due is decided by `core.cargo`, as for the real porter. Each pair of hosts has a connection of its own, in which
+things come in order, one by one, each after a time of its own. While a host is cut off nothing comes through; what was
+on its way comes when the cut is healed, if both ends are still there.
+
+A ferry belongs to one generation. It is made with the first Install of it that its host hears and closed with the first
+Pause of a later one, before any worker hears of it; from then on nothing that it sent, or that is sent to it, lands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.coordinator.messages import Install
+from holdfast.core.cargo import Cargo, Facts, Piece, Route, Sent, Total, View, due
+from holdfast.testing.arena import Arena
+from holdfast.testing.model import Violation
+
+if TYPE_CHECKING:
+    from holdfast.testing.host import FakeHost
+
+__all__ = ["FakeFerry", "homes"]
+
+_RETRY = 0.03  #: seconds until a cut connection is tried again
+
+
+def homes(hosts: list[int], slices: int) -> list[int]:
+    """Slice -> the host that sums it."""
+    return [hosts[index % len(hosts)] for index in range(slices)]
+
+
+class _Porter:
+    """What goes from one host to another."""
+
+    def __init__(self, ferry: FakeFerry, there: int, route: Route) -> None:
+        self.ferry, self.there, self._route = ferry, there, route
+        self._sent = Sent(0)
+        self._rows: dict[int, int] = {}
+        self._due: list[Cargo] = []
+        self._busy = False
+        self.broken = False
+
+    def begin(self) -> None:
+        """The state is here, and nobody acts yet: this is the step that the other host may need something of."""
+        self._sent = Sent(self.ferry.host.arena.step())
+
+    def look(self) -> None:
+        """Send what is due next, unless something is on its way."""
+        ferry, arena = self.ferry, self.ferry.host.arena
+        if self._busy or not ferry.current():
+            return
+        if self._due:
+            self._send(self._due.pop(0))
+            return
+        rows = {row: arena.arrived[row] for row in ferry.rows}
+        if rows != self._rows:
+            self._rows = rows
+            self._send(rows)
+            return
+        version = arena.step()
+        while True:
+            sent = self._sent
+            step = sent.step
+            work = arena.model.lanes_at(step) if step < arena.model.steps else None
+            view = View(version, arena.known(step), arena.nodes(step), work, arena.gathered, arena.summed)
+            self._due = due(self._route, view, sent)
+            if self._due:
+                for cargo in self._due:
+                    sent.note(cargo)
+                self._send(self._due.pop(0))
+                return
+            if version <= step:
+                return
+            self._sent = Sent(step + 1)
+
+    def _send(self, what: Cargo | dict[int, int]) -> None:
+        self._busy = True
+        host = self.ferry.host
+        host.cluster.clock.after(host.cluster.carriage(host.factor), self._bring, what, self._taken(what))
+
+    def _taken(self, what: Cargo | dict[int, int]) -> object:
+        """What is sent, as it lies in the arena now."""
+        arena = self.ferry.host.arena
+        if isinstance(what, Piece):
+            if what.merged:
+                return [arena.merged[slice_] for slice_ in range(what.first, what.last)]
+            return [arena.slot(what.step, what.node.lane)] * (what.last - what.first)
+        if isinstance(what, dict | Facts):
+            return None
+        return [(arena.sums[slice_], arena.norms[slice_]) for slice_ in range(what.first, what.last)]
+
+    def _bring(self, what: Cargo | dict[int, int], taken: object) -> None:
+        ferry = self.ferry
+        if self.broken or (ferry.closed and ferry.fenced):
+            return
+        there = ferry.host.cluster.hosts.get(self.there)
+        if there is None or not there.up:
+            return
+        held = isinstance(what, Total) and not there.arena.may_sum(what.step)
+        if ferry.host.cut or there.cut or held or not there.takes(ferry):
+            ferry.host.cluster.clock.after(_RETRY, self._bring, what, taken)
+            return
+        if ferry.host.up and not ferry.closed and _wanted(there.arena, what) and self._taken(what) != taken:
+            raise Violation(f"{what} changed on host {ferry.host.number} while it was on its way")
+        if ferry.fenced and (there.ferry is None or there.ferry.closed or there.ferry.generation != ferry.generation):
+            return  # its connections are gone
+        self._land(there, what, taken)
+        self._busy = False
+        self.look()
+
+    def _land(self, there: FakeHost, what: Cargo | dict[int, int], taken: object) -> None:
+        arena = there.arena
+        arena.check_fence(self.ferry.generation, what)
+        if isinstance(what, dict):
+            for row, arrived in what.items():
+                arena.arrived[row] = arrived
+        elif isinstance(what, Facts):
+            arena.land_facts(what.step, what.lanes)
+        else:
+            assert isinstance(taken, list)
+            for slice_, value in zip(range(what.first, what.last), taken, strict=True):
+                if isinstance(what, Piece):
+                    if value.span != what.node.span:
+                        raise Violation(f"{what} is sent with a sum of {value.span} lanes")
+                    arena.land_piece(what.step, slice_, what.node.lane, value)
+                else:
+                    arena.land_total(what.step, slice_, *value)
+        there.moved()
+
+
+def _wanted(arena: Arena, what: Cargo | dict[int, int]) -> bool:
+    """Whether the other host has any use for it; a sum of a step that it has completed may be torn."""
+    if not isinstance(what, Total):
+        return True
+    return any(arena.versions[s] == what.step and arena.summed[s] <= what.step for s in range(what.first, what.last))
+
+
+class FakeFerry:
+    """One host's ferry, for one generation."""
+
+    fenced = True  #: a closed one neither sends nor lands; taken away to see whether the simulation notices
+
+    def __init__(self, host: FakeHost, install: Install) -> None:
+        self.host, self.generation = host, install.generation
+        self.closed = False
+        arena, me = host.arena, host.number
+        self.rows = [row for row, at in zip(install.rows, install.hosts, strict=True) if at == me]
+        where = dict(zip(install.members, install.hosts, strict=True))
+        self._lanes = frozenset(lane for lane, driver in enumerate(install.drivers) if where[driver] == me)
+        self._source = install.sources.get(me)
+        self.level = arena.level()  #: before anybody acts: what it can come to by itself
+        self._porters: list[_Porter] = []
+        hosts = sorted(set(install.hosts))
+        if len(hosts) == 1:
+            arena.begin_generation(self._lanes)  # what came from others when there were some counts no more
+            return
+        home = homes(hosts, arena.model.slices)
+        for there in hosts:
+            if there != me:
+                self._porters.append(_Porter(self, there, Route(
+                    self._lanes, arena.model.lanes, tuple(h == me for h in home), tuple(h == there for h in home),
+                    ("",) * len(home), (1,) * len(home), 2,
+                )))  # fmt: skip
+        arena.distrust(self.rows)
+        if self._source is None:
+            self._begin()
+        else:
+            host.cluster.clock.after(host.cluster.carriage(host.factor), self._ask)
+
+    def _begin(self) -> None:
+        self.host.arena.begin_generation(self._lanes)
+        for porter in self._porters:
+            porter.begin()
+
+    def current(self) -> bool:
+        """Whether this host has the state with which its generation begins."""
+        return not self.closed and (self._source is None or self.host.arena.current >= self.generation)
+
+    def look(self) -> None:
+        """The arena has changed: is something due?"""
+        if not self.closed:
+            for porter in self._porters:
+                porter.look()
+
+    def close(self) -> None:
+        """The fence."""
+        self.closed = True
+
+    def unlink(self) -> list[int]:
+        """Break all connections; the hosts at their ends."""
+        ends = [self.host.number] if self._porters else []
+        for porter in self._porters:
+            there = self.host.cluster.hosts[porter.there]
+            for one in (porter, *(there.ferry._porters if there.ferry is not None else ())):
+                one.broken = one.broken or one.there in (porter.there, self.host.number)
+            ends.append(porter.there)
+        return ends
+
+    # ------------------------------------------------------------ fetching
+
+    def _ask(self) -> None:
+        """Look whether the source is ready to serve: it stands at the version that it could come to by itself."""
+        if self.closed or not self.host.up:
+            return
+        clock, cluster = self.host.cluster.clock, self.host.cluster
+        assert self._source is not None
+        there = cluster.hosts.get(self._source)
+        ready = there is not None and there.up and not (there.cut or self.host.cut) and there.takes(self)
+        serving = there.ferry if ready and there is not None else None
+        if serving is None or serving.generation != self.generation or not serving.serves():
+            clock.after(_RETRY, self._ask)
+            return
+        arena = serving.host.arena
+        duration = cluster.carriage(serving.host.factor) * 4
+        clock.after(duration, self._fetched, serving, arena.step(), tuple(arena.state))
+
+    def serves(self) -> bool:
+        """Whether the state can be had from here."""
+        arena = self.host.arena
+        return self.current() and arena.seeded and min(arena.versions) >= self.level and len(set(arena.versions)) == 1
+
+    def _fetched(self, source: FakeFerry, version: int, state: tuple[int, ...]) -> None:
+        if self.closed or not self.host.up:
+            return
+        if source.closed or not source.host.up or source.host.cut or self.host.cut:
+            self.host.cluster.clock.after(_RETRY, self._ask)  # in vain, as long as the source is gone
+            return
+        if tuple(source.host.arena.state) != state:
+            raise Violation(f"the state of host {source.host.number} changed while host {self.host.number} fetched it")
+        self.host.arena.check_fence(self.generation, "the state")
+        self.host.arena.land_state(self.generation, version, state)
+        self._begin()
+        self.host.fetched()

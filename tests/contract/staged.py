@@ -1,0 +1,157 @@
+"""A host on a stage: a fake engine below it, an ear above it that writes everything down. Local, or behind an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.config.worker import WorkerSpec
+from holdfast.coordinator.events import Event
+from holdfast.coordinator.ports import Engine, Eyes, Host
+from holdfast.core.routes import Offer
+from holdfast.engines import orders
+from holdfast.engines.agent import Agent, Farewell
+from holdfast.engines.host import LocalHost
+from holdfast.engines.luggage import Luggage
+from holdfast.engines.remote import RemoteHost
+from holdfast.exchange.board import Plan, Row
+from holdfast.transport.credentials import Credentials
+from holdfast.transport.stream import PlainStream
+from tests.contract.fakes import FakeEngine, FakeEyes
+
+__all__ = ["Ear", "Far", "Lodging", "far", "local", "remote"]
+
+TOKEN = "t" * 40
+WATCHING = {"frozen": 1.0, "hang": 30.0, "hang_factor": 20.0, "idle": 600.0}
+
+
+class Ear:
+    """Hears a host, and everything else that the launcher would hear of one elsewhere."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.sentences: list[str] = []
+        self.errors: list[Exception] = []
+        self.kept: list[tuple[str, bytes]] = []
+        self.shown: list[list[Row]] = []
+        self.offers: list[Offer] = []
+        self.gone: list[str] = []
+
+    def heard(self, host: int, event: Event) -> None:
+        self.events.append(event)
+
+    def told(self, host: int, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+    def broke(self, host: int, error: Exception) -> None:
+        self.errors.append(error)
+
+    def settled(self, host: RemoteHost, offer: Offer, ways: list[str]) -> None:
+        self.offers.append(offer)
+        host.open(self)
+
+    def left(self, host: RemoteHost, reason: str) -> None:
+        self.gone.append(reason)
+
+    def closed(self, host: int) -> None:
+        self.gone.append("closed")
+
+    def showed(self, host: int, rows: list[Row], plan: Plan) -> None:
+        self.shown.append(rows)
+
+    def keep(self, name: str, data: bytes) -> None:
+        self.kept.append((name, data))
+
+    def of(self, kind: type) -> list[Any]:
+        """The events of this kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    async def until(self, met: Callable[[], object], what: str = "") -> None:
+        """Wait until something is so."""
+        for _ in range(500):
+            if met():
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"not within 5 s: {what or met}; heard {self.events}, {self.errors}")
+
+    async def until_heard(self, *kinds: type) -> Sequence[Event]:
+        """Wait until events of these kinds have come; all events."""
+        await self.until(lambda: all(self.of(kind) for kind in kinds), f"{kinds}")
+        return self.events
+
+
+class Lodging:
+    """What an agent's machine provides: a directory of the test's, and fakes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "logs").mkdir(parents=True, exist_ok=True)
+        self.engine, self.eyes = FakeEngine(), FakeEyes()
+        self.spec: WorkerSpec | None = None
+        self.show: Callable[[list[Row], Plan, float], None] | None = None
+
+    def equip(
+        self, spec: WorkerSpec, watching: dict[str, float], show: Callable[[list[Row], Plan, float], None]
+    ) -> tuple[Engine, Eyes]:
+        assert watching == WATCHING
+        self.spec, self.show = spec, show
+        return self.engine, self.eyes
+
+
+class Far:
+    """Both ends of a host that is elsewhere."""
+
+    def __init__(self, tmp_path: Path, ear: Ear) -> None:
+        script = tmp_path / "train.py"
+        if not script.exists():
+            script.write_text("print('hello')\n")
+        here, there = PlainStream.pair()
+        here.peer = there.peer = "127.0.0.1:5000"
+        spec = WorkerSpec(worker=-1, row=-1, script=str(script), args=("a",), dir=str(tmp_path / "run"))
+        self.luggage = Luggage(str(script))
+        self.said: list[str] = []
+        self.lodging = Lodging(tmp_path / "far")
+        self.agent = Agent(
+            there, name="far", slots=2, credentials=Credentials(TOKEN), lodging=self.lodging, say=self.said.append
+        )
+        brief = orders.Brief(1, "run-1", spec, self.luggage.digests, WATCHING, {}, False)
+        self.host = RemoteHost(
+            1, here, name="far", slots=2, refills=True, brief=brief, luggage=self.luggage, reception=ear
+        )
+
+
+@contextlib.asynccontextmanager
+async def local(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[Host, FakeEngine, FakeEyes]]:
+    """A host of this process."""
+    engine, eyes = FakeEngine(), FakeEyes()
+    host = LocalHost(1, name="here", slots=2, engine=engine, eyes=eyes)
+    host.open(ear)
+    try:
+        yield host, engine, eyes
+    finally:
+        host.close()
+
+
+@contextlib.asynccontextmanager
+async def far(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[Far, asyncio.Task[Farewell]]]:
+    """An agent, and the host that it is to the launcher. It has settled."""
+    both = Far(tmp_path, ear)
+    async with asyncio.TaskGroup() as group:
+        visit = group.create_task(both.agent.serve())
+        await ear.until(lambda: ear.offers or visit.done(), "settled")
+        try:
+            yield both, visit
+        finally:
+            both.host.close()
+            both.agent.abort("the test is over")
+            await visit
+
+
+@contextlib.asynccontextmanager
+async def remote(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[Host, FakeEngine, FakeEyes]]:
+    """A host elsewhere, as the server has it."""
+    async with far(tmp_path, ear) as (both, _):
+        yield both.host, both.lodging.engine, both.lodging.eyes

@@ -1,0 +1,234 @@
+"""The engine that starts nobody: what of the contract applies to it, and what is its own.
+
+What does not apply is the launcher's: what a rank inherits, where its output goes, what it leaves behind.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.config.worker import WorkerSpec
+from holdfast.coordinator.events import WorkerLost, WorkerStarted
+from holdfast.coordinator.messages import Leave, encode
+from holdfast.engines.adopting import AdoptingEngine, Judge, Verdict
+from holdfast.engines.porch import Porch
+from holdfast.train import adoption as say
+from holdfast.transport.link import Link
+from tests.contract.test_engine_contract import (
+    ROOT,
+    alive,
+    said,
+    started,
+    test_a_kill_is_certain,
+    test_a_stopped_worker_can_be_killed,
+    test_close_ends_everybody,
+    test_its_exit_is_told_once_with_its_status,
+    test_many_start_quickly,
+    wait,
+)
+
+pytestmark = pytest.mark.process
+__all__ = [
+    "test_a_kill_is_certain", "test_a_stopped_worker_can_be_killed", "test_close_ends_everybody",
+    "test_its_exit_is_told_once_with_its_status", "test_many_start_quickly",
+]  # fmt: skip
+
+
+class Launcher(AdoptingEngine):
+    """Starts a rank whenever the engine is asked for a worker, as if it had been there before. Reaps it at the end."""
+
+    def __init__(self, spec: WorkerSpec, ranks: int = 16) -> None:
+        self.name = f"holdfast-{secrets.token_hex(8)}"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(f"\0{self.name}")
+        listener.listen(64)
+        self.porch = Porch(listener, os.pidfd_open(os.getpid()))
+        self.ranks: list[subprocess.Popen[bytes]] = []
+        self.said: list[str] = []
+        self.signals: list[tuple[int, str]] = []
+        super().__init__(
+            self.porch, spec, ranks=ranks, say=self.said.append, asked=lambda *it: self.signals.append(it), grace=0.05
+        )
+
+    def rank(self, index: int | None = None) -> subprocess.Popen[bytes]:
+        place = len(self.ranks) if index is None else index
+        words = [sys.executable, "-m", "tests.contract.adopted_rank", self.name, str(place)]
+        self.ranks.append(subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL))
+        return self.ranks[-1]
+
+    def start(self, worker: int, row: int) -> Link:
+        if self._given < self._ranks:
+            self.rank()
+        return super().start(worker, row)
+
+    def close(self) -> None:
+        super().close()
+        self.porch.close()
+        for rank in self.ranks:
+            rank.wait(10)
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerSpec:
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
+    (tmp_path / "logs").mkdir()
+    return WorkerSpec(worker=-1, row=-1, script="train.py", args=("a", "b"), dir=str(tmp_path), threads=3)
+
+
+def opened(spec: WorkerSpec, ranks: int) -> Iterator[Launcher]:
+    before = len(os.listdir("/proc/self/fd"))
+    it = Launcher(spec, ranks)
+    try:
+        yield it
+    finally:
+        it.close()
+        it.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
+def engine(spec: WorkerSpec) -> Iterator[Launcher]:
+    yield from opened(spec, 16)
+
+
+@pytest.fixture
+def two(spec: WorkerSpec) -> Iterator[Launcher]:
+    yield from opened(spec, 2)
+
+
+def test_a_rank_becomes_the_worker_of_its_place(engine: Launcher, tmp_path: Path) -> None:
+    link, pid = started(engine, worker=4, row=2)
+    with link:
+        assert said(link, "row") == "2" and said(link, "args") == "a b"
+    assert pid == engine.ranks[0].pid and engine.worker(0) == 4 and engine.worker(1) is None
+    assert "Worker 4 is rank 10, process" in (tmp_path / "logs" / "worker-4.log").read_text()
+
+
+def test_places_belong_to_ranks_in_order_whoever_comes_first(spec: WorkerSpec) -> None:
+    for engine in opened(spec, 2):
+        links = [AdoptingEngine.start(engine, 7, 0), AdoptingEngine.start(engine, 8, 1)]
+        assert engine.events() == [], "nobody has come"
+        second = engine.rank(1)
+        assert wait(engine, 1) == [WorkerStarted(8, second.pid)]
+        first = engine.rank(0)
+        assert wait(engine, 1) == [WorkerStarted(7, first.pid)]
+        for link in links:
+            link.close()
+
+
+def test_how_a_rank_ended_is_known_also_when_its_launcher_has_reaped_it(engine: Launcher) -> None:
+    link, _ = started(engine)
+    with link:
+        link.send(b"exit")
+        assert engine.ranks[0].wait(10) == 3  # reaped, before the engine looks
+        (event,) = wait(engine, 1)
+    assert event in (WorkerLost(0, "exit", 3), WorkerLost(0, "exit", 255)), "older kernels cannot say"
+
+
+def test_nobody_takes_the_place_of_one_who_is_lost(two: Launcher) -> None:
+    first, _ = started(two, 0)
+    second, _ = started(two, 1, 1)
+    two.signal(0, signal.SIGKILL)
+    assert wait(two, 1) == [WorkerLost(0, "signal", signal.SIGKILL)]
+    third = two.start(2, 0)
+    assert two.said == [
+        "worker 2 will not come: the launcher has started 2 ranks here, and starts none anew. The others go on without "
+        "it"
+    ]
+    assert two.events() == [] and len(two.ranks) == 2
+    two.signal(2, signal.SIGUSR2)
+    assert two.events() == [], "nobody is there to hear it"
+    third.send(encode(Leave(2, "scaled down")))
+    assert wait(two, 1) == [WorkerLost(2, "exit", 0)]
+    fourth = two.start(3, 0)
+    two.signal(3, signal.SIGKILL)
+    assert wait(two, 1) == [WorkerLost(3, "signal", signal.SIGKILL)]
+    assert said(second, "row") == "1", "the other one goes on"
+    for link in (first, second, third, fourth):
+        link.close()
+
+
+def test_a_rank_that_comes_after_it_was_given_up_is_told_so(spec: WorkerSpec) -> None:
+    for engine in opened(spec, 1):
+        link = AdoptingEngine.start(engine, 0, 0)
+        engine.signal(0, signal.SIGKILL)
+        assert engine.events() == [WorkerLost(0, "signal", signal.SIGKILL)]
+        rank = engine.rank()
+        poll = select.poll()
+        poll.register(engine.fileno(), select.POLLIN)
+        while rank.poll() is None:
+            assert poll.poll(10_000)
+            assert engine.events() == []
+        assert rank.returncode == 1  # it was not enlisted
+        link.close()
+
+
+def test_who_has_parted_is_gone_but_lives_until_the_porch_closes(spec: WorkerSpec) -> None:
+    for engine in opened(msgspec.structs.replace(spec, args=("part",)), 1):
+        with engine.start(0, 0):
+            assert [type(event) for event in wait(engine, 2)] == [WorkerStarted, WorkerLost]
+        assert engine.signals == [(0, "SIGTERM")]
+        engine.signal(0, signal.SIGKILL)
+        AdoptingEngine.close(engine)
+        assert alive(engine.ranks[0].pid), "it is not ours any more"
+        assert not engine.porch.deserted()
+        engine.porch.close()
+        assert engine.ranks[0].wait(10) == 0
+
+
+def test_strangers_on_the_porch_harm_nobody(engine: Launcher) -> None:
+    for data in (b"\xc1", say.encode(say.Parted()), say.encode(say.Announced(0, 0, 1))):  # the last: without its pidfd
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.connect(f"\0{engine.name}")
+            sock.send(data)
+            poll = select.poll()
+            poll.register(engine.fileno(), select.POLLIN)
+            while not select.select([sock], [], [], 0)[0]:
+                assert poll.poll(5000)
+                assert engine.events() == []
+            assert sock.recv(1) == b"", "it was shown out"
+    link, _ = started(engine)
+    with link:
+        assert said(link, "row") == "0"
+
+
+def test_the_porch_is_deserted_when_the_last_rank_has_gone(spec: WorkerSpec) -> None:
+    for engine in opened(spec, 1):
+        leader = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        os.close(engine.porch._leader)
+        engine.porch._leader = os.pidfd_open(leader.pid)
+        link, _ = started(engine)
+        leader.kill()
+        leader.wait()
+        leader.communicate()
+        assert not engine.porch.deserted(), "the rank is there"
+        link.send(b"exit")
+        wait(engine, 1)
+        assert engine.porch.deserted()
+        link.close()
+
+
+def test_signals_to_one_rank_and_to_all() -> None:
+    judge = Judge(window=0.5)
+    assert judge.verdict({0, 1, 2}, 0.0) is None
+    judge.asked(1, "SIGTERM", 1.0)
+    assert judge.verdict({0, 1, 2}, 1.4) is None, "the others may be asked as well, a moment later"
+    assert judge.verdict({0, 1, 2}, 1.5) == Verdict("SIGTERM", some=frozenset({1}))
+    assert judge.verdict({0, 1, 2}, 1.6) is None, "it is said once"
+    judge.asked(0, "SIGTERM", 2.0)
+    assert judge.verdict({0, 2}, 2.1) is None
+    judge.asked(2, "SIGTERM", 2.2)
+    assert judge.verdict({0, 2}, 2.3) == Verdict("SIGTERM", everybody=True)
+    assert judge.verdict({0, 2}, 9.0) is None
+    assert Judge().verdict(set(), 0.0) is None

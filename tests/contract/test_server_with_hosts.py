@@ -1,0 +1,222 @@
+"""The coordinator's shell with several hosts of a few lines each: whom it tells what, and whom it lets go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from holdfast.coordinator.commands import EndRun, FailRun, ReleaseHost
+from holdfast.coordinator.events import HostLeaving, HostLevel, HostLost, Measured, WorkerLost
+from holdfast.coordinator.machine import Machine
+from holdfast.coordinator.messages import Install, Pause, Ready, Seeded, Stop, ToWorker, Welcome
+from holdfast.coordinator.ports import Ear, Sight
+from holdfast.coordinator.pulse import PulseLimits
+from holdfast.coordinator.roster import CrewLimits
+from holdfast.coordinator.server import Server
+from holdfast.errors import RunError, Unreachable
+from tests.contract.fakes import FakeNotebook
+
+Play = Callable[[Server, "list[FakeHost]"], Awaitable[None]]
+
+
+class FakeHost:
+    """Writes down what it is told; the test says what happens there."""
+
+    def __init__(self, number: int, slots: int = 1) -> None:
+        self.number, self.name, self.slots, self.refills = number, f"name-{number}", slots, True
+        self.ear: Ear | None = None
+        self.started: list[int] = []
+        self.arenas: list[int] = []
+        self.said: list[tuple[int, ToWorker]] = []
+        self.killed: list[int] = []
+        self.sights: list[Sight] = []
+        self.ends: list[EndRun | FailRun | ReleaseHost | None] = []
+
+    def open(self, ear: Ear) -> None:
+        self.ear = ear
+
+    def start(self, worker: int, row: int) -> None:
+        self.started.append(worker)
+
+    def kill(self, worker: int) -> None:
+        self.killed.append(worker)
+
+    def make_arena(self, size: int) -> None:
+        self.arenas.append(size)
+
+    def send(self, worker: int, message: ToWorker) -> None:
+        self.said.append((worker, message))
+
+    async def look(self, sight: Sight, now: float) -> None:
+        self.sights.append(sight)
+
+    def close(self, end: EndRun | FailRun | ReleaseHost | None) -> None:
+        self.ends.append(end)
+
+    def tell(self, *events: object) -> None:
+        assert self.ear is not None
+        for event in events:
+            self.ear.heard(self.number, event)  # type: ignore[arg-type]
+
+    def heard(self, kind: type) -> list[int]:
+        """The workers here that were told something of this kind."""
+        return [worker for worker, message in self.said if isinstance(message, kind)]
+
+
+def ready(worker: int) -> Ready:
+    return Ready(worker, {"torch": "2"}, "golden", "model", 4096)
+
+
+def serve(play: Play, *, hosts: int = 2, early: bool = False) -> tuple[list[FakeHost], FakeNotebook, EndRun | FailRun]:
+    """Run a server beside `play`, with host 0 from the beginning and others that join."""
+    notebook = FakeNotebook()
+    some = [FakeHost(number) for number in range(hosts)]
+
+    async def both() -> EndRun | FailRun:
+        limits = CrewLimits(lanes=4, workers=1, hosts=hosts, listening=True)
+        server = Server(limits, notebook=notebook, exit_grace=0.2, pulse=PulseLimits(least=1.5))
+        if early:
+            for host in some[1:]:
+                server.admit(host)
+        run = asyncio.ensure_future(server.run(some[:1]))
+        await asyncio.sleep(0)
+        for host in some[1:] if not early else ():
+            server.admit(host)
+        try:
+            await asyncio.wait_for(play(server, some), 5)
+        finally:
+            end = await asyncio.wait_for(run, 5)
+        return end
+
+    end = asyncio.run(both())
+    return some, notebook, end
+
+
+def begin(hosts: list[FakeHost]) -> None:
+    """Everybody is ready; the first host's worker seeds."""
+    first, *others = hosts
+    first.tell(ready(first.started[0]))
+    first.tell(Seeded(first.started[0]), HostLevel(0, 0))
+    for host in others:
+        host.tell(ready(host.started[0]))
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_each_host_is_told_what_is_its_own(early: bool) -> None:
+    async def play(server: Server, hosts: list[FakeHost]) -> None:
+        assert [host.started for host in hosts] == [[0], [1]]
+        begin(hosts)
+        assert [len(host.arenas) for host in hosts] == [1, 1]
+        assert hosts[0].heard(Welcome) == [0] and hosts[1].heard(Welcome) == [1]
+        assert hosts[0].heard(Install) == [0] and hosts[1].heard(Install) == [1]
+        server.abort("enough")
+
+    hosts, notebook, end = serve(play, early=early)
+    assert end == FailRun("Stopped", "enough")
+    assert [host.ends for host in hosts] == [[end], [end]], "each is told how it ended, once"
+    assert [host.heard(Stop) for host in hosts] == [[0], [1]]
+    assert any("a host that is silent for 1.5 s counts as lost" in sentence for sentence in notebook.sentences)
+
+
+def test_numbers_are_never_given_twice() -> None:
+    async def play(server: Server, hosts: list[FakeHost]) -> None:
+        assert [server.number(), server.number()] == [1, 2]
+        server.abort("enough")
+
+    serve(play, hosts=1)
+
+
+def test_a_lost_host_is_closed_and_the_others_go_on() -> None:
+    async def play(server: Server, hosts: list[FakeHost]) -> None:
+        begin(hosts)
+        hosts[1].tell(HostLost(1, "its link was cut"))
+        assert hosts[0].heard(Pause) == [0]
+        assert hosts[1].ends == [None]
+        hosts[1].tell(WorkerLost(1, "exit", 0))
+        assert server.snapshot().lost == 1, "nothing more is heard of it"
+        server.abort("enough")
+
+    hosts, _, end = serve(play)
+    assert hosts[0].ends == [end] and hosts[1].ends == [None]
+
+
+def test_a_host_that_leaves_is_released() -> None:
+    async def play(server: Server, hosts: list[FakeHost]) -> None:
+        hosts[1].tell(HostLeaving(1, "SIGTERM"))
+        hosts[1].tell(WorkerLost(1, "exit", 0))
+        server.abort("enough")
+
+    hosts, _, _ = serve(play)
+    (released,) = hosts[1].ends
+    assert isinstance(released, ReleaseHost) and "SIGTERM" in released.reason
+
+
+def test_the_machine_gets_one_report_of_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: list[Measured] = []
+    handle = Machine.handle
+
+    def listen(self: Machine, event: object, now: float) -> object:
+        if isinstance(event, Measured):
+            reports.append(event)
+        return handle(self, event, now)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Machine, "handle", listen)
+
+    async def play(server: Server, hosts: list[FakeHost]) -> None:
+        hosts[0].tell(Measured(4, {0: 0.1}))
+        assert reports == []
+        hosts[1].tell(Measured(5, {1: 0.3}))
+        assert reports == [Measured(5, {0: 0.1, 1: 0.3})]
+        hosts[0].tell(Measured(6, {0: 0.2}))
+        hosts[0].tell(Measured(7, {0: 0.2}))
+        assert reports[1:] == [Measured(6, {0: 0.2})], "who has nothing to say is not waited for"
+        hosts[1].tell(HostLost(1, "gone"))
+        hosts[0].tell(Measured(8, {0: 0.2}))
+        assert [report.step for report in reports] == [5, 6, 7, 8]
+        server.abort("enough")
+
+    serve(play)
+
+
+def test_each_host_is_looked_at_with_its_own_workers_in_sight() -> None:
+    async def play(server: Server, hosts: list[FakeHost]) -> None:
+        begin(hosts)
+        for host in hosts:
+            host.sights.clear()
+        while not all(host.sights for host in hosts):
+            await asyncio.sleep(0.01)
+        assert [host.sights[0] for host in hosts] == [Sight([0], [], 1.5), Sight([1], [], 1.5)]
+        server.abort("enough")
+
+    serve(play)
+
+
+def test_a_host_that_cannot_reach_another_is_told_and_the_run_goes_on() -> None:
+    async def play(server: Server, hosts: list[FakeHost]) -> None:
+        assert hosts[0].ear is not None
+        hosts[0].ear.broke(0, Unreachable("Host 0 cannot reach host 1: a firewall."))
+        hosts[1].ear.told(1, "the state has come")  # type: ignore[union-attr]
+        assert not server.over
+        server.abort("enough")
+
+    _, notebook, _ = serve(play)
+    assert "host 0: Host 0 cannot reach host 1: a firewall." in notebook.sentences
+    assert "host 1: the state has come" in notebook.sentences
+
+
+def test_other_failures_of_a_host_here_end_the_run_and_everybody_hears_why() -> None:
+    async def play(server: Server, hosts: list[FakeHost]) -> None:
+        assert hosts[0].ear is not None
+        hosts[0].ear.broke(0, RunError("The nursery does not start."))
+
+    hosts: list[FakeHost] = []
+
+    async def keep(server: Server, some: list[FakeHost]) -> None:
+        hosts.extend(some)
+        await play(server, some)
+
+    with pytest.raises(RunError, match="The nursery does not start"):
+        serve(keep)
+    assert [host.ends for host in hosts] == [[FailRun("RunError", "The nursery does not start.")]] * 2

@@ -1,0 +1,117 @@
+"""`holdfast run --on slurm|kubernetes`: what is printed by --dry-run, and what is handed over without it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.cli.submit import submit
+from holdfast.config.cluster import KubernetesConfig, SlurmConfig
+from holdfast.config.sources import Resolved, Sources
+from holdfast.engines import kubernetes
+from holdfast.errors import ConfigError, UsageError
+from holdfast.transport import token
+from tests.unit.engines.submitted import said, tool
+
+
+@pytest.fixture(autouse=True)
+def _script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("print('trains')\n")
+
+
+def resolved(on: str, **flags: object) -> Resolved:
+    sources = Sources().flag("script", "train.py")
+    for name, value in flags.items():
+        sources.flag(name, value)
+    found = sources.resolve()
+    return Resolved(msgspec.structs.replace(found.config, on=on), found.sources)
+
+
+def test_a_dry_run_for_slurm_prints_the_script_and_makes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit(resolved("slurm", dir="runs/x", workers=2), SlurmConfig(), hosts=3, dry_run=True) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("#!/bin/bash\n")
+    assert "#SBATCH --job-name=holdfast-x\n#SBATCH --chdir=" in out
+    assert f'#SBATCH --output="{Path.cwd()}/runs/x/slurm-%j.out"\n' in out
+    assert out.endswith(
+        f'exec {sys.executable} -m holdfast.cli.main run --on local --listen 0.0.0.0 --dir "$dir" --hosts 3 '
+        "--workers 2 train.py\n"
+    )
+    assert not Path("runs").exists()
+
+
+def test_a_dry_run_for_kubernetes_hides_the_token_unless_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    config = KubernetesConfig(image="train")
+    assert submit(resolved("kubernetes", dir="runs/x"), config, hosts=2, dry_run=True) == 0
+    out = capsys.readouterr().out
+    assert kubernetes.HIDDEN in out
+    assert "--dir \"$dir\" --hosts 2 --workers 1 /holdfast/brought/train.py\n" in out
+    assert "dir=/holdfast/data/runs/x\n" in out
+    assert "  train.py: |\n    print('trains')\n" in out
+    shown = msgspec.structs.replace(config, show_token=True)
+    assert submit(resolved("kubernetes", dir="runs/x"), shown, hosts=2, dry_run=True) == 0
+    first = capsys.readouterr().out
+    submit(resolved("kubernetes", dir="runs/x"), shown, hosts=2, dry_run=True)
+    second = capsys.readouterr().out
+    differ = [line for line in second.splitlines() if line not in first.splitlines()]
+    assert [line.partition(":")[0] for line in differ] == ["  token"]  # a new one each time
+
+
+def test_a_script_of_the_image_is_not_looked_for_here(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").unlink()
+    config = KubernetesConfig(image="train", bring=False)
+    assert submit(resolved("kubernetes", dir="runs/x"), config, hosts=1, dry_run=True) == 0
+    assert "--workers 1 train.py\n" in capsys.readouterr().out
+    with pytest.raises(UsageError) as caught:
+        submit(resolved("slurm"), SlurmConfig(), hosts=1, dry_run=True)
+    assert str(caught.value) == "train.py: there is no such script. Give the path of a Python file."
+
+
+def test_settings_are_checked_first() -> None:
+    with pytest.raises(UsageError, match="the port is not a number"):
+        submit(resolved("slurm", listen="0.0.0.0:x"), SlurmConfig(), hosts=1, dry_run=True)
+    with pytest.raises(ConfigError, match=r"kubernetes\.image"):
+        submit(resolved("kubernetes"), KubernetesConfig(), hosts=1, dry_run=True)
+
+
+def test_a_token_that_was_given_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    given = token.make()
+    token.write(Path("secret"), given)
+    config = KubernetesConfig(image="train", show_token=True)
+    submit(resolved("kubernetes", token_file="secret"), config, hosts=2, dry_run=True)
+    assert f'stringData:\n  token: {given}\n' in capsys.readouterr().out.replace('"', "")
+    submit(resolved("slurm", token_file="secret"), SlurmConfig(), hosts=2, dry_run=True)
+    assert f"--token-file {Path.cwd()}/secret" in capsys.readouterr().out
+
+
+def test_kubernetes_has_no_certificates_yet() -> None:
+    with pytest.raises(ConfigError) as caught:
+        submit(resolved("kubernetes", listen="0.0.0.0", tls=True), KubernetesConfig(image="t"), hosts=2, dry_run=True)
+    assert str(caught.value) == (
+        "tls = True: the pods of a job have no way yet to get certificates that pod 0 makes (set by --tls). Leave "
+        "--tls out, or encrypt the pods' network itself."
+    )
+
+
+def test_workers_beyond_the_lanes_are_pointed_out(capsys: pytest.CaptureFixture[str]) -> None:
+    submit(resolved("slurm", lanes=4, workers=2), SlurmConfig(), hosts=2, dry_run=True)
+    assert capsys.readouterr().err == ""
+    submit(resolved("slurm", lanes=4, workers=2), SlurmConfig(), hosts=3, dry_run=True)
+    assert capsys.readouterr().err == "note: 3 hosts make 6 workers, and a step has 4 lanes: the rest wait as spares\n"
+
+
+def test_without_dry_run_it_is_handed_over(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = Path("tools").absolute()
+    tool(tools, "sbatch", "echo 7")
+    tool(tools, "kubectl", 'echo "$*" >>"$said"')
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    assert submit(resolved("slurm", dir="runs/x"), SlurmConfig(), hosts=2, dry_run=False) == 0
+    assert capsys.readouterr().out.startswith("submitted to Slurm as job 7; ")
+    assert Path("runs/x/job.sh").read_text().startswith("#!/bin/bash\n")
+    assert submit(resolved("kubernetes", dir="runs/y"), KubernetesConfig(image="t"), hosts=2, dry_run=False) == 0
+    assert capsys.readouterr().out.startswith("submitted to Kubernetes as job holdfast-y. ")
+    assert said(tools, "kubectl") == ["apply --server-side -f -"]

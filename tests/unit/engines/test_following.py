@@ -1,0 +1,131 @@
+"""The threads around following: they end when they are told to, and say so when they end by themselves."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from holdfast.engines import following
+from holdfast.engines.following import Follower, Guides
+from holdfast.transport.stream import PlainStream, Stream
+
+
+@pytest.fixture
+def arena(monkeypatch: pytest.MonkeyPatch) -> Iterator[mmap.mmap]:
+    monkeypatch.setattr(following, "read_chart", lambda view: "chart")
+    monkeypatch.setattr(following, "Hold", lambda view, chart: SimpleNamespace(view=view, chart=chart))
+    with mmap.mmap(-1, 4096) as memory:
+        yield memory
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.came: list[str] = []
+        self.ended: list[str] = []
+        self.over = threading.Event()
+
+    def end(self, sentence: str) -> None:
+        self.ended.append(sentence)
+        self.over.set()
+
+
+def follower(arena: mmap.mmap, heard: Heard, dial: object) -> Follower:
+    return Follower(
+        arena, 3, 7, frozenset({1}), dial=dial, ring=lambda: None, came=heard.came.append, ended=heard.end,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def receive(hold: object, stream: Stream, generation: int, **given: object) -> None:
+    """What `follow` does, as far as it matters here: it brings the state, then reads until the connection ends."""
+    given["came"](SimpleNamespace(version=5, size=2**20, seconds=0.5))  # type: ignore[operator]
+    stream.recv_into(memoryview(bytearray(1)))
+
+
+def test_it_follows_until_it_is_closed(arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "follow", receive)
+    ours, theirs = PlainStream.pair()
+    heard = Heard()
+    one = follower(arena, heard, lambda: ours)
+    while not heard.came:
+        pass
+    one.close()
+    one.close()
+    (told,) = heard.came
+    assert told == "the state at step 5 has come from host 3 while the run goes on (1.0 MiB in 0.50 s, verified)"
+    assert heard.ended == [], "who closes it knows"
+    with pytest.raises(EOFError):
+        theirs.recv_into(memoryview(bytearray(1)))
+    theirs.close()
+
+
+def test_it_says_when_the_guide_is_gone(arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "follow", receive)
+    ours, theirs = PlainStream.pair()
+    heard = Heard()
+    one = follower(arena, heard, lambda: ours)
+    theirs.close()
+    assert heard.over.wait(5)
+    assert heard.ended[0].startswith("host 3 guides no longer (")
+    one.close()
+
+
+def test_a_guide_that_cannot_be_reached_is_tried_for_a_while(arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "_REACH", 0.2)
+    tries: list[int] = []
+
+    def dial() -> Stream:
+        tries.append(1)
+        raise ConnectionError("nothing listens there")
+
+    heard = Heard()
+    one = follower(arena, heard, dial)
+    assert heard.over.wait(5)
+    assert heard.ended == ["host 3 guides no longer (nothing listens there)"] and len(tries) > 1
+    one.close()
+
+
+def test_it_waits_for_the_chart_and_can_be_closed_meanwhile(arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "read_chart", lambda view: None)
+    heard = Heard()
+    one = follower(arena, heard, lambda: pytest.fail("there is nothing to fill yet"))
+    one.close()
+    assert heard.ended == []
+
+
+class FakeGuide:
+    made: list[FakeGuide] = []  # noqa: RUF012
+
+    def __init__(self, hold: object, stream: Stream, generation: int, ring: object) -> None:
+        self.stream, self.over = stream, threading.Event()
+        FakeGuide.made.append(self)
+
+    def run(self) -> None:
+        self.over.wait(10)
+        raise ConnectionAbortedError
+
+    def close(self) -> None:
+        self.stream.close()
+        self.over.set()
+
+
+def test_guides_end_with_whom_they_guide_or_all_together(arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeGuide.made = []
+    monkeypatch.setattr(following, "Guide", FakeGuide)
+    guides = Guides()
+    pairs = [PlainStream.pair() for _ in range(3)]
+    for host, (ours, _) in zip((1, 2), pairs, strict=False):
+        guides.add(host, arena, ours, 7, lambda: None)
+    guides.forget(2)
+    assert [guide.over.is_set() for guide in FakeGuide.made] == [False, True]
+    guides.close()
+    assert all(guide.over.is_set() for guide in FakeGuide.made)
+    guides.add(3, arena, pairs[2][0], 7, lambda: None)
+    assert len(FakeGuide.made) == 2, "after the end nobody is guided"
+    for _, theirs in pairs:
+        with pytest.raises(EOFError):
+            theirs.recv_into(memoryview(bytearray(1)))
+        theirs.close()

@@ -1,0 +1,224 @@
+"""Data connections of a host: early ones wait, late ones are turned away, and a fence lets nobody wait."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.coordinator.messages import Install
+from holdfast.core.routes import Address, Offer
+from holdfast.engines import harbour as harbours
+from holdfast.engines.harbour import Harbour
+from holdfast.errors import Unreachable
+from holdfast.transport.credentials import Credentials
+from holdfast.transport.greeting import Hello
+from holdfast.transport.stream import PlainStream, Stream
+
+HERE = Offer("me", "host 1", 5001, (Address("127.0.0.1", "lo", "loopback"),))
+THERE = Offer("you", "host 0", 5000, (Address("127.0.0.1", "lo", "loopback"),))
+
+
+class FakeFerry:
+    """Remembers who came; dials like the real one, in a thread that `close` waits for."""
+
+    made: list[FakeFerry] = []  # noqa: RUF012
+
+    def __init__(self, arena: memoryview, me: int, install: Install, **given: Callable[..., object]) -> None:
+        self.generation, self.given = install.generation, given
+        self.came: list[tuple[int, str]] = []
+        self.closed = False
+        self.bells = (7, 8)
+        FakeFerry.made.append(self)
+        self.dialled: list[object] = []
+        self.thread = threading.Thread(target=self._dial)
+        self.thread.start()
+
+    def _dial(self) -> None:
+        try:
+            self.dialled.append(self.given["dial"](0, "peer"))
+        except OSError as error:
+            self.dialled.append(error)
+
+    def admit(self, host: int, kind: str, stream: Stream) -> None:
+        self.came.append((host, kind))
+        stream.close()
+
+    def close(self) -> None:
+        self.closed = True
+        self.thread.join()
+
+
+class Pier:
+    def __init__(self) -> None:
+        self.heard: list[tuple[object, ...]] = []
+
+    def ring(self) -> None:
+        self.heard.append(("ring",))
+
+    def ferried(self, sentence: str) -> None:
+        self.heard.append(("ferried", sentence))
+
+    def told(self, sentence: str) -> None:
+        self.heard.append(("told", sentence))
+
+    def unguided(self, sentence: str) -> None:
+        self.heard.append(("unguided", sentence))
+
+    def cut_off(self, host: int, sentence: str) -> None:
+        self.heard.append(("cut off", host, sentence))
+
+    def stranded(self, host: int, sentence: str) -> None:
+        self.heard.append(("stranded", host, sentence))
+
+
+def install(generation: int) -> Install:
+    return Install(generation, [0, 1], [0, 1], [0, 0, 1, 1], [0, 1], {})
+
+
+def peer(generation: int, kind: str = "peer") -> Hello:
+    return Hello(kind, run="run", host=0, generation=generation)
+
+
+@pytest.fixture
+def arena() -> Iterator[mmap.mmap]:
+    with mmap.mmap(-1, 4096) as memory:
+        yield memory
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeFerry.made = []
+    monkeypatch.setattr(harbours, "Ferry", FakeFerry)
+    monkeypatch.setattr(harbours, "connect", _nobody)
+
+
+def _nobody(*_: object) -> Stream:
+    raise Unreachable("Nothing listens there.")
+
+
+def harbour(arena: mmap.mmap, pier: Pier) -> Harbour:
+    it = Harbour(1, run="run", credentials=Credentials("t" * 40), offer=HERE)
+    it.moor(arena, pier)
+    it.learn({0: THERE, 1: HERE})
+    it._ways[0] = "127.0.0.1"
+    return it
+
+
+def test_connections_wait_for_their_generation_and_those_of_the_past_are_turned_away(arena: mmap.mmap) -> None:
+    async def play() -> None:
+        it = harbour(arena, Pier())
+        early, (ours, theirs) = PlainStream.pair(), PlainStream.pair()
+        it.came(peer(2), early[0])
+        it.came(peer(1, "fetch"), ours)
+        assert it.bells == ()
+        it.embark(install(1), frozenset({1}))
+        first = FakeFerry.made[0]
+        assert first.came == [(0, "fetch")] and it.bells == (7, 8)
+        assert it.admits(peer(1)) is None and it.admits(peer(2)) is None
+        it.disembark()
+        assert first.closed and it.bells == ()
+        assert it.admits(peer(1)) == "generation 1 is over"
+        assert it.admits(Hello("probe")) is None and it.admits(peer(1, "follow")) is None
+        assert it.admits(Hello("join")) == "nothing of the kind 'join' is taken here"
+        late, other = PlainStream.pair()
+        it.came(peer(1), late)
+        with pytest.raises(EOFError):
+            other.recv_into(memoryview(bytearray(1)))
+        it.embark(install(2), frozenset({1}))
+        assert FakeFerry.made[1].came == [(0, "peer")]
+        it.close()
+        it.close()
+        for stream in (theirs, other, early[1]):
+            stream.close()
+
+    asyncio.run(play())
+
+
+def test_streams_that_nobody_ever_wants_are_closed(arena: mmap.mmap) -> None:
+    async def play() -> None:
+        it = harbour(arena, Pier())
+        pairs = [PlainStream.pair() for _ in range(harbours._EARLY + 1)]
+        for number, (ours, _) in enumerate(pairs):
+            it.came(peer(5 + number), ours)
+        with pytest.raises(EOFError):
+            pairs[0][1].recv_into(memoryview(bytearray(1)))
+        it.close()
+        for _, theirs in pairs:
+            with pytest.raises(EOFError):
+                theirs.recv_into(memoryview(bytearray(1)))
+            theirs.close()
+
+    asyncio.run(play())
+
+
+def test_the_fence_waits_for_no_call_that_is_under_way(arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = threading.Event(), threading.Event()
+    pairs: list[tuple[PlainStream, PlainStream]] = []
+
+    def slow(*_: object) -> Stream:
+        begun.set()
+        go.wait(10)
+        pairs.append(PlainStream.pair())
+        return pairs[0][0]
+
+    monkeypatch.setattr(harbours, "connect", slow)
+
+    async def play() -> None:
+        it = harbour(arena, Pier())
+        it.embark(install(1), frozenset({1}))
+        await asyncio.to_thread(begun.wait)
+        began = time.monotonic()
+        it.disembark()
+        assert time.monotonic() - began < 1.0
+        assert isinstance(FakeFerry.made[0].dialled[0], ConnectionAbortedError)
+        go.set()
+        while not pairs:
+            await asyncio.sleep(0.01)
+        with pytest.raises(EOFError):  # made all the same, and closed
+            await asyncio.to_thread(pairs[0][1].recv_into, memoryview(bytearray(1)))
+        it.close()
+        pairs[0][1].close()
+
+    asyncio.run(play())
+
+
+def test_errors_of_a_greeting_are_for_the_ferry_to_try_again_and_in_the_end_told(arena: mmap.mmap) -> None:
+    async def play() -> None:
+        pier = Pier()
+        it = harbour(arena, pier)
+        it.patience = 0.0
+        it.embark(install(1), frozenset({1}))
+        ferry = FakeFerry.made[0]
+        await asyncio.to_thread(ferry.thread.join)
+        assert isinstance(ferry.dialled[0], ConnectionError)
+        await asyncio.to_thread(ferry._dial)
+        ferry.given["report"]("the state has come")
+        ferry.given["broke"](0, "the connection has ended")
+        await asyncio.sleep(0.01)
+        assert pier.heard == [
+            ("stranded", 0, "Nothing listens there."), ("ferried", "the state has come"),
+            ("cut off", 0, "the connection has ended"),
+        ]  # fmt: skip
+        it.disembark()
+        ferry.given["report"]("of the past")
+        await asyncio.sleep(0.01)
+        assert len(pier.heard) == 3, "what comes after the fence is not told"
+        it.close()
+
+    asyncio.run(play())
+
+
+def test_a_host_that_nobody_told_of_cannot_be_dialled(arena: mmap.mmap) -> None:
+    async def play() -> None:
+        it = harbour(arena, Pier())
+        it.embark(install(1), frozenset({1}))
+        with pytest.raises(ConnectionError, match="nobody has said how host 9 can be reached"):
+            await asyncio.to_thread(it._dial, 9, "peer")
+        it.close()
+
+    asyncio.run(play())

@@ -1,0 +1,100 @@
+"""Doors and lines for the tests of what travels between hosts: all of it on loopback, all of it closed again."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.transport import token
+from holdfast.transport.credentials import Credentials
+from holdfast.transport.dial import connect
+from holdfast.transport.doorkeeper import Doorkeeper
+from holdfast.transport.greeting import Hello
+from holdfast.transport.stream import Stream
+
+#: Nothing here takes long; who waits this long waits for ever.
+SOON = 20.0
+
+
+@contextlib.contextmanager
+def nothing_left() -> Iterator[None]:
+    """Inside, descriptors and threads may be made; at the end there are as many as before."""
+    gc.collect()  # what an earlier test left behind is not ours
+    descriptors, threads = os.listdir("/proc/self/fd"), threading.enumerate()
+    yield
+    assert threading.enumerate() == threads
+    assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+
+
+@dataclass
+class Door:
+    """A doorkeeper with open ears: who came, and what it complained about."""
+
+    credentials: Credentials
+    keeper: Doorkeeper = field(init=False)
+    came: queue.Queue[tuple[Hello, Stream]] = field(default_factory=queue.Queue)
+    complaints: queue.Queue[str] = field(default_factory=queue.Queue)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.keeper.address
+
+    def call(self, hello: Hello | None = None, credentials: Credentials | None = None, timeout: float = SOON) -> Stream:
+        return connect(self.address, hello or Hello("join"), credentials or self.credentials, timeout)
+
+    def joined(self) -> tuple[Stream, Stream]:
+        """Both ends of a greeted connection."""
+        ours = self.call()
+        return ours, self.came.get(timeout=SOON)[1]
+
+    def raw(self, data: bytes = b"") -> socket.socket:
+        """A connection that has said this and nothing else."""
+        sock = socket.create_connection(self.address, timeout=SOON)
+        if data:
+            sock.sendall(data)
+        return sock
+
+    def complaint(self) -> str:
+        """The next complaint; the caller's port is of no interest."""
+        sentence = self.complaints.get(timeout=SOON)
+        before, _, after = sentence.partition(": ")
+        return f"{before.rpartition(':')[0]}: {after}"
+
+
+@contextlib.contextmanager
+def door(
+    credentials: Credentials | None = None,
+    *,
+    bind: tuple[str, int] = ("127.0.0.1", 0),
+    admit: Callable[[Hello], str | None] = lambda hello: None,
+    **options: Any,
+) -> Iterator[Door]:
+    """A door that is closed at the end, with everybody who came in."""
+    opened = Door(credentials or Credentials(token.make()))
+    options.setdefault("came", lambda hello, stream: opened.came.put((hello, stream)))
+    opened.keeper = Doorkeeper(bind, opened.credentials, admit=admit, complain=opened.complaints.put, **options)
+    try:
+        yield opened
+    finally:
+        opened.keeper.close()
+        while not opened.came.empty():
+            opened.came.get()[1].close()
+
+
+def closed_by_the_other_side(sock: socket.socket) -> bytes:
+    """Read until the end, whatever kind of end it is, and close: returns what was said."""
+    said = b""
+    with sock:
+        try:
+            while data := sock.recv(65536):
+                said += data
+        except ConnectionError:
+            pass
+    return said
