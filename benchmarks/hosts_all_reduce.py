@@ -42,11 +42,11 @@ class Found(NamedTuple):
     cpu: dict[int, list[float]]  #: CPU seconds of all hosts, per GB
 
 
-def run(setting: Setting, rounds: int, sizes: dict[int, int]) -> tuple[dict[str, Found], bool]:
-    """All contenders on these hosts; and whether all sums were right."""
+def run(setting: Setting, rounds: int, sizes: dict[int, int], *more: str) -> tuple[dict[str, Found], bool]:
+    """All contenders on these hosts; and whether all sums were right. `more` goes to the script."""
     with scratch() as where, lab_of(setting.hosts, setting.rate) as lab:
         told = ["--out", where, "--rounds", rounds, "--sizes", *(f"{size}:{n}" for size, n in sizes.items())]
-        told += ["--addresses", *(host.address for host in lab.hosts)]
+        told += ["--addresses", *(host.address for host in lab.hosts), *more]
         commands = {
             host.number: [sys.executable, script("between"), "--rank", host.number, *told] for host in lab.hosts
         }

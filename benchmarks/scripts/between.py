@@ -125,6 +125,7 @@ def main() -> None:
     arguments.add_argument("--out", type=Path, required=True)
     arguments.add_argument("--rounds", type=int, required=True)
     arguments.add_argument("--sizes", nargs="+", required=True, help="BYTES:ITERATIONS")
+    arguments.add_argument("--only", help="one contender, to look at it alone")
     options = arguments.parse_args()
     torch.set_num_threads(1)
     world = len(options.addresses)
@@ -138,6 +139,8 @@ def main() -> None:
         dist.barrier()
         number = size // 4
         taking_part = contenders(options.rank, options.addresses, number, meet)
+        if options.only:
+            taking_part = {options.only: taking_part[options.only]}
         values = [torch.randn(number, generator=torch.Generator().manual_seed(seed)) for seed in range(world)]
         for contender in taking_part.values():  # all of them, whatever was found: the others wait for this host
             correct = right(contender, values, options.rank) and correct
@@ -145,6 +148,7 @@ def main() -> None:
         for _ in range(options.rounds):
             for name, contender in taking_part.items():
                 found[str(size)][name].append(round_of(contender, iterations))
+        dist.barrier()  # whoever is done first must not hang up on the others
         for contender in taking_part.values():
             contender.close()
     (options.out / f"rank-{options.rank}.json").write_text(json.dumps({"right": correct, "found": found}))

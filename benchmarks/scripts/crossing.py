@@ -2,7 +2,7 @@
 
 Each host has one worker whose gradient lies in its lane's slot. An all-reduce is a step without optimizer: arrive, send
 partial sums to the slices' homes, sum there, send the sums to everybody. The step rule, the board, the slots, the ferry
-and its streams are the package's own; only the greeting is left out. What comes out is the mean, as in training.
+and its streams are the package's own; only the greeting is left out.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Crossing:
             raise AssertionError("a lane is left to compute")
 
     def sum(self) -> Tensor:
-        return self._sum * len(self._everybody)
+        return self._sum
 
     def cpu_seconds(self) -> float:
         return own_cpu_seconds()

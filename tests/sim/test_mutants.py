@@ -227,13 +227,6 @@ class WaitsForTheLost(Machine):
             host.share = 0
 
 
-class SumsTooSoonForGuides(Arena):
-    """Makes sums of a step while a guide has not written down those of the one before."""
-
-    def may_sum(self, step: int) -> bool:
-        return True
-
-
 class _Hasty(Crew):
     def waited_for(self) -> list[Worker]:
         assert self.change is not None
@@ -282,7 +275,6 @@ HOST_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
 
 
 GUIDE_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
-    "sums too soon for guides": (lambda c: replace(c, arena=SumsTooSoonForGuides), "not the golden one"),
     "takes followers by storm": (with_machine(TakesFollowersByStorm), "has begun while worker"),
 }
 

@@ -64,6 +64,8 @@ def lost(run: RunState, event: HostLost) -> None:
     for other in run.hosts.live.values():
         if other.guide == host.number:
             other.left_alone()
+    if host.number in crew.where and crew.change is None:  # its workers may have finished, but others need its sums
+        run.renew = run.renew or f"host {host.number} is not there any more"
     if host.arena:
         run.bereft = f"host {host.number} ({host.name}) was lost ({event.reason})"
     if run.seeded and not crew.generation and not any(other.holds for other in run.hosts.live.values()):

@@ -72,7 +72,7 @@ def _turn(run: RunState, now: float) -> None:
         here = tuple(m for m in crew.members if m not in run.finished)
         stop = run.drain is not None and not crew.stop and bool(here)
         renew = run.renew if now >= crew.since + run.limits.repeat else ""
-        if coming == here and not stop and run.proposal is None and not renew:
+        if coming == here and not stop and run.proposal is None and not (renew and here):
             return
         if renew:
             run.follows.append(renew)

@@ -91,6 +91,8 @@ def _see_off(run: RunState) -> None:
             del hosts.live[host.number]
             crew.out.append(ReleaseHost(host.number, why))
             run.follows.append(f"host {host.number} is let go")
+            if host.number in crew.where and crew.change is None:
+                run.renew = run.renew or f"host {host.number} is not there any more"
 
 
 def _surplus(run: RunState, active: Sequence[Worker], room: Mapping[int, int], target: int) -> list[Worker]:

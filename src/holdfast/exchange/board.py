@@ -331,6 +331,14 @@ class Board:
         """What this host's workers have of the slice lies merged in the `host` section."""
         self.words[self._slices + slice_ * _SLICE + S_GATHERED] = version
 
+    def forget_sums(self, *, gathered_only: bool) -> None:
+        """What was merged for other hosts, and what was summed for the step at hand, does not count any more."""
+        for slice_ in range(self.num_slices):
+            at = self._slices + slice_ * _SLICE
+            self.words[at + S_GATHERED] = 0
+            if not gathered_only:
+                self.words[at + S_SUMMED] = min(self.words[at + S_SUMMED], self.words[at + S_VERSION])
+
     # ------------------------------------------------------------ several hosts
 
     def describe(self, chart: int, size: int) -> None:

@@ -23,7 +23,7 @@ from typing import Protocol
 from holdfast.core.cargo import Route
 from holdfast.core.slices import even_shares
 from holdfast.errors import FrameError
-from holdfast.exchange.board import Board
+from holdfast.exchange.board import Board, level
 from holdfast.exchange.chart import Chart, read_chart
 from holdfast.exchange.fetching import fetch, serve
 from holdfast.exchange.hold import Hold
@@ -85,6 +85,7 @@ class Ferry:
         self._closed = threading.Event()
         self._current = threading.Event()  # the state is here
         self._hold: Hold | None = None
+        self._level = -1  # of this host, when the generation began
         self._lock = threading.Lock()
         self._streams: list[Stream] = []
         self._waiting: dict[int, tuple[threading.Event, list[Stream]]] = {
@@ -146,6 +147,7 @@ class Ferry:
     def _begin(self) -> None:
         """Before any worker acts in this generation: forget what the last one's connections brought."""
         lanes = len(self._assembly.drivers)
+        self._level = level(self._arena)
         Board(self._arena, lanes, 2 * lanes, 0).distrust_rows(self._rows)
         chart = read_chart(self._arena)
         if chart is not None:
@@ -214,7 +216,7 @@ class Ferry:
         self._current.wait()
         hold = self._ready_hold()
         if hold is not None:
-            serve(hold, stream, self._assembly.generation, self._closed.is_set)
+            serve(hold, stream, self._assembly.generation, self._closed.is_set, self._level)
 
     def _connect(self, peer: int) -> None:
         if peer in self._waiting:
@@ -230,8 +232,12 @@ class Ferry:
         generation, closing = self._assembly.generation, self._closed.is_set
         packer = Packer(hold, generation, self._rows, self._computed_here)
         lander = Lander(hold, stream, generation, self._ring, closing, packer.there, partial(self._await_turn, hold))
+        # Where the route begins is settled before anything lands: what comes in may take this host a step further.
+        porter = Porter(
+            hold, stream, self._route(hold.chart, peer), packer, self._bells[peer], closing, min(hold.board.versions())
+        )
         self._start(_landing, peer, lander)
-        Porter(hold, stream, self._route(hold.chart, peer), packer, self._bells[peer], closing).run()
+        porter.run()
 
     def _await_turn(self, hold: Hold, step: int) -> None:
         """Let a guide write down the sums of the last step before those of this one take their place."""

@@ -41,9 +41,12 @@ class Fetched(NamedTuple):
     seconds: float
 
 
-def serve(hold: Hold, stream: Stream, generation: int, closing: Callable[[], bool]) -> None:
-    """Send the state, once this host stands at one version. Raises OSError when the other host is gone."""
-    while hold.board.words[cells.H_MAGIC] != cells.MAGIC or len(set(hold.board.versions())) > 1:
+def serve(hold: Hold, stream: Stream, generation: int, closing: Callable[[], bool], version: int) -> None:
+    """Send the state, once this host stands at the version that it could reach when the generation began.
+
+    Before that it may stand at one version as well, but is about to leave it. Raises OSError when the other is gone.
+    """
+    while hold.board.words[cells.H_MAGIC] != cells.MAGIC or set(hold.board.versions()) != {version}:
         if closing():
             return
         time.sleep(_POLL)

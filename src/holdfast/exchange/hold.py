@@ -12,7 +12,7 @@ from holdfast.core.cargo import Facts, Piece, Total
 from holdfast.core.tree import Node
 from holdfast.errors import FrameError
 from holdfast.exchange import board as cells
-from holdfast.exchange.board import Board
+from holdfast.exchange.board import Board, level
 from holdfast.exchange.chart import Chart
 from holdfast.exchange.pieces import Pieces
 
@@ -237,16 +237,17 @@ class Hold:
     def begin(self, lanes: frozenset[int]) -> None:
         """Make ready for a generation in which these lanes are this host's; nobody writes meanwhile.
 
-        Everybody says and sends again what matters. A partial sum with a lane of another host is let go, so that what
-        comes from there never meets it; unless this host has begun to finish its step, for which it needs nobody.
+        Everybody says and sends again what matters. What was merged was merged of other lanes. Where the step at hand
+        is decided here, or begun to be finished, this host needs nobody for it, and keeps all it has. Else sums are
+        made anew: that all of them are here means that every home has made its own only within one generation. And a
+        partial sum with a lane of another host is let go, so that what comes from there never meets it.
         """
         board = self.board
         self.pieces.clear()
-        for slice_ in range(len(self.chart.slices)):
-            board.publish_gathered(slice_, 0)  # it was made of other lanes
-        versions = board.versions()
-        if len(set(versions)) > 1:
+        decided = level(self.memory) > min(board.versions(), default=0)
+        board.forget_sums(gathered_only=decided)
+        if decided:
             return
-        for node in board.nodes(versions[0]):
+        for node in board.nodes(min(board.versions(), default=0)):
             if not lanes.issuperset(range(node.lane, node.lane + node.span)):
                 board.open_slot(node.lane)

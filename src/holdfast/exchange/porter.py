@@ -29,10 +29,11 @@ class Porter:
     packer: Packer
     bell: int  #: an eventfd that blocks
     closing: Callable[[], bool]
+    step: int  #: at which the route begins
 
     def run(self) -> None:
         """Carry until the generation ends. Raises OSError when the other host is gone."""
-        sent = Sent(min(self.hold.board.versions()))
+        sent = Sent(self.step)
         while not self.closing():
             buffers = self.packer.changes()
             where = self.packer.where()  # before the view: who is shown as arrived has nothing left to correct in it

@@ -106,7 +106,8 @@ class LaneSlots:
 
     def install(self, driver: Sequence[int], worker: int) -> None:
         """A new generation: what I published stays, but I merge only into what is still all mine."""
-        self._stack = keep(self._stack, driver, worker)
+        shown = self._board.nodes(self._stack_step)  # what the others cannot see any more has to be computed again
+        self._stack = [node for node in keep(self._stack, driver, worker) if node in shown]
 
     def _leaves(self, step: int, lane: int, gradients: Sequence[Tensor | None]) -> list[Tensor]:
         count = len(gradients)

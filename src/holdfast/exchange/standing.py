@@ -111,15 +111,16 @@ class Standing:
 
 
 def _begun(board: Board) -> tuple[int, int]:
-    """The step at hand, if all its sums are here; the step at hand, if some of its slices are finished without.
+    """The step at hand, if its sums and facts are all here; the step at hand, if slices of it are finished without.
 
     In both cases this host needs nobody to complete the step. Else -1.
     """
-    versions, summed = board.versions(), board.summed()
+    versions = board.versions()
     step = min(versions, default=0)
-    if all(at > step for at in summed):
+    begun = max(versions, default=0) > step
+    if all(at > step for at in board.summed()) and (begun or board.decided(step)):
         return step, -1
-    return -1, step if max(versions, default=0) > step else -1
+    return -1, step if begun else -1
 
 
 def _unknown(work: StepWork, board: Board) -> list[int]:

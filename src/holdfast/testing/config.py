@@ -62,12 +62,14 @@ def draw_hosts(seed: int) -> Config:
     hosts = tuple(rng.randrange(1, 4) for _ in range(rng.randrange(1, 4) + (not own)))
     awaited = rng.randrange(1, len(hosts) + 1 + bool(own))
     if rng.random() < 0.25:  # most come when the run is well under way
-        awaited, steps = 1, rng.randrange(20, 40)
+        awaited, steps = 1, rng.randrange(14, 26)
         model = replace(model, steps=steps)
     workers = min(own + sum(hosts), lanes)
     schedule = host_swarm(rng, workers=workers, hosts=range(1, len(hosts) + 1), lanes=lanes, steps=steps)
-    if steps >= 20:
+    if steps >= 14:
         late = tuple(after(0.6 + rng.random()).join(slots) for slots in hosts[1 - bool(own):])
         hosts, schedule = hosts[: 1 - bool(own)], replace(schedule, faults=(*schedule.faults, *late))
+    if schedule.misfits:
+        awaited = 1  # hosts that do not fit are let go, and those that do may never be enough
     follow = rng.random() < 0.6
     return Config(model=model, workers=own, hosts=hosts, awaited=awaited, follow=follow, schedule=schedule)

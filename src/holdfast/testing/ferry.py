@@ -130,7 +130,9 @@ class _Porter:
 
 
 def _wanted(arena: Arena, what: Cargo | dict[int, int]) -> bool:
-    """Whether the other host has any use for it; a sum of a step that it has completed may be torn."""
+    """Whether the other host has any use for it; what belongs to a step that it needs nobody for may be torn."""
+    if isinstance(what, Piece):
+        return arena.step() <= what.step and not arena.complete(what.step)
     if not isinstance(what, Total):
         return True
     return any(arena.versions[s] == what.step and arena.summed[s] <= what.step for s in range(what.first, what.last))

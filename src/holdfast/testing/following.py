@@ -2,7 +2,7 @@
 
 As the real guide does, this one copies the state at one version, holds back the sums of a step on its host until those
 of the step before are written down, and gives up a follower that takes less than the crew makes. A guide whose own
-host had to fetch a state has missed a step, and gives up as well.
+host had to fetch a state, or finished a step without sums, has missed that step, and gives up as well.
 """
 
 from __future__ import annotations
@@ -75,6 +75,9 @@ class FakeGuide:
         """Write down a step as soon as it is decided."""
         arena, cluster = self.host.arena, self.host.cluster
         if self._gone():
+            return
+        if arena.step() > step and any(at != step + 1 for at in arena.summed):
+            self.end()  # the step was finished without sums: a lone host does that when it thinks nobody follows
             return
         if step < arena.model.steps and (arena.step() > step or arena.complete(step)):
             totals = tuple(zip(arena.sums, arena.norms, strict=True))

@@ -323,7 +323,7 @@ def test_drain_ends_all_hosts_at_the_same_step() -> None:
 def test_the_end_when_a_host_with_finished_workers_is_lost() -> None:
     run = two_hosts(lanes=4, own=2, other=2)
     run(Finished(2, 1, {}), Finished(3, 1, {}))
-    assert run(HostLost(1, "gone")) == []
+    assert run(HostLost(1, "gone")) == pause(2, 0, 1)  # sums of its last step may not have come
     run(Finished(0, 1, {"loss": 1.0}))
     assert run(Finished(1, 1, {})) == [EndRun("the script has ended", {"loss": 1.0})]
 

@@ -112,15 +112,16 @@ class FakeGuide:
         self.over.set()
 
 
-def test_guides_end_with_whom_they_guide_or_all_together(arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guides_end_with_the_next_one_or_all_together(arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
     FakeGuide.made = []
     monkeypatch.setattr(following, "Guide", FakeGuide)
     guides = Guides()
     pairs = [PlainStream.pair() for _ in range(3)]
     for host, (ours, _) in zip((1, 2), pairs, strict=False):
         guides.add(host, arena, ours, 7, lambda: None)
+    assert [guide.over.is_set() for guide in FakeGuide.made] == [True, False], "one at a time, the newest"
     guides.forget(2)
-    assert [guide.over.is_set() for guide in FakeGuide.made] == [False, True]
+    assert all(guide.over.is_set() for guide in FakeGuide.made)
     guides.close()
     assert all(guide.over.is_set() for guide in FakeGuide.made)
     guides.add(3, arena, pairs[2][0], 7, lambda: None)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from holdfast.exchange import board as cells
 from holdfast.exchange import buffers, chart, optimizer, slots
 from holdfast.exchange.board import Board, board_bytes
 from holdfast.exchange.buffers import Buffers
@@ -142,6 +143,10 @@ class Worker:
         self.member.show(lane)
         self.units.append((work.step, lane))
         return "computed"
+
+    def through(self, step: int) -> bool:
+        """Has this worker gone on from a step? Its host may have, before it notices."""
+        return self.board.cell(self.board.row, cells.R_STEP) > step
 
     def state(self) -> bytes:
         """All that was decided: parameters, optimizer state, buffers."""

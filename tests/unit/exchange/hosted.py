@@ -15,7 +15,7 @@ from holdfast.exchange.ferry import Ferry
 from holdfast.transport.frames import Kind
 from holdfast.transport.stream import PlainStream, Stream
 
-from .crewed import StepWork, Worker
+from .crewed import StepWork, Worker, work_of
 
 
 class Dammed(PlainStream):
@@ -90,15 +90,24 @@ class Lab:
                     host.memory, number, install, dial=partial(self._dial, number), ring=self.moved.set,
                     report=self.said.append, broke=lambda host, sentence: self.said.append(sentence),
                 )
-        for worker, number in crew:
-            if number in (sources or {}):
-                self.until(lambda board=worker.board: board.current() >= self.generation)
+        fetching = sources or {}
+        for worker, number in sorted(crew, key=lambda one: one[1] in fetching):
+            if number in fetching:
+                self.until(lambda board=worker.board: self._complete(fetching) or board.current() >= self.generation)
                 if worker.member._work.step < 0:  # it is new
                     worker.buffers.load(min(worker.board.versions()), everything=True)
             worker.member.install(
                 worker.worker, install.members, install.rows, install.drivers, install.hosts, summed=summed
             )
         return install
+
+    def _complete(self, fetching: dict[int, int]) -> None:
+        """Let sources take the step that they can take alone: they serve when they have."""
+        for source in set(fetching.values()):
+            host = self.hosts[source]
+            if host.level() > min(host.workers[0].board.versions()):
+                for worker in host.workers:
+                    worker.turn(work_of(min(worker.board.versions())))
 
     def _dial(self, me: int, to: int, kind: str) -> Stream:
         ferry = self.hosts[to].ferry

@@ -169,7 +169,7 @@ def test_a_guide_that_missed_a_step_itself_says_so_and_sends_nothing_of_it() -> 
         crew[0].board.words[24] = 99  # H_CURRENT: as if it had fetched the state in generation 99
         lab.step(crew, work_of(3), chance)
         lab.until(lambda: any(isinstance(problem, LostTrack) for problem in following.problem))
-        assert str(LostTrack(3)) == "the guide had to get the state of step 3 from another host itself"
+        assert str(LostTrack(3)) == "the guide's own host came past step 3 without its sums"
         assert lab.hosts[1].level() == 3
     finally:
         following.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import OutOfSync
-from holdfast.exchange.standing import Standing
+from holdfast.exchange.standing import Standing as Place
 from holdfast.train.training import Training
 
 
@@ -16,7 +16,7 @@ class Bound:
     """A crew of which worker 2 has gone on to operation 4."""
 
     class member:
-        at = Standing(worker=0, local=(0, 2))
+        at = Place(worker=0, local=(0, 2))
 
     def ops(self) -> Iterator[tuple[int, int]]:
         yield from ((0, 3), (2, 4))
@@ -46,7 +46,7 @@ def test_who_goes_on_after_showing_its_part_is_not() -> None:
 
 def test_who_goes_on_on_another_host_may_be_ahead_of_its_part_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """The news that it went on and what it sent come by different ways."""
-    monkeypatch.setattr(Bound.member, "at", Standing(worker=0, local=(0,)))
+    monkeypatch.setattr(Bound.member, "at", Place(worker=0, local=(0,)))
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     standing: Any = Standing()
