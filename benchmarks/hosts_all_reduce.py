@@ -1,7 +1,7 @@
 """All-reduce between hosts: Holdfast's ferry beside gloo, at 1 Gbit/s and as fast as the kernel copies.
 
 Both run in the same processes, one on each host, in turns. gloo is called once for the whole tensor, and in four pieces
-that are under way together; in every round the faster of the two stands for it. CPU seconds are those of all hosts'
+that are under way together; the way with the better median stands for it. CPU seconds are those of all hosts'
 processes, per GB of numbers on each host.
 """
 
@@ -63,13 +63,9 @@ def run(setting: Setting, rounds: int, sizes: dict[int, int], *more: str) -> tup
     return found, all(rank["right"] for rank in ranks)
 
 
-def faster(found: dict[str, Found], size: int, rounds: int) -> tuple[list[float], list[float]]:
-    """gloo: in every round the faster of its two ways, with what that cost."""
-    best = [min(PEERS, key=lambda name: found[name].wall[size][turn]) for turn in range(rounds)]
-    return (
-        [found[name].wall[size][turn] for turn, name in enumerate(best)],
-        [found[name].cpu[size][turn] for turn, name in enumerate(best)],
-    )
+def faster(found: dict[str, Found], size: int) -> Found:
+    """gloo in that of its two ways which has the better median."""
+    return min((found[name] for name in PEERS), key=lambda one: Series(tuple(one.wall[size])).median)
 
 
 def measure(repeats: int, quick: bool) -> Result:
@@ -86,18 +82,18 @@ def measure(repeats: int, quick: bool) -> Result:
             raw[str(setting)] = {name: {"wall": one.wall, "cpu": one.cpu} for name, one in found.items()}
             checks.append(Check(f"{setting}: all sums are right", str(right).lower(), "true", right))
             for size in found["gloo"].wall:
-                compare(setting, size, found, repeats, lines, checks, notes)
+                compare(setting, size, found, lines, checks, notes)
     notes.append(f"TCP's congestion control: {congestion()}; CPU seconds are of all hosts, per GB on each of them")
     return Result("hosts_all_reduce", "All-reduce between hosts (float32)", lines, checks, notes, raw)
 
 
 def compare(
-    setting: Setting, size: int, found: dict[str, Found], rounds: int,
-    lines: list[Line], checks: list[Check], notes: list[str],
-) -> None:  # fmt: skip
+    setting: Setting, size: int, found: dict[str, Found], lines: list[Line], checks: list[Check], notes: list[str]
+) -> None:
     """What one size shows in one setting."""
     hosts, rate = setting
-    wall, cpu = (Series(tuple(values)) for values in faster(found, size, rounds))
+    peer = faster(found, size)
+    wall, cpu = Series(tuple(peer.wall[size])), Series(tuple(peer.cpu[size]))
     what = f"{size // MB} MB, {setting}"
     notes.append(f"{what}: gloo {spoken(wall, size, setting)}, CPU {cpu.shown(' s/GB')}")
     if "ours" not in found:

@@ -90,12 +90,12 @@ def test_a_rate_holds_in_both_directions(whole: Lab, mbit: int) -> None:
 
 def test_two_that_send_to_one_share_its_rate(whole: Lab) -> None:
     whole.rate(2, 200)
-    assert rate_of(whole, [0, 1], 2, 0.8) == pytest.approx(payload(200), rel=0.1)
+    assert rate_of(whole, [0, 1], 2, 0.8) == pytest.approx(payload(200), rel=0.25)
 
 
 def test_a_rate_is_changed_and_lifted(whole: Lab) -> None:
     whole.rate(0, 50)
-    assert rate_of(whole, [0], 1, 0.6) == pytest.approx(payload(50), rel=0.1)
+    assert rate_of(whole, [0], 1, 0.6) == pytest.approx(payload(50), rel=0.25)
     whole.rate(0, None)
     assert rate_of(whole, [0], 1, 0.3) > 4 * payload(200)
 

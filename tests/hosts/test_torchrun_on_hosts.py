@@ -12,7 +12,7 @@ from tests.hosts.lab import Lab
 from tests.process.harness import golden
 from tests.process.ranks import Ranks
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.chaos]
 
 
 def test_torchrun_on_two_machines_gives_the_weights_of_plain_python(tmp_path: Path) -> None:

@@ -43,7 +43,9 @@ def finished(run: Launch) -> None:
 # ---------------------------------------------------------------- the same weights
 
 
-@pytest.mark.parametrize("model", ["lenet", "normed", "transformer"])
+@pytest.mark.parametrize(
+    "model", ["normed", *(pytest.param(other, marks=pytest.mark.chaos) for other in ("lenet", "transformer"))]
+)
 def test_two_hosts(tmp_path: Path, model: str) -> None:
     with Launch(tmp_path, model, *LOOPBACK, "--hosts", 2, "--workers", 1) as run, \
             Joined(tmp_path, run, workers=2) as other:  # fmt: skip
@@ -55,6 +57,7 @@ def test_two_hosts(tmp_path: Path, model: str) -> None:
     assert "the run has ended (the script has ended)" in other.err
 
 
+@pytest.mark.chaos
 def test_three_hosts_and_a_coordinator_without_workers(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 3, "--workers", 0) as run, \
             Joined(tmp_path, run, name="a") as a, Joined(tmp_path, run, name="b") as b, \
@@ -113,6 +116,7 @@ def test_all_processes_of_a_host_are_killed(tmp_path: Path) -> None:
     assert run.summary["workers_lost"] == 1
 
 
+@pytest.mark.chaos
 def test_only_the_agent_is_killed_and_its_processes_follow(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
             Joined(tmp_path, run, workers=2) as other:  # fmt: skip
@@ -143,6 +147,7 @@ def test_leaving_drains(tmp_path: Path) -> None:
     assert run.summary["workers_lost"] == 0
 
 
+@pytest.mark.chaos
 def test_the_host_with_the_only_state_hands_it_over_before_it_leaves(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", *LOOPBACK, "--workers", 0, args=paced(tmp_path)) as run, \
             Joined(tmp_path, run, name="a") as first:  # fmt: skip
@@ -187,6 +192,7 @@ def test_the_launcher_is_killed(tmp_path: Path) -> None:
         assert not (run.dir / "token").exists(), "no secret is left behind"
 
 
+@pytest.mark.chaos
 def test_ctrl_c_at_the_launcher_ends_all(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
             Joined(tmp_path, run) as other:  # fmt: skip
@@ -211,6 +217,7 @@ def test_a_machine_of_another_numerics_class_is_refused_and_told_what_differs(tm
         finished(run)
 
 
+@pytest.mark.chaos
 def test_the_script_travels_where_it_is_not_the_same(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     shutil.copy(TRAIN, script)
@@ -234,6 +241,7 @@ def test_the_script_travels_where_it_is_not_the_same(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- workers elsewhere
 
 
+@pytest.mark.chaos
 def test_a_worker_and_a_nursery_elsewhere_are_killed_and_replaced(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
             Joined(tmp_path, run) as other:  # fmt: skip
@@ -256,6 +264,7 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.chaos
 def test_a_script_that_fails_elsewhere_is_told_here_with_its_output(tmp_path: Path) -> None:
     script = tmp_path / "fails.py"
     script.write_text("import holdfast as hf\nrun = hf.join()\nprint('so far')\nraise KeyError('a column')\n")
@@ -287,6 +296,7 @@ def test_a_connection_between_hosts_breaks_and_both_are_well(tmp_path: Path) -> 
     assert run.summary["workers_lost"] == 0 and run.summary["generations"] == 2
 
 
+@pytest.mark.chaos
 def test_the_connection_to_the_coordinator_breaks_and_the_host_joins_again(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
             Joined(tmp_path, run) as other:  # fmt: skip

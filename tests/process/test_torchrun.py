@@ -38,6 +38,7 @@ def test_torchrun_gives_the_weights_of_plain_python(tmp_path: Path) -> None:
     assert ranks.story[1].startswith("the run starts with 2 of 4 possible workers")
 
 
+@pytest.mark.chaos
 def test_torchrun_on_two_nodes(tmp_path: Path) -> None:
     with Ranks(tmp_path, "normed") as ranks:
         place = f"localhost:{free_port()}"
@@ -53,6 +54,7 @@ def test_torchrun_on_two_nodes(tmp_path: Path) -> None:
     assert not list(ranks.dir.glob("token")), "nobody else is invited"
 
 
+@pytest.mark.chaos
 def test_torchrun_starts_its_ranks_anew(tmp_path: Path) -> None:
     """A rank that is killed ends all of them, as torchrun does it; the restart is a run of its own."""
     script = tmp_path / "once.py"
@@ -80,7 +82,7 @@ def test_torchrun_starts_its_ranks_anew(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- any launcher
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.chaos)])
 def test_a_rank_is_killed_and_the_others_go_on_without_it(tmp_path: Path, victim: int) -> None:
     with Ranks(tmp_path, "normed", *PACED) as ranks:
         ranks.plain(3)
@@ -96,6 +98,7 @@ def test_a_rank_is_killed_and_the_others_go_on_without_it(tmp_path: Path, victim
     assert f"weights_sha256 {ranks.sha256}" in ranks.said(lead)
 
 
+@pytest.mark.chaos
 def test_a_whole_node_is_killed(tmp_path: Path) -> None:
     with Ranks(tmp_path, "normed", *PACED) as ranks:
         ranks.plain(2, GROUP_RANK="{rank}")  # two nodes, as a launcher would say
@@ -107,6 +110,7 @@ def test_a_whole_node_is_killed(tmp_path: Path) -> None:
     assert any("host 1 lost" in line or "host 1 is let go" in line for line in ranks.story), ranks.story
 
 
+@pytest.mark.chaos
 def test_sigterm_to_one_rank_is_a_leave_and_to_all_an_early_end(tmp_path: Path) -> None:
     with Ranks(tmp_path, "normed", "--epochs", 6, "--pace", 0.06) as ranks:
         ranks.plain(3)
@@ -123,6 +127,7 @@ def test_sigterm_to_one_rank_is_a_leave_and_to_all_an_early_end(tmp_path: Path) 
     assert f"weights_sha256 {ranks.sha256}" in ranks.said(0), "the script did not come to its end"
 
 
+@pytest.mark.chaos
 def test_a_script_that_raises_in_one_rank_fails_everywhere_and_says_so_once(tmp_path: Path) -> None:
     script = tmp_path / "bad.py"
     script.write_text(
@@ -146,6 +151,7 @@ def test_a_script_that_raises_in_one_rank_fails_everywhere_and_says_so_once(tmp_
     assert "Rank 0 ends because the run has failed elsewhere." in ranks.said(0) and "Traceback" not in ranks.said(0)
 
 
+@pytest.mark.chaos
 def test_a_killed_helper_is_no_good_end(tmp_path: Path) -> None:
     with Ranks(tmp_path, "normed", *PACED) as ranks:
         ranks.plain(2)

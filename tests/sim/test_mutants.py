@@ -265,7 +265,6 @@ HOST_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
     "applies without all facts": (lambda c: replace(c, decide=applies_without_facts), "without the facts of lanes"),
     "sums before all have arrived": (lambda c: replace(c, decide=sums_early), "comes to a host that is at step"),
     "has no fence": (lambda c: replace(c, ferry=Unfenced), "comes in generation"),
-    "serves a state that changes": (lambda c: replace(c, ferry=ServesEarly), "changed while host"),
     "keeps sums": (lambda c: replace(c, arena=KeepsSums), "no end after"),
     "keeps what was merged": (lambda c: replace(c, arena=KeepsMerged), "is sent with a sum of"),
     "fetches from a lower level": (with_machine(FetchesTheOldest), "fetches the state at step"),
@@ -275,6 +274,7 @@ HOST_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
 
 
 GUIDE_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
+    "serves a state that changes": (lambda c: replace(c, ferry=ServesEarly), "changed while host"),
     "takes followers by storm": (with_machine(TakesFollowersByStorm), "has begun while worker"),
 }
 

@@ -4,8 +4,8 @@ What a real host has to do is what this one does:
 
 * before it passes on a Paused, Finished or the loss of a worker, it says how far its arena is; so after Seeded, and
   when a state that it was to fetch has come. Things come to the coordinator in the order in which they were said here;
-* it closes its ferry with the first Pause of a newer generation, and makes one with the first Install, before any
-  worker hears of them;
+* it closes its ferry, and follows no longer, with the first Pause of a newer generation; with the first Install it
+  makes a new one, or begins to follow. Both before any worker hears of it;
 * when it has not heard of the coordinator for too long it ends its workers, and joins again as a new host.
 
 Host 0 shares the coordinator's process: nothing comes late between them, and it is never cut off.
@@ -115,8 +115,10 @@ class FakeHost:
 
     def send(self, worker: int, message: ToWorker) -> None:
         """Pass a message of the coordinator on to a worker."""
-        if isinstance(message, Pause) and self.ferry is not None and self.ferry.generation < message.generation:
-            self.ferry.close()
+        if isinstance(message, Pause):
+            for one in (self.ferry, self.follower):
+                if one is not None and one.generation < message.generation:
+                    one.close()
         elif isinstance(message, Install):
             self._installed(message)
         self.cluster.carry(self._pass_on, worker, message)
