@@ -34,8 +34,9 @@ from holdfast.transport.stream import Stream
 
 __all__ = ["Assembly", "Ferry"]
 
-#: Bytes of slices in one frame: large enough that calls are few, small enough that the next stage can begin.
-RUN = 2 << 20
+#: Bytes of slices in one frame between two hosts: large enough that calls are few. Among more hosts, whose frames meet
+#: at one of them, smaller ones let the next stage begin before the last of them has come.
+RUN = 8 << 20
 _POLL = 0.001  # seconds between two looks for the chart of an arena that was just made
 _AGAIN = 0.05  # seconds between two tries to reach a host that is not there yet
 
@@ -253,7 +254,7 @@ class Ferry:
         return Route(
             lanes=self._lanes, num_lanes=chart.lanes, here=tuple(home == self._me for home in homes),
             there=tuple(home == peer for home in homes), spaces=tuple(space for space, _, _ in chart.slices),
-            sizes=sizes, most=RUN,
+            sizes=sizes, most=max(1 << 20, RUN // len(self._peers)),
         )
 
 
