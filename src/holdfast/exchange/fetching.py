@@ -24,7 +24,7 @@ from holdfast.transport.stream import Stream
 
 __all__ = ["Fetched", "fetch", "send_state", "serve"]
 
-_CHUNK = 4 << 20
+_CHUNK = 512 << 10  # small enough that what is empty is seldom sent
 _EMPTY = bytes(_CHUNK)
 _POLL = 0.002  # seconds between two looks whether the source has completed its step
 
