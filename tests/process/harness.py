@@ -49,11 +49,11 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths, **more}
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
-    """Wait until `condition()` is true, and return it."""
+def until(condition: Callable[[], Any], what: str | Callable[[], str], seconds: float = 30.0) -> Any:
+    """Wait until `condition()` is true, and return it. `what` may be a function, to say how things stand at the end."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what if isinstance(what, str) else what()}"
         time.sleep(0.004)
     return value
 
@@ -250,7 +250,7 @@ class Launch:
 
     def told(self, text: str, seconds: float = 30.0) -> None:
         """Wait until the story has a sentence with this text."""
-        until(lambda: any(text in line for line in self.story), f"{text!r} in the story\n{self.err}", seconds)
+        until(lambda: any(text in line for line in self.story), lambda: f"{text!r} in the story\n{self.err}", seconds)
 
     def crewed(self, workers: int, seconds: float = 30.0) -> list[int]:
         """Wait until this many workers drive lanes, and no change is under way. Their pids."""

@@ -101,7 +101,10 @@ class Channel:
                 with self._changed:
                     self._messages -= len(batch)
                     self._bytes -= sum(map(len, batch))
-        except OSError:
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the other side is gone: the reader takes its last words first, and then says so
+        except OSError as error:
+            self._end(_why(error))
             self._stream.close()  # the reader sees it, and says why
 
     def _next(self) -> list[bytes]:
@@ -116,12 +119,10 @@ class Channel:
         reason = "an error of its own"
         try:
             reason = self._listen()
-        except EOFError:
-            reason = "the other side closed the connection"
         except FrameError as error:
             reason = str(error)
-        except OSError as error:
-            reason = f"the connection broke: {error.strerror or error}"
+        except (EOFError, OSError) as error:
+            reason = _why(error)
         except Exception as error:
             reason = f"a message could not be handled: {type(error).__name__}: {error}"
         finally:
@@ -142,3 +143,10 @@ class Channel:
                 if frame.header.kind is Kind.BYE:
                     return "the other side said goodbye"
                 self._on_frame(frame)
+
+
+def _why(error: EOFError | OSError) -> str:
+    """Why a connection has ended. That of a process that is killed may end in either way, as its kernel finds it."""
+    if isinstance(error, EOFError | ConnectionResetError | BrokenPipeError):
+        return "the other side closed the connection"
+    return f"the connection broke: {error.strerror or error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -131,6 +132,52 @@ def test_an_end_in_the_middle_of_a_message(raw: tuple[End, PlainStream]) -> None
     theirs.close()
     assert end.end() == "the other side closed the connection"
     assert end.heard.empty()
+
+
+class Broken(PlainStream):
+    """A connection of which one direction fails before the other has noticed anything."""
+
+    def __init__(self, sock: socket.socket, sending: OSError | None, receiving: OSError | None) -> None:
+        super().__init__(sock, "the other end")
+        self.sending, self.receiving = sending, receiving
+
+    def send(self, *buffers: bytes | bytearray | memoryview) -> None:
+        if self.sending:
+            raise self.sending
+        super().send(*buffers)
+
+    def recv_into(self, view: memoryview) -> None:
+        if self.receiving:
+            raise self.receiving
+        super().recv_into(view)
+
+
+@pytest.mark.parametrize(
+    ("sending", "receiving", "reason"),
+    [
+        (None, ConnectionResetError(104, "Connection reset by peer"), "the other side closed the connection"),
+        (BrokenPipeError(32, "Broken pipe"), None, "the other side closed the connection"),
+        (ConnectionResetError(104, "Connection reset by peer"), None, "the other side closed the connection"),
+        (OSError(110, "Connection timed out"), None, "the connection broke: Connection timed out"),
+        (None, OSError(113, "No route to host"), "the connection broke: No route to host"),
+    ],
+)
+def test_whoever_meets_the_end_first_the_reason_is_the_same(
+    sending: OSError | None, receiving: OSError | None, reason: str
+) -> None:
+    """A process that is killed may be seen by a closed connection, a reset one, or a message that cannot go out."""
+    with nothing_left():
+        mine, other = socket.socketpair()
+        theirs = PlainStream(other, "the first end")
+        end = End(Broken(mine, sending, receiving))
+        end.channel.send(b"x")
+        if isinstance(sending, ConnectionError):
+            theirs.send(pack(Kind.CONTROL, 1, b"", 4) + b"last")
+            assert end.hear().body == b"last", "its last words are heard all the same"
+            theirs.close()
+        assert end.end() == reason
+        end.channel.close()
+        theirs.close()
 
 
 def test_a_message_that_cannot_be_handled_is_the_reason_of_the_end() -> None:
