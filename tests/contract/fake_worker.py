@@ -39,6 +39,7 @@ from holdfast.coordinator.messages import (
 )
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import Board, board_bytes
+from holdfast.exchange.glance import read_rows
 from holdfast.transport.link import Link
 
 
@@ -98,7 +99,7 @@ class Worker:
         assert self.board is not None
         if self.generation == 0:
             self.board.claim(self.spec.row, self.spec.worker, os.getpid())
-            self.step = max((row.step for row in cells.read_rows(self.board.words.cast("B"))), default=0)
+            self.step = max((row.step for row in read_rows(self.board.words.cast("B"))), default=0)
         self.generation, self.stop = message.generation, bool(message.stop)
         self.mine = [lane for lane, driver in enumerate(message.drivers) if driver == self.spec.worker]
 

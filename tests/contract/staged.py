@@ -17,7 +17,7 @@ from holdfast.engines.agent import Agent, Farewell
 from holdfast.engines.host import LocalHost
 from holdfast.engines.luggage import Luggage
 from holdfast.engines.remote import RemoteHost
-from holdfast.exchange.board import Plan, Row
+from holdfast.exchange.glance import Plan, Row
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.stream import PlainStream
 from tests.contract.fakes import FakeEngine, FakeEyes

@@ -39,7 +39,7 @@ from holdfast.engines.agent import Agent, Farewell
 from holdfast.engines.gate import Gate
 from holdfast.engines.porch import Porch
 from holdfast.errors import CrewLost, HoldfastError, NetworkError
-from holdfast.exchange.board import Plan, Row
+from holdfast.exchange.glance import Plan, Row
 from holdfast.observe import quarters
 from holdfast.observe.directory import RunDirectory, default_path, host, recover
 from holdfast.observe.eyes import BoardEyes

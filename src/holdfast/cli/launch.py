@@ -44,7 +44,7 @@ from holdfast.engines.gate import Gate
 from holdfast.engines.host import LocalHost
 from holdfast.engines.nursery import DEFAULT_ENTRY
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.exchange.board import Plan, Row
+from holdfast.exchange.glance import Plan, Row
 from holdfast.observe import quarters, status
 from holdfast.observe.directory import RunDirectory, default_path, host, recover, recover_siblings
 from holdfast.observe.eyes import BoardEyes

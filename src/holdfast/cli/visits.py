@@ -20,7 +20,7 @@ from holdfast.engines.agent import Agent, Farewell
 from holdfast.engines.engine import open_engine
 from holdfast.engines.nursery import DEFAULT_ENTRY
 from holdfast.errors import HoldfastError, NetworkError, Refused
-from holdfast.exchange.board import Plan, Row
+from holdfast.exchange.glance import Plan, Row
 from holdfast.observe import quarters
 from holdfast.observe.directory import host
 from holdfast.observe.eyes import BoardEyes

@@ -18,13 +18,13 @@ then: the host would not have gone on without all sums.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.core.tree import Node, contribution, uncovered
 
-__all__ = ["Cargo", "Facts", "Piece", "Route", "Sent", "Total", "View", "due"]
+__all__ = ["Cargo", "Facts", "Piece", "Route", "Sent", "Total", "View", "due", "runs"]
 
 
 class Facts(NamedTuple):
@@ -145,16 +145,24 @@ def _pieces(route: Route, view: View, sent: Sent) -> Iterator[Piece]:
             yield Piece(step, merged, first, last, merged=True)
 
 
-def _runs(route: Route, slices: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Neighbouring slices as runs of at most `most` bytes (or one slice): few large calls, yet a steady flow."""
+def runs(slices: Iterable[int], spaces: Sequence[str], sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Neighbouring slices as runs of at most `most` bytes (or one slice): few large calls, yet a steady flow.
+
+    >>> list(runs([0, 1, 2, 4], spaces="aaaaa", sizes=[4, 4, 4, 4, 9], most=8))
+    [(0, 2), (2, 3), (4, 5)]
+    """
     first = last = -1
     size = 0
     for index in slices:
-        if index == last and route.spaces[index] == route.spaces[first] and size + route.sizes[index] <= route.most:
-            last, size = index + 1, size + route.sizes[index]
+        if index == last and spaces[index] == spaces[first] and size + sizes[index] <= most:
+            last, size = index + 1, size + sizes[index]
             continue
         if last > first:
             yield first, last
-        first, last, size = index, index + 1, route.sizes[index]
+        first, last, size = index, index + 1, sizes[index]
     if last > first:
         yield first, last
+
+
+def _runs(route: Route, slices: Iterable[int]) -> Iterator[tuple[int, int]]:
+    return runs(slices, route.spaces, route.sizes, route.most)

@@ -134,18 +134,9 @@ def next_action(place: Place, board: Board) -> Action:
         return Advance()
     if place.home is not None:
         return _among_hosts(place, board, place.home)
-    missing = uncovered(board.lanes, board.nodes)
-    for lane in missing:
-        if place.driver[lane] == me:
-            return Compute(lane)
-    if board.arrived.get(me, -1) < step:
-        return Arrive()
-    if missing:
-        late = tuple(sorted({place.driver[lane] for lane in missing}))
-        return Wait(late, f"the gradients of lanes {_few(missing)}")
-    absent = tuple(member for member in place.members if board.arrived.get(member, -1) < step)
-    if absent:
-        return Wait(absent, f"their arrival at step {step}")
+    action = _compute(place, board, uncovered(board.lanes, board.nodes)) or _await_arrival(place, board, place.members)
+    if action is not None:
+        return action
     if board.summed is not None:
         mine = tuple(s for s, at in enumerate(board.summed) if at <= step and place.owner[s] == me)
         if mine:
@@ -153,61 +144,69 @@ def next_action(place: Place, board: Board) -> Action:
         others = tuple(sorted({place.owner[s] for s, at in enumerate(board.summed) if at <= step}))
         if others:
             return Wait(others, "their part of the gradient norm")
-    mine = tuple(s for s, at in enumerate(board.versions) if at <= step and place.owner[s] == me)
-    if mine:
-        return Finish(mine)
-    others = tuple(sorted({place.owner[s] for s, at in enumerate(board.versions) if at <= step}))
-    return Wait(others, "their slices of the new parameters")
+    return _finish(place, board)
 
 
 def _among_hosts(place: Place, board: Board, home: Sequence[bool]) -> Action:
-    step, me = place.step, place.worker
-    summed = board.summed or ()
-    if not all(at > step for at in summed):
+    if not all(at > place.step for at in board.summed or ()):
         return _sum_among_hosts(place, board, home)
     # All sums are here: no gradient of others matters any more for this step. Where a host was lost before it could
     # say what its lanes gave besides them (loss, buffers), whoever drives the lane now computes it again.
     for lane in board.unknown:
-        if place.driver[lane] == me:
+        if place.driver[lane] == place.worker:
             return Compute(lane)
-    if board.arrived.get(me, -1) < step:
+    if board.arrived.get(place.worker, -1) < place.step:
         return Arrive()
-    absent = tuple(member for member in place.local if board.arrived.get(member, -1) < step)
-    if absent:
-        return Wait(absent, f"their arrival at step {step}")
+    if waits := _await_arrival(place, board, place.local):
+        return waits
     if board.unknown:
-        late = tuple(sorted({place.driver[lane] for lane in board.unknown}))
-        return Wait(late, f"what lanes {_few(board.unknown)} gave besides gradients")
-    mine = tuple(s for s, at in enumerate(board.versions) if at <= step and place.owner[s] == me)
-    if mine:
-        return Finish(mine)
-    others = tuple(sorted({place.owner[s] for s, at in enumerate(board.versions) if at <= step}))
-    return Wait(others, "their slices of the new parameters")
+        return Wait(_drivers(place, board.unknown), f"what lanes {_few(board.unknown)} gave besides gradients")
+    return _finish(place, board)
 
 
 def _sum_among_hosts(place: Place, board: Board, home: Sequence[bool]) -> Action:
-    step, me, summed = place.step, place.worker, board.summed or ()
+    step, me = place.step, place.worker
     missing = [lane for lane in uncovered(board.lanes, board.nodes) if place.driver[lane] in place.local]
-    for lane in missing:
-        if place.driver[lane] == me:
-            return Compute(lane)
-    if board.arrived.get(me, -1) < step:
-        return Arrive()
-    if missing:
-        late = tuple(sorted({place.driver[lane] for lane in missing}))
-        return Wait(late, f"the gradients of lanes {_few(missing)}")
-    mine = [s for s, at in enumerate(summed) if at <= step and place.owner[s] == me]
+    if action := _compute(place, board, missing):
+        return action
+    mine = [s for s, at in enumerate(board.summed or ()) if at <= step and place.owner[s] == me]
     if board.gathered is not None:
         rest = tuple(s for s in mine if not home[s] and board.gathered[s] <= step)
         if rest:
             return Gather(rest)
-    absent = tuple(member for member in place.members if board.arrived.get(member, -1) < step)
-    if absent:
-        return Wait(absent, f"their arrival at step {step}")
+    if waits := _await_arrival(place, board, place.members):
+        return waits
     ready = tuple(s for s in mine if home[s] and s in board.covered)
     if ready:
         return Sum(ready)
     return Wait(_others(place), "gradients and sums of the other hosts")
+
+
+def _compute(place: Place, board: Board, missing: Sequence[int]) -> Action | None:
+    """What there is to do while lanes are missing: mine, then my arrival, then waiting for the others' lanes."""
+    for lane in missing:
+        if place.driver[lane] == place.worker:
+            return Compute(lane)
+    if board.arrived.get(place.worker, -1) < place.step:
+        return Arrive()
+    return Wait(_drivers(place, missing), f"the gradients of lanes {_few(missing)}") if missing else None
+
+
+def _await_arrival(place: Place, board: Board, of: Sequence[int]) -> Wait | None:
+    absent = tuple(member for member in of if board.arrived.get(member, -1) < place.step)
+    return Wait(absent, f"their arrival at step {place.step}") if absent else None
+
+
+def _finish(place: Place, board: Board) -> Finish | Wait:
+    left = [s for s, at in enumerate(board.versions) if at <= place.step]
+    mine = tuple(s for s in left if place.owner[s] == place.worker)
+    if mine:
+        return Finish(mine)
+    return Wait(tuple(sorted({place.owner[s] for s in left})), "their slices of the new parameters")
+
+
+def _drivers(place: Place, lanes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted({place.driver[lane] for lane in lanes}))
 
 
 def _others(place: Place) -> tuple[int, ...]:

@@ -24,14 +24,12 @@ import msgspec
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator.events import WorkerLost, WorkerStarted
 from holdfast.engines.porch import Gone, Guest, Porch
-from holdfast.errors import ResourceError
+from holdfast.engines.sessions import REAP_SECONDS, stuck
 from holdfast.train import adoption as say
 from holdfast.transport.link import Link
 
 __all__ = ["AdoptingEngine", "Judge", "Verdict"]
 
-#: How long `close` waits for killed processes: see `local`.
-_REAP_SECONDS = 10.0
 #: An exit status that nobody knows.
 _UNKNOWN = 255
 
@@ -136,21 +134,18 @@ class AdoptingEngine:
             self._hear()
         for place in self._busy():
             self.signal(place.worker, signal.SIGKILL)
-        until = time.monotonic() + _REAP_SECONDS
+        until = time.monotonic() + REAP_SECONDS
         while self._busy() and (left := until - time.monotonic()) > 0 and self._wait(left):
             self._hear()
-        stuck = [str(place.guest.pid) for place in self._busy() if place.guest is not None]
+        left_over = [place.guest.pid for place in self._busy() if place.guest is not None]
         for place in self._places.values():
             if place.link is not None:
                 place.link.close()
         self._places.clear()
         self._epoll.close()
         os.close(self._bell)
-        if stuck:
-            raise ResourceError(
-                f"Processes {', '.join(stuck)} do not end {_REAP_SECONDS:.0f} s after they were killed: they wait for "
-                "the system (a disk or a network file system that does not answer). They end when it does."
-            )
+        if left_over:
+            raise stuck(left_over)
 
     # ------------------------------------------------------------ ranks
 

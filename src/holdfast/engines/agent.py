@@ -33,7 +33,7 @@ from holdfast.engines.courier import Courier
 from holdfast.engines.host import LocalHost
 from holdfast.engines.luggage import has_same, safe_name
 from holdfast.errors import HoldfastError
-from holdfast.exchange.board import Plan, Row
+from holdfast.exchange.glance import Plan, Row
 from holdfast.transport.channel import Channel
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.frames import Frame

@@ -17,12 +17,11 @@ from holdfast.errors import FrameError
 from holdfast.exchange.chart import read_chart
 from holdfast.exchange.fetching import Fetched
 from holdfast.exchange.following import Guide, follow
-from holdfast.exchange.hold import Hold
+from holdfast.exchange.hold import Hold, await_hold
 from holdfast.transport.stream import Stream
 
 __all__ = ["Follower", "Guides"]
 
-_POLL = 0.002  # seconds between two looks for the chart of an arena that was just made
 #: A guide that cannot be reached within so many seconds is not one.
 _REACH = 5.0
 
@@ -64,7 +63,7 @@ class Follower:
     def _run(self) -> None:
         reason = "it hung up"
         try:
-            hold = self._ready_hold()
+            hold = await_hold(self._arena, self._closing.is_set)
             if hold is not None and (stream := self._reach()) is not None:
                 follow(
                     hold, stream, self._generation, ring=self._ring, closing=self._closing.is_set, came=self._told,
@@ -77,17 +76,8 @@ class Follower:
 
     def _told(self, got: Fetched) -> None:
         self._came(
-            f"the state at step {got.version} has come from host {self._guide} while the run goes on "
-            f"({got.size / 2**20:.1f} MiB in {got.seconds:.2f} s, verified)"
+            f"the state at step {got.version} has come from host {self._guide} while the run goes on ({got.told()})"
         )
-
-    def _ready_hold(self) -> Hold | None:
-        """The arena with its chart, which a worker of this host may still have to leave there."""
-        while not self._closing.is_set():
-            if (chart := read_chart(self._arena)) is not None:
-                return Hold(self._arena, chart)
-            time.sleep(_POLL)
-        return None
 
     def _reach(self) -> Stream | None:
         until = time.monotonic() + _REACH

@@ -19,7 +19,7 @@ from holdfast.engines import orders
 from holdfast.engines.harbour import DATA, Harbour
 from holdfast.engines.luggage import Luggage
 from holdfast.engines.remote import RemoteHost
-from holdfast.exchange.board import Plan, Row
+from holdfast.exchange.glance import Plan, Row
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.doorkeeper import Doorkeeper
 from holdfast.transport.greeting import Hello

@@ -38,7 +38,7 @@ from holdfast.coordinator.messages import (
 from holdfast.coordinator.ports import Ear, Engine, Eyes, Sight
 from holdfast.engines.harbour import Harbour
 from holdfast.errors import Unreachable
-from holdfast.exchange.board import level
+from holdfast.exchange.glance import level
 from holdfast.transport import memory
 from holdfast.transport.link import Link
 

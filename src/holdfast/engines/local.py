@@ -27,17 +27,14 @@ import msgspec
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator.events import WorkerLost, WorkerStarted
 from holdfast.engines.nursery import DEFAULT_ENTRY, Born, Report
-from holdfast.engines.sessions import end_sessions
-from holdfast.errors import ResourceError, RunError
+from holdfast.engines.sessions import REAP_SECONDS, end_sessions
+from holdfast.engines.sessions import stuck as stuck_processes
+from holdfast.errors import RunError
 from holdfast.transport.link import Link, Outcome
 
 __all__ = ["LocalEngine"]
 
 _decode = msgspec.msgpack.Decoder(Report).decode
-#: How long `close` waits for killed processes. The kernel needs milliseconds; a process in an
-#: uninterruptible wait (a dead network disk) may need for ever, and then we say so.
-_REAP_SECONDS = 10.0
-
 
 @dataclass(slots=True)
 class _Child:
@@ -152,10 +149,7 @@ class LocalEngine:
         self._epoll.close()
         os.close(self._bell)
         if stuck:
-            raise ResourceError(
-                f"Processes {', '.join(map(str, stuck))} do not end {_REAP_SECONDS:.0f} s after they were killed: they "
-                "wait for the system (a disk or a network file system that does not answer). They end when it does."
-            )
+            raise stuck_processes(stuck)
 
     def _open_nursery(self) -> None:
         ours, theirs = Link.pair()
@@ -286,7 +280,7 @@ def _ended(pidfds: Sequence[int]) -> set[int]:
     for pidfd in pidfds:
         waiting.register(pidfd, select.POLLIN)
     ended: set[int] = set()
-    until = time.monotonic() + _REAP_SECONDS
+    until = time.monotonic() + REAP_SECONDS
     while len(ended) < len(pidfds) and (ready := waiting.poll(max(0.0, until - time.monotonic()) * 1000)):
         for pidfd, _ in ready:
             waiting.unregister(pidfd)

@@ -13,7 +13,7 @@ from holdfast.coordinator.events import Event
 from holdfast.coordinator.messages import ToWorker
 from holdfast.coordinator.ports import Sight
 from holdfast.core.routes import Offer
-from holdfast.exchange.board import Plan, Row
+from holdfast.exchange.glance import Plan, Row
 
 __all__ = [
     "Alive", "Brief", "Broke", "Deliver", "Forget", "Happened", "Kept", "Kill", "Meet", "Order", "Over", "Part",

@@ -26,7 +26,7 @@ from holdfast.core.routes import Offer
 from holdfast.engines import orders
 from holdfast.engines.courier import shelved
 from holdfast.engines.luggage import Luggage
-from holdfast.exchange.board import Plan, Row
+from holdfast.exchange.glance import Plan, Row
 from holdfast.transport.channel import Channel
 from holdfast.transport.frames import Frame
 from holdfast.transport.stream import Stream

@@ -1,4 +1,4 @@
-"""What a dead worker has left in its session (subprocesses of the script), for workers nobody could reap in order.
+"""The end of workers: what a dead one has left in its session, for those nobody could reap in order; who does not end.
 
 A worker leads a session of its own number. The kernel gives that number to nobody else while anybody of
 the session lives; once all are gone, it may go to a stranger. So a session is ended member by member, each
@@ -12,7 +12,21 @@ import os
 import signal
 from collections.abc import Collection
 
-__all__ = ["end_sessions"]
+from holdfast.errors import ResourceError
+
+__all__ = ["REAP_SECONDS", "end_sessions", "stuck"]
+
+#: How long an engine that is closed waits for killed processes. The kernel needs milliseconds; a process in an
+#: uninterruptible wait (a dead network disk) may need for ever, and then we say so.
+REAP_SECONDS = 10.0
+
+
+def stuck(pids: Collection[int]) -> ResourceError:
+    """What is said of processes that were killed and do not end."""
+    return ResourceError(
+        f"Processes {', '.join(map(str, pids))} do not end {REAP_SECONDS:.0f} s after they were killed: they "
+        "wait for the system (a disk or a network file system that does not answer). They end when it does."
+    )
 
 
 def end_sessions(leaders: Collection[int]) -> None:

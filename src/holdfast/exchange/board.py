@@ -18,13 +18,10 @@ from typing import NamedTuple
 from holdfast.core.tree import Node
 from holdfast.errors import FrameError
 
-__all__ = [
-    "Board", "Plan", "Row", "StepFacts", "Undo", "board_bytes", "level", "read_plan", "read_rows",
-    "read_samples",
-]  # fmt: skip
+__all__ = ["Board", "StepFacts", "Undo", "board_bytes"]
 
 MAGIC = 0x484F4C44_46415354  # "HOLDFAST"
-_HEADER, _ROW, _LANE, _SLICE = 40, 32, 16, 4  # words
+HEADER, ROW, _LANE, _SLICE = 40, 32, 16, 4  # words
 SAMPLES = 64  #: of the unit at hand, as many of their numbers as a row shows
 (H_MAGIC, H_LANES, H_ROWS, H_SLICES, H_OP, H_OP_FIRST0, H_OP_FIRST1, H_EPOCH, H_EPOCH_OP0, H_EPOCH_OP1,
  H_STEPS_PER_EPOCH, H_EPOCHS, H_BATCH, H_CLOSED_OP, H_OP_KIND0, H_OP_KIND1, _) = range(17)
@@ -41,27 +38,7 @@ S_VERSION, S_SUMMED, S_NORM, S_GATHERED = range(4)
 
 def board_bytes(num_lanes: int, num_rows: int, num_slices: int) -> int:
     """How large the board is."""
-    return 8 * (_HEADER + num_rows * (_ROW + SAMPLES) + num_lanes * _LANE + num_slices * _SLICE)
-
-
-class Row(NamedTuple):
-    """What one worker shows of itself. Read by the launcher a few times a second."""
-
-    row: int
-    worker: int
-    pid: int
-    step: int
-    epoch: int
-    unit_step: int
-    unit_lane: int
-    units: int
-    unit_seconds: float
-    wait_seconds: float
-    busy_seconds: float
-    samples: int
-    loss: float
-    beat: int
-    waiting_for: int
+    return 8 * (HEADER + num_rows * (ROW + SAMPLES) + num_lanes * _LANE + num_slices * _SLICE)
 
 
 class StepFacts(NamedTuple):
@@ -79,68 +56,6 @@ class Undo(NamedTuple):
     version: int
 
 
-class Plan(NamedTuple):
-    """What the run means to do, as far as it is known (0: unknown)."""
-
-    steps_per_epoch: int
-    epochs: int
-    batch: int
-
-
-def read_rows(memory: memoryview) -> list[Row]:
-    """The rows of all workers that ever wrote one, from the arena's first bytes. Empty before seeding."""
-    words, reals = memory.cast("B").cast("q"), memory.cast("B").cast("d")
-    if len(words) < _HEADER or words[H_MAGIC] != MAGIC:
-        return []
-    rows = []
-    for row in range(words[H_ROWS]):
-        at = _HEADER + row * _ROW
-        if words[at + R_PID] == 0:
-            continue
-        rows.append(
-            Row(
-                row, words[at + R_WORKER], words[at + R_PID], words[at + R_STEP], words[at + R_EPOCH],
-                words[at + R_UNIT_STEP], words[at + R_UNIT_LANE], words[at + R_UNITS], words[at + R_UNIT_NS] / 1e9,
-                words[at + R_WAIT_NS] / 1e9, words[at + R_BUSY_NS] / 1e9, words[at + R_SAMPLES], reals[at + R_LOSS],
-                words[at + R_BEAT], words[at + R_WAITING_FOR],
-            )
-        )  # fmt: skip
-    return rows
-
-
-def read_samples(memory: memoryview, row: int) -> list[int]:
-    """The samples of the unit that a row's worker is in (the first `SAMPLES` of them)."""
-    words = memory.cast("B").cast("q")
-    at = _HEADER + words[H_ROWS] * _ROW + row * SAMPLES
-    ids: list[int] = words[at : at + SAMPLES].tolist()
-    return ids[: ids.index(-1)] if -1 in ids else ids
-
-
-def read_plan(memory: memoryview) -> Plan:
-    """What the run means to do, from the arena's first bytes."""
-    words = memory.cast("B").cast("q")
-    if len(words) < _HEADER or words[H_MAGIC] != MAGIC:
-        return Plan(0, 0, 0)
-    return Plan(words[H_STEPS_PER_EPOCH], words[H_EPOCHS], words[H_BATCH])
-
-
-def level(memory: memoryview) -> int:
-    """How far the state in an arena has come: -1 without one, else the version it stands at, or can reach alone.
-
-    A host can reach the next version alone when all sums of the step and the facts of all its lanes are here, or when
-    it has begun to finish the step, which it does not before. Valid while nobody writes.
-    """
-    words = memory.cast("B").cast("q")
-    if len(words) < _HEADER or words[H_MAGIC] != MAGIC:
-        return -1
-    board = Board(memory, words[H_LANES], words[H_ROWS], words[H_SLICES])
-    versions = board.versions()
-    step = min(versions)
-    if max(versions) > step:
-        return step + 1
-    return step + 1 if board.decided(step) else step
-
-
 class Board:
     """The board as one worker sees it. `row` is where this worker writes."""
 
@@ -148,8 +63,8 @@ class Board:
         self.num_lanes, self.num_rows, self.num_slices = num_lanes, num_rows, num_slices
         raw = memory.cast("B")[: board_bytes(num_lanes, num_rows, num_slices)]
         self.words, self.reals = raw.cast("q"), raw.cast("d")
-        self._rows = _HEADER
-        self._samples = self._rows + num_rows * _ROW
+        self._rows = HEADER
+        self._samples = self._rows + num_rows * ROW
         self._lanes = self._samples + num_rows * SAMPLES
         self._slices = self._lanes + num_lanes * _LANE
         slices = self.words[self._slices :]
@@ -159,6 +74,7 @@ class Board:
         self._lane_steps, self._lane_spans = lanes[L_STEP::_LANE], lanes[L_SPAN::_LANE]
         self._known = [lanes[_FACTS0 + turn * _FACTS + L_FACTS :: _LANE] for turn in (0, 1)]
         self._gathered = slices[S_GATHERED::_SLICE] if num_slices else slices
+        self._norms = self.reals[self._slices + S_NORM :: _SLICE] if num_slices else self.reals[:0]
         self.row = 0
 
     def format(self) -> None:
@@ -168,7 +84,7 @@ class Board:
         self.words[H_LANES], self.words[H_ROWS], self.words[H_SLICES] = self.num_lanes, self.num_rows, self.num_slices
         self.words[H_OP] = self.words[H_EPOCH] = self.words[H_CLOSED_OP] = -1
         for row in range(self.num_rows):
-            self.words[self._rows + row * _ROW + R_ARRIVED] = -1
+            self.words[self._rows + row * ROW + R_ARRIVED] = -1
         for lane in range(self.num_lanes):
             self.words[self._lanes + lane * _LANE + L_STEP] = -1
         self.words[H_MAGIC] = MAGIC
@@ -178,8 +94,8 @@ class Board:
     def claim(self, row: int, worker: int, pid: int) -> None:
         """Take over a row. What the last holder left of an undo stays: it is not ours to clear."""
         self.row = row
-        at = self._rows + row * _ROW
-        for word in range(_ROW):
+        at = self._rows + row * ROW
+        for word in range(ROW):
             if word != R_UNDO:
                 self.words[at + word] = 0
         self.words[at + R_WORKER] = worker
@@ -189,11 +105,11 @@ class Board:
 
     def put(self, column: int, value: int) -> None:
         """Write one number of my row."""
-        self.words[self._rows + self.row * _ROW + column] = value
+        self.words[self._rows + self.row * ROW + column] = value
 
     def add(self, column: int, value: int) -> None:
         """Add to one number of my row."""
-        self.words[self._rows + self.row * _ROW + column] += value
+        self.words[self._rows + self.row * ROW + column] += value
 
     def put_samples(self, ids: Sequence[int]) -> None:
         """Show which samples my unit uses, so that its death can be told with them."""
@@ -205,11 +121,11 @@ class Board:
 
     def put_loss(self, value: float) -> None:
         """Show the loss of my newest step."""
-        self.reals[self._rows + self.row * _ROW + R_LOSS] = value
+        self.reals[self._rows + self.row * ROW + R_LOSS] = value
 
     def cell(self, row: int, column: int) -> int:
         """One number of any row."""
-        return self.words[self._rows + row * _ROW + column]
+        return self.words[self._rows + row * ROW + column]
 
     def begin_undo(self, slice_: int, version: int) -> None:
         """From now on my undo section holds `slice_` as it was at `version`. One store says all of it."""
@@ -222,7 +138,7 @@ class Board:
 
     def clear_undo(self, row: int) -> None:
         """The slice this row was changing is whole."""
-        self.words[self._rows + row * _ROW + R_UNDO] = 0
+        self.words[self._rows + row * ROW + R_UNDO] = 0
 
     # ------------------------------------------------------------ lanes
 
@@ -311,9 +227,9 @@ class Board:
         self.reals[at + S_NORM] = norm
         self.words[at + S_SUMMED] = version
 
-    def norms(self) -> list[float]:
-        """Slice -> norm of its gradient sum."""
-        return [float(norm) for norm in self.reals[self._slices + S_NORM :: _SLICE].tolist()[: self.num_slices]]
+    def norms(self, first: int = 0, last: int | None = None) -> list[float]:
+        """Slice -> norm of its gradient sum; with numbers, of slices [first, last) only."""
+        return [float(norm) for norm in self._norms[first:last].tolist()]
 
     def gathered(self) -> list[int]:
         """Slice -> version of this host's merged partial sum (several hosts)."""
@@ -351,12 +267,12 @@ class Board:
         """Forget what the rows of other hosts' workers say: they say it again in every generation."""
         for row in range(self.num_rows):
             if row not in mine:
-                at = self._rows + row * _ROW
+                at = self._rows + row * ROW
                 self.words[at + R_ARRIVED] = self.words[at + R_OP] = -1
 
     def land_row(self, row: int, worker: int, arrived: int, op: int) -> None:
         """What the row of another host's worker says."""
-        at = self._rows + row * _ROW
+        at = self._rows + row * ROW
         self.words[at + R_WORKER], self.words[at + R_OP], self.words[at + R_ARRIVED] = worker, op, arrived
 
     def state_words(self) -> bytes:
@@ -384,6 +300,16 @@ class Board:
         """The newest generation for which this host has fetched the state from another one."""
         return self.words[H_CURRENT]
 
+    def level(self) -> int:
+        """The version that this host's state stands at, or can reach alone. Valid while nobody writes.
+
+        It can reach the next one alone when the step at hand is decided here, or when it has begun to finish it, which
+        it does not before.
+        """
+        versions = self.versions()
+        step = min(versions)
+        return step + 1 if max(versions) > step or self.decided(step) else step
+
     def decided(self, step: int) -> bool:
         """Are all sums of the step at hand here, and what all its lanes gave besides?"""
         work = self.work(step)
@@ -401,7 +327,7 @@ class Board:
         """Show which lanes have work in `step`; never of an older one, which a slower worker may be about to leave."""
         if self.words[H_WORK_STEP] < step + 1:
             mask = sum(1 << lane for lane in lanes)
-            for word in range(_HEADER - H_WORK):
+            for word in range(HEADER - H_WORK):
                 part = mask >> 64 * word & (1 << 64) - 1
                 self.words[H_WORK + word] = part - (1 << 64) if part >> 63 else part
             self.words[H_WORK_STEP] = step + 1
@@ -410,7 +336,7 @@ class Board:
         """The lanes that have work in `step`; None where nobody has shown them."""
         if self.words[H_WORK_STEP] != step + 1:
             return None
-        mask = sum((self.words[H_WORK + word] & (1 << 64) - 1) << 64 * word for word in range(_HEADER - H_WORK))
+        mask = sum((self.words[H_WORK + word] & (1 << 64) - 1) << 64 * word for word in range(HEADER - H_WORK))
         return [lane for lane in range(self.num_lanes) if mask >> lane & 1]
 
     # ------------------------------------------------------------ where the script stands

@@ -32,6 +32,14 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
     buffers_size: int  #: of one copy
     sections: dict[str, tuple[int, int]]  #: (begin, size)
 
+    def spaces(self) -> tuple[str, ...]:
+        """Slice -> the flat space it lies in."""
+        return tuple(space for space, _, _ in self.slices)
+
+    def sizes(self) -> tuple[int, ...]:
+        """Slice -> bytes."""
+        return tuple(end - begin for _, begin, end in self.slices)
+
     def state(self) -> list[str]:
         """The sections that make up the state, in order."""
         return [name for name in self.sections if name.startswith(_STATE) and name not in _NOT_STATE]

@@ -16,12 +16,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from holdfast.core import step as decide
+from holdfast.core.slices import owners
+from holdfast.core.standing import Crewed, Standing
 from holdfast.core.tree import Node, contribution, uncovered
 from holdfast.errors import NonFinite, NotExact
 from holdfast.exchange import board as cells
@@ -29,9 +32,9 @@ from holdfast.exchange.board import Board, StepFacts
 from holdfast.exchange.buffers import Buffers
 from holdfast.exchange.early import Early
 from holdfast.exchange.optimizer import SliceOptimizer
+from holdfast.exchange.outlook import complete, look
 from holdfast.exchange.slots import LaneSlots
 from holdfast.exchange.space import Space
-from holdfast.exchange.standing import Standing
 from holdfast.exchange.work import StepWork, UnitResult
 
 __all__ = ["Controls", "Member"]
@@ -91,9 +94,9 @@ class Member:
         Everybody was quiet when it was made. Others may have installed it before me and act already; they
         touch neither my lanes nor my slices.
         """
-        self.at = Standing.of(
-            worker, members, rows, driver, hosts, self.space.layout, self.board, summed=summed, following=following
-        )
+        crew = Crewed(members, rows, driver, hosts, summed, following)
+        share = partial(owners, self.space.layout)
+        self.at = Standing.of(worker, crew, share, self.board.versions(), complete=complete(self.board))
         self.slots.install(self.at.driver, worker)
         self.optimizer.forget()
         # I may be given more lanes of the step at hand, and then run user code for it again.
@@ -187,7 +190,7 @@ class Member:
         self._early.came(entry)
 
     def _look(self) -> decide.Board:
-        return self.at.look(self._work, self.board, self.slots.pieces, pausing=self._controls.pausing)
+        return look(self.at, self._work, self.board, self.slots.pieces, pausing=self._controls.pausing)
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take what the unit of `lane` gave. Nobody uses it before `show`."""

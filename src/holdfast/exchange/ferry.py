@@ -23,10 +23,11 @@ from typing import Protocol
 from holdfast.core.cargo import Route
 from holdfast.core.slices import even_shares
 from holdfast.errors import FrameError
-from holdfast.exchange.board import Board, level
+from holdfast.exchange.board import Board
 from holdfast.exchange.chart import Chart, read_chart
 from holdfast.exchange.fetching import fetch, serve
-from holdfast.exchange.hold import Hold
+from holdfast.exchange.glance import level
+from holdfast.exchange.hold import Hold, await_hold
 from holdfast.exchange.lander import Lander
 from holdfast.exchange.packing import Packer
 from holdfast.exchange.porter import Porter
@@ -37,7 +38,7 @@ __all__ = ["Assembly", "Ferry"]
 #: Bytes of slices in one frame between two hosts: large enough that calls are few. Among more hosts, whose frames meet
 #: at one of them, smaller ones let the next stage begin before the last of them has come.
 RUN = 8 << 20
-_POLL = 0.001  # seconds between two looks for the chart of an arena that was just made
+_POLL = 0.001  # seconds between two looks whether a guide has written down the sums of a step
 _AGAIN = 0.05  # seconds between two tries to reach a host that is not there yet
 
 
@@ -158,9 +159,9 @@ class Ferry:
 
     def _start(self, act: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=self._guarded, args=(act, *args), name=f"ferry-{act.__name__}", daemon=True)
-        with self._lock:
+        with self._lock:  # whoever closes joins what is in the list: nothing that has not begun may be there
+            thread.start()
             self._threads.append(thread)
-        thread.start()
 
     def _guarded(self, act: Callable[..., None], *args: object) -> None:
         try:
@@ -173,14 +174,8 @@ class Ferry:
 
     def _ready_hold(self) -> Hold | None:
         """The arena with its chart, which a worker of this host may still have to leave there."""
-        while self._hold is None:
-            if self._closed.is_set():
-                return None
-            chart = read_chart(self._arena)
-            if chart is None:
-                time.sleep(_POLL)
-                continue
-            self._hold = Hold(self._arena, chart)
+        if self._hold is None:
+            self._hold = await_hold(self._arena, self._closed.is_set)
         return self._hold
 
     def _open(self, host: int, kind: str) -> Stream | None:
@@ -206,10 +201,7 @@ class Ferry:
         got = fetch(hold, stream, self._assembly.generation)
         stream.close()
         hold.begin(self._lanes)
-        self._report(
-            f"the state at step {got.version} has come from host {source} "
-            f"({got.size / 2**20:.1f} MiB in {got.seconds:.2f} s, verified)"
-        )
+        self._report(f"the state at step {got.version} has come from host {source} ({got.told()})")
         self._current.set()
         self._ring()
 
@@ -249,12 +241,12 @@ class Ferry:
         return row % len(self._assembly.drivers) in self._lanes
 
     def _route(self, chart: Chart, peer: int) -> Route:
-        sizes = tuple(end - begin for _, begin, end in chart.slices)
+        sizes = chart.sizes()
         homes = even_shares(sizes, self._hosts)
         return Route(
             lanes=self._lanes, num_lanes=chart.lanes, here=tuple(home == self._me for home in homes),
-            there=tuple(home == peer for home in homes), spaces=tuple(space for space, _, _ in chart.slices),
-            sizes=sizes, most=max(1 << 20, RUN // len(self._peers)),
+            there=tuple(home == peer for home in homes), spaces=chart.spaces(), sizes=sizes,
+            most=max(1 << 20, RUN // len(self._peers)),
         )
 
 

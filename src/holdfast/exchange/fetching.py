@@ -40,6 +40,10 @@ class Fetched(NamedTuple):
     size: int
     seconds: float
 
+    def told(self) -> str:
+        """How much it was, and how long it took."""
+        return f"{self.size / 2**20:.1f} MiB in {self.seconds:.2f} s, verified"
+
 
 def serve(hold: Hold, stream: Stream, generation: int, closing: Callable[[], bool], version: int) -> None:
     """Send the state, once this host stands at the version that it could reach when the generation began.

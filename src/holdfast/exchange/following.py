@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from holdfast.core.cargo import Facts, Total
+from holdfast.core.cargo import Facts, Total, runs
 from holdfast.exchange.board import H_MAGIC, MAGIC
 from holdfast.exchange.fetching import Fetched, fetch, send_state
 from holdfast.exchange.hold import Hold
@@ -65,7 +65,7 @@ class Guide:
     ) -> None:
         self._hold, self._stream, self._ring = hold, stream, ring
         self._generation = generation
-        size = sum(end - begin for _, begin, end in hold.chart.slices)
+        size = sum(hold.chart.sizes())
         state = sum(hold.chart.sections[name][1] for name in hold.chart.state())
         self._most = most or max(64 << 20, state + 6 * size)
         self._current = -1  # the newest generation for which this host has fetched the state itself
@@ -174,7 +174,7 @@ class Guide:
         """What evaluations have given since the last look."""
         out: Buffers = []
         for op in range(self._op + 1, self._hold.board.op()[0] + 1):
-            result = self._hold.past(op)
+            result = self._hold.past.get(op)
             if result is None:
                 if op == self._hold.board.op()[0]:
                     break  # it may still be going on
@@ -185,15 +185,9 @@ class Guide:
 
     def _step(self, step: int) -> Iterator[Facts | Total]:
         yield Facts(step, tuple(self._hold.board.known(step)))
-        slices = self._hold.chart.slices
-        first = 0
-        for index, (space, _, _) in enumerate(slices):
-            start = slices[first]
-            if index > first and (space != start[0] or slices[index - 1][2] - start[1] >= _RUN):
-                yield Total(step, first, index)
-                first = index
-        if slices:
-            yield Total(step, first, len(slices))
+        chart = self._hold.chart
+        for first, last in runs(range(len(chart.slices)), chart.spaces(), chart.sizes(), _RUN):
+            yield Total(step, first, last)
 
 
 def follow(

@@ -6,24 +6,35 @@ is marked on the board after its bytes are there, as a worker of this host would
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from holdfast.core.cargo import Facts, Piece, Total
 from holdfast.core.tree import Node
 from holdfast.errors import FrameError
 from holdfast.exchange import board as cells
-from holdfast.exchange.board import Board, level
-from holdfast.exchange.chart import Chart
+from holdfast.exchange.board import Board
+from holdfast.exchange.chart import Chart, read_chart
+from holdfast.exchange.glance import level
+from holdfast.exchange.past import Past
 from holdfast.exchange.pieces import Pieces
 
-__all__ = ["CELL", "CELL_HEAD", "NAMES_HEAD", "PAST", "PAST_HEAD", "RESULT", "TABLE_WIDTH", "Hold"]
+__all__ = ["CELL", "CELL_HEAD", "NAMES_HEAD", "TABLE_WIDTH", "Hold", "await_hold"]
 
 #: Bytes of one settings cell (`train.schedule`), and of its head: tag, length, spare.
 CELL, CELL_HEAD = 16 * 1024, 24
-#: Results of evaluations that are kept for late comers, and bytes that each may take, with a head of tag and length.
-PAST, RESULT, PAST_HEAD = 4096, 2048, 16
 #: Words in a row of an evaluation's table (`train.evaluation`), and bytes of its names' head: length, tag.
 TABLE_WIDTH, NAMES_HEAD = 32, 16
+_POLL = 0.001  # seconds between two looks for the chart of an arena that was just made
+
+
+def await_hold(memory: memoryview, closing: Callable[[], bool]) -> Hold | None:
+    """An arena, once a worker of this host has left its chart there; None when that is not wanted any more."""
+    while not closing():
+        if (chart := read_chart(memory)) is not None:
+            return Hold(memory, chart)
+        time.sleep(_POLL)
+    return None
 
 
 class Hold:
@@ -40,7 +51,7 @@ class Hold:
         self._table = self.section("evaluation")
         self._tags = self._table.cast("q")[::TABLE_WIDTH]
         self._names = self.section("evaluation-names")
-        self._past = self.section("evaluation-past")
+        self.past = Past(self.section("evaluation-past"))
 
     def section(self, name: str) -> memoryview:
         """The bytes of a section."""
@@ -72,7 +83,7 @@ class Hold:
 
     def norms(self, cargo: Total) -> list[float]:
         """The norms that go with it."""
-        return self.board.norms()[cargo.first : cargo.last]
+        return self.board.norms(cargo.first, cargo.last)
 
     def place_for_piece(self, step: int, node: Node, first: int, last: int, again: bool) -> memoryview | None:
         """Where a partial sum that comes in goes; None where it is here already, unless it comes `again`, corrected."""
@@ -216,21 +227,11 @@ class Hold:
             self._table[at + 8 : at + size] = data[size * index + 8 : size * (index + 1)]
             self._table[at : at + 8] = data[size * index : size * index + 8]
 
-    def past(self, op: int) -> bytes | None:
-        """What operation `op` has given, if it was an evaluation and is over."""
-        at = op % PAST * RESULT
-        tag, length = self._past[at : at + PAST_HEAD].cast("q")
-        return bytes(self._past[at + PAST_HEAD : at + PAST_HEAD + length]) if tag == op + 1 else None
-
     def land_past(self, op: int, data: memoryview) -> None:
-        """Keep what an operation has given. The tag goes last."""
-        if op < 0 or len(data) > RESULT - PAST_HEAD:
+        """Keep what an operation has given elsewhere."""
+        if op < 0 or not self.past.fits(data):
             raise FrameError(f"it brings {len(data)} bytes as the result of operation {op}")
-        at = op % PAST * RESULT
-        head = self._past[at : at + PAST_HEAD].cast("q")
-        self._past[at + PAST_HEAD : at + PAST_HEAD + len(data)] = data
-        head[1] = len(data)
-        head[0] = op + 1
+        self.past.put(op, data)
 
     # ------------------------------------------------------------ a generation begins
 

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.coordinator.events import Event, Measured, WorkerFrozen, WorkerHung, WorkerLost
-from holdfast.exchange.board import Plan, Row, read_plan, read_rows, read_samples
+from holdfast.exchange.glance import Plan, Row, read_plan, read_rows, read_samples
 from holdfast.observe import frames, processes
 from holdfast.observe.watch import Seen, Suspect, Watch, WatchLimits
 

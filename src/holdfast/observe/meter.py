@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
-from holdfast.exchange.board import Plan, Row
+from holdfast.exchange.glance import Plan, Row
 
 __all__ = ["Meter", "View"]
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.exchange.board import Row
+from holdfast.exchange.glance import Row
 
 __all__ = ["Seen", "Suspect", "Watch", "WatchLimits"]
 

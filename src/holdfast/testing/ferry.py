@@ -10,6 +10,7 @@ Pause of a later one, before any worker hears of it; from then on nothing that i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.coordinator.messages import Install
@@ -25,8 +26,8 @@ __all__ = ["FakeFerry", "homes"]
 _RETRY = 0.03  #: seconds until a cut connection is tried again
 
 
-def homes(hosts: list[int], slices: int) -> list[int]:
-    """Slice -> the host that sums it."""
+def homes(hosts: Sequence[int], slices: int) -> list[int]:
+    """Slice -> the host that sums it, or the worker that owns it."""
     return [hosts[index % len(hosts)] for index in range(slices)]
 
 

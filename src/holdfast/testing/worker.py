@@ -37,8 +37,8 @@ from holdfast.core import tree
 from holdfast.core.step import Advance, Arrive, Board, Compute, Finish, Gather, Place, Quiesce, Sum, Wait
 from holdfast.core.tree import Node
 from holdfast.testing.faults import At
+from holdfast.testing.outlook import Outlook
 from holdfast.testing.process import FakeProcess
-from holdfast.testing.standing import Standing
 
 if TYPE_CHECKING:
     from holdfast.testing.cluster import Cluster
@@ -72,7 +72,7 @@ class FakeWorker(FakeProcess):
         self._woken = False
         self._finishing: tuple[int, ...] = ()
         self._stack: Sequence[Node] = ()
-        self._standing: Standing | None = None
+        self._outlook: Outlook | None = None
 
     # ------------------------------------------------------------ faults
 
@@ -214,7 +214,7 @@ class FakeWorker(FakeProcess):
         joins = self.step < 0
         if joins:
             self.step = arena.step()
-        self._standing = Standing(arena, self.host.number, self.number, install)
+        self._outlook = Outlook(arena, self.number, install)
         arena.arrived[self.row] = min(arena.arrived[self.row], self.step - 1)  # there may be more for me to compute
         arena.installed(self.number, install.generation)
         if joins:
@@ -226,8 +226,8 @@ class FakeWorker(FakeProcess):
         arena, step = self.arena, self.step
         if step >= arena.model.steps or (self._stop and step >= self._stop):
             return self._end()
-        assert self._standing is not None
-        action = self.cluster.decide(*self._standing.view(step))
+        assert self._outlook is not None
+        action = self.cluster.decide(*self._outlook.view(step))
         if isinstance(action, Wait):
             self.awaits = frozenset(action.workers)
             return False
@@ -247,7 +247,7 @@ class FakeWorker(FakeProcess):
         return False
 
     def _carries(self) -> bool:
-        return self._standing is not None and self._standing.carries(self.step)
+        return self._outlook is not None and self._outlook.carries(self.step)
 
     def pace(self) -> float:
         """How many times slower than usual it is, its host included."""

@@ -22,8 +22,8 @@ from holdfast.data.randomness import seed_everything
 from holdfast.errors import OutOfSync, UsageError
 from holdfast.exchange import board as cells
 from holdfast.exchange.hold import NAMES_HEAD as _HEAD
-from holdfast.exchange.hold import PAST, PAST_HEAD, RESULT
 from holdfast.exchange.hold import TABLE_WIDTH as WIDTH
+from holdfast.exchange.past import PAST, PAST_BYTES, Past
 from holdfast.transport.arena import Arena, Sections
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def add_sections(sections: Sections) -> None:
     """Lay out the table and the names of its columns."""
     sections.add("evaluation", ROWS * WIDTH * 8)
     sections.add("evaluation-names", NAMES)
-    sections.add("evaluation-past", PAST * RESULT)
+    sections.add("evaluation-past", PAST_BYTES)
 
 
 class Table:
@@ -48,7 +48,7 @@ class Table:
         raw = arena.section("evaluation")
         self._words, self._reals = raw.cast("q"), raw.cast("d")
         self._names = arena.section("evaluation-names")
-        self._past = arena.section("evaluation-past")
+        self._past = Past(arena.section("evaluation-past"))
 
     def put(self, row: int, tag: int, count: int, values: Mapping[str, float]) -> None:
         """Store one result; the tag goes last."""
@@ -88,31 +88,25 @@ class Table:
         return bytes(self._names[_HEAD : _HEAD + self._names[:8].cast("q")[0]])
 
     def keep(self, op: int, result: Mapping[str, float]) -> None:
-        """Keep an operation's result for scripts that come by it later. The tag goes last."""
+        """Keep an operation's result for scripts that come by it later."""
         data = json.dumps(result).encode()
-        if len(data) > RESULT - PAST_HEAD:
+        if not self._past.fits(data):
             raise UsageError(f"The names of {len(result)} measured numbers take too much room. Use shorter names.")
-        at = op % PAST * RESULT
-        head = self._past[at : at + PAST_HEAD].cast("q")
-        head[1] = len(data)
-        self._past[at + PAST_HEAD : at + PAST_HEAD + len(data)] = data
-        head[0] = op + 1  # every member writes the same, so there is no moment in which it is not there
+        self._past.put(op, data)
 
     def keeps(self, op: int) -> bool:
         """Is the result of an operation here?"""
-        at = op % PAST * RESULT
-        return self._past[at : at + 8].cast("q")[0] == op + 1
+        return self._past.has(op)
 
     def kept(self, op: int) -> dict[str, float]:
         """What an operation returned that was made before this worker came."""
-        at = op % PAST * RESULT
-        tag, length = self._past[at : at + PAST_HEAD].cast("q")
-        if tag != op + 1:
+        data = self._past.get(op)
+        if data is None:
             raise OutOfSync(
                 f"The result of operation {op} is no longer kept (the newest {PAST} are). Put the loop over epochs "
                 "into run.epochs(...), which a late worker enters at the crew's epoch."
             )
-        result: dict[str, float] = json.loads(bytes(self._past[at + PAST_HEAD : at + PAST_HEAD + length]))
+        result: dict[str, float] = json.loads(data)
         return result
 
 

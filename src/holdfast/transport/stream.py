@@ -283,7 +283,7 @@ class TlsStream(_Socket):
                     raise self._ended()
                 done += int(count)
         except ssl.SSLWantReadError:
-            pass
+            pass  # the rest has not come yet; the caller brings more
         except ssl.SSLEOFError:
             raise self._ended() from None
         return done

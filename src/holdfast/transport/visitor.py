@@ -78,7 +78,7 @@ class Visitor:
         try:
             self._write(self._greeter.answer(reason))
         except OSError:
-            pass
+            pass  # it did not stay for the answer
 
     def leave(self) -> bool:
         """Let it read our last words before the end; what it still sends is thrown away. False: it is over."""
@@ -93,7 +93,7 @@ class Visitor:
         except BlockingIOError:
             return True
         except OSError:
-            pass
+            pass  # it is gone, which is all we waited for
         return False
 
     def close(self) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from holdfast.engines import following
 from holdfast.engines.following import Follower, Guides
+from holdfast.exchange.fetching import Fetched
+from holdfast.exchange.hold import await_hold
 from holdfast.transport.stream import PlainStream, Stream
 
 
@@ -18,6 +20,7 @@ from holdfast.transport.stream import PlainStream, Stream
 def arena(monkeypatch: pytest.MonkeyPatch) -> Iterator[mmap.mmap]:
     monkeypatch.setattr(following, "read_chart", lambda view: "chart")
     monkeypatch.setattr(following, "Hold", lambda view, chart: SimpleNamespace(view=view, chart=chart))
+    monkeypatch.setattr(following, "await_hold", lambda view, closing: SimpleNamespace(view=view, chart="chart"))
     with mmap.mmap(-1, 4096) as memory:
         yield memory
 
@@ -41,7 +44,7 @@ def follower(arena: mmap.mmap, heard: Heard, dial: object) -> Follower:
 
 def receive(hold: object, stream: Stream, generation: int, **given: object) -> None:
     """What `follow` does, as far as it matters here: it brings the state, then reads until the connection ends."""
-    given["came"](SimpleNamespace(version=5, size=2**20, seconds=0.5))  # type: ignore[operator]
+    given["came"](Fetched(version=5, size=2**20, seconds=0.5))  # type: ignore[operator]
     stream.recv_into(memoryview(bytearray(1)))
 
 
@@ -89,7 +92,7 @@ def test_a_guide_that_cannot_be_reached_is_tried_for_a_while(arena: mmap.mmap, m
 
 
 def test_it_waits_for_the_chart_and_can_be_closed_meanwhile(arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "read_chart", lambda view: None)
+    monkeypatch.setattr(following, "await_hold", await_hold)  # the real one: this memory has no chart
     heard = Heard()
     one = follower(arena, heard, lambda: pytest.fail("there is nothing to fill yet"))
     one.close()

@@ -15,7 +15,7 @@ from holdfast.coordinator.ports import Sight
 from holdfast.engines import agent as agents
 from holdfast.engines import orders
 from holdfast.engines.agent import Farewell
-from holdfast.exchange.board import Plan
+from holdfast.exchange.glance import Plan
 from tests.contract.staged import Ear, Far, far
 from tests.unit.observe.rows import row
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from holdfast.coordinator.messages import Install
-from holdfast.exchange.board import level
 from holdfast.exchange.ferry import Ferry
+from holdfast.exchange.glance import level
 from holdfast.transport.frames import Kind
 from holdfast.transport.stream import PlainStream, Stream
 

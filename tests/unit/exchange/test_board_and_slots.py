@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from holdfast.core.tree import Node, reference_sum
-from holdfast.exchange.board import MAGIC, Board, Plan, Undo, board_bytes, read_plan, read_rows, read_samples
+from holdfast.exchange.board import MAGIC, Board, Undo, board_bytes
+from holdfast.exchange.glance import Plan, read_plan, read_rows, read_samples
 from holdfast.exchange.work import StepWork
 from tests.unit.exchange.crewed import LANES, Worker
 

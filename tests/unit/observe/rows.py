@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.exchange.board import Row
+from holdfast.exchange.glance import Row
 
 
 def row(worker: int = 0, **cells: float) -> Row:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.coordinator.roster import HostView, Person, Snapshot
-from holdfast.exchange.board import Plan
+from holdfast.exchange.glance import Plan
 from holdfast.observe import status
 from holdfast.observe.meter import Meter, View
 from holdfast.observe.progress import line

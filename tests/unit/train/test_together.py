@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.standing import Standing as Place
 from holdfast.errors import OutOfSync
-from holdfast.exchange.standing import Standing as Place
 from holdfast.train.training import Training
 
 

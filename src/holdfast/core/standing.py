@@ -1,0 +1,90 @@
+"""Where a worker stands in a generation: who is on its host, who owns, drives and sums what. Pure.
+
+The worker and the simulation both stand so. A generation may begin in the middle of a step that this host can complete
+alone: all sums of it are here (*carried*), or the host was alone when it began to finish slices without any (*alone*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.core.step import Place
+
+__all__ = ["Crewed", "Standing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Crewed:
+    """Who is in a generation. `hosts` says on which host each member is; None: all on one.
+
+    With `summed`, steps are finished from sums also on one host, because somebody follows. With `following`, that is
+    this host: it drives and sums nothing, and gets all sums.
+    """
+
+    members: Sequence[int]
+    rows: Sequence[int]
+    driver: Sequence[int]
+    hosts: Sequence[int] | None = None
+    summed: bool = False
+    following: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One worker's place in one generation."""
+
+    worker: int = -1
+    members: Sequence[int] = ()
+    rows: Mapping[int, int] = field(default_factory=dict)  #: member -> row on the board
+    driver: Sequence[int] = ()
+    owner: Sequence[int] = ()  #: slice -> worker of my host that acts on it
+    local: Sequence[int] = ()  #: the members on my host
+    home: Sequence[bool] | None = None  #: slice -> is it summed on my host; None: there is one host
+    following: bool = False  #: my host is not in the crew yet; it finishes the crew's steps after it
+    carried: int = -1  #: a step whose sums and facts were all here when the generation began
+    alone: int = -1  #: a step that this host had begun to finish by itself, without sums, when others joined
+
+    @classmethod
+    def of(
+        cls, worker: int, crew: Crewed, share: Callable[[Sequence[int]], Sequence[int]], versions: Sequence[int],
+        *, complete: bool,
+    ) -> Standing:  # fmt: skip
+        """My place in a generation.
+
+        `share` gives every slice to one of some workers or hosts. `versions` are those of my host's slices as the
+        generation begins, and `complete` says whether all that the step at hand is finished from is here.
+        """
+        where = dict(zip(crew.members, crew.hosts or [0] * len(crew.members), strict=True))
+        here = where[worker]
+        local = tuple(member for member in crew.members if where[member] == here)
+        owner, hosts = tuple(share(local)), sorted(set(where.values()))
+        home: tuple[bool, ...] | None = None
+        if crew.following:
+            home = (False,) * len(owner)
+        elif len(hosts) > 1 or crew.summed:
+            home = tuple(host == here for host in share(hosts))
+        step = min(versions, default=0)
+        carried = step if complete else -1
+        alone = step if not complete and max(versions, default=0) > step else -1
+        rows = dict(zip(crew.members, crew.rows, strict=True))
+        return cls(
+            worker, tuple(crew.members), rows, tuple(crew.driver), owner, local, home, crew.following, carried, alone
+        )
+
+    def sums(self, step: int) -> bool:
+        """Is this step finished from sums that are made first, and carried between hosts?"""
+        return self.carried == step or (self.home is not None and self.alone != step)
+
+    def apart(self, step: int) -> bool:
+        """Is this step one that my host shares with no other, so that there is nothing to see of them?"""
+        return self.home is None or self.alone == step
+
+    def place(self, step: int) -> Place:
+        """My place, for the rule."""
+        home, members = self.home, self.members
+        if home is None and self.carried == step:
+            home = (True,) * len(self.owner)
+        elif self.alone == step:
+            home, members = None, self.local
+        return Place(self.worker, step, self.driver, self.owner, members, self.local, home)
