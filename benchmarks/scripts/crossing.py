@@ -31,6 +31,7 @@ from holdfast.exchange.slots import LaneSlots
 from holdfast.exchange.space import Space, dtype_name
 from holdfast.exchange.work import StepWork
 from holdfast.train import evaluation, schedule
+from holdfast.transport import congestion
 from holdfast.transport.arena import Arena, Sections
 from holdfast.transport.doorbell import Doorbells
 from holdfast.transport.link import Link
@@ -112,6 +113,7 @@ class Crossing:
         self._board.claim(rank, rank, os.getpid())
         everybody = self._everybody
         self._listener = socket.create_server((addresses[rank], 0))
+        congestion.prefer_short(self._listener)
         (meet / f"{rank}.new").write_text(str(self._listener.getsockname()[1]))
         os.rename(meet / f"{rank}.new", meet / f"port-{rank}")
         self._ferry = Ferry(
@@ -153,7 +155,10 @@ class Crossing:
     def _dial(self, to: int) -> Stream:
         port = self._meet / f"port-{to}"
         wait_until(port.exists, f"{port}")
-        sock = socket.create_connection((self._addresses[to], int(port.read_text())), timeout=5)
+        sock = socket.socket()
+        congestion.prefer_short(sock)
+        sock.settimeout(5)
+        sock.connect((self._addresses[to], int(port.read_text())))
         sock.sendall(bytes([self._rank]))
         return PlainStream(sock, self._addresses[to])
 

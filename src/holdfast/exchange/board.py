@@ -70,6 +70,7 @@ class Board:
         slices = self.words[self._slices :]
         self._versions = slices[S_VERSION::_SLICE] if num_slices else slices
         self._summed = slices[S_SUMMED::_SLICE] if num_slices else slices
+        self._arrivals = self.words[self._rows : self._samples][R_ARRIVED::ROW]
         lanes = self.words[self._lanes : self._slices]
         self._lane_steps, self._lane_spans = lanes[L_STEP::_LANE], lanes[L_SPAN::_LANE]
         self._known = [lanes[_FACTS0 + turn * _FACTS + L_FACTS :: _LANE] for turn in (0, 1)]
@@ -139,6 +140,10 @@ class Board:
     def clear_undo(self, row: int) -> None:
         """The slice this row was changing is whole."""
         self.words[self._rows + row * ROW + R_UNDO] = 0
+
+    def marks(self) -> bytes:
+        """All that a step's next action hangs on. While it is the same nothing has moved, and it is cheap to have."""
+        return b"".join((self.words[self._lanes :], self.words[H_RECORDED : H_RECORDED + 1], self._arrivals.tobytes()))
 
     # ------------------------------------------------------------ lanes
 

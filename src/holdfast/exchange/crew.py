@@ -78,7 +78,9 @@ class Member:
         self.finite = True  #: refuse NaN and infinities
         self.guarded = True  #: copy a slice before it is changed; off only where nobody could ever take over
         self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
+        self._marks = b""  # of the board, from before it was last looked at
         self._seen: decide.Board | None = None
+        self._news: decide.Board | None = None  # what ended a wait, and was not decided on yet
 
     # ------------------------------------------------------------ generations
 
@@ -118,12 +120,12 @@ class Member:
 
     def next_lane(self, work: StepWork) -> int | None:
         """Act and wait until a lane is mine to compute; None when the step is complete."""
-        self._work = work
+        self._work, self._news = work, None
         self.board.put_work(work.step, work.lanes)
         self._controls.look()
         while True:
             # What is decided on is what a wait compares with: a change between the two cannot be missed.
-            self._seen = self._look()
+            self._seen, self._news = self._news or self._look(), None
             action = decide.next_action(self.at.place(work.step), self._seen)
             match action:
                 case decide.Compute(lane):
@@ -152,8 +154,13 @@ class Member:
                     self.board.put(cells.R_WAITING_FOR, -1)
                     self.board.add(cells.R_WAIT_NS, time.perf_counter_ns() - start)
                     self._controls.look()
+                    self._news = self._heeding(self._news)
                 case decide.Quiesce():
                     self._controls.rest(work.step)
+
+    def _heeding(self, news: decide.Board | None) -> decide.Board | None:
+        """What ended a wait, with what the link has said since."""
+        return news and news._replace(pausing=self._controls.pausing)
 
     def rows(self) -> Sequence[tuple[int, int]]:
         """(member, its row on the board)."""
@@ -173,7 +180,11 @@ class Member:
 
     def changed(self) -> bool:
         """Has the board moved since this worker began to wait?"""
-        return self._look() != self._seen
+        if self._marked() == self._marks:
+            return self._news is not None
+        news = self._look()
+        self._news = news if news != self._seen else None
+        return self._news is not None
 
     def begin(self, lane: int) -> None:
         """The unit of `lane` begins. Is it the last one this host owes the others, its gradients go as they come."""
@@ -189,7 +200,12 @@ class Member:
         """Backward has made the gradient of a trainable parameter."""
         self._early.came(entry)
 
+    def _marked(self) -> bytes:
+        marks = self.board.marks()
+        return marks if self.at.home is None else marks + self.slots.pieces.marks()
+
     def _look(self) -> decide.Board:
+        self._marks = self._marked()  # before the look: what changes during it is seen next time
         return look(self.at, self._work, self.board, self.slots.pieces, pausing=self._controls.pausing)
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:

@@ -3,9 +3,10 @@
     workers ── arena ── porter ──────►  lander ── arena ── workers
     of host 0     └──── lander ◄──────  porter ────┘   of host 1
 
-For every other host of the generation there is one connection, with a porter that sends and a lander that receives, so
-both directions are busy at once. A host that has no state, or not the newest, first fetches it. The ferry decides
-nothing: what is due is `core.cargo`'s business, and workers see what others did as if it had been done on their host.
+For every other host of the generation there is one connection, with a lander that receives; one porter sends over all
+of them. So both directions are busy at once. A host that has no state, or not the newest, first fetches it. The ferry
+decides nothing: what is due is `core.cargo`'s business, and workers see what others did as if it had been done on their
+host.
 
 The fence: a ferry and its connections belong to one generation. When `close` has returned, no byte of that generation
 can reach the arena any more, and no other host can get one from here.
@@ -13,7 +14,6 @@ can reach the arena any more, and no other host can get one from here.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ from holdfast.exchange.glance import level
 from holdfast.exchange.hold import Hold, await_hold
 from holdfast.exchange.lander import Lander
 from holdfast.exchange.packing import Packer
-from holdfast.exchange.porter import Porter
+from holdfast.exchange.porter import Leg, Porter
 from holdfast.transport.stream import Stream
 
 __all__ = ["Assembly", "Ferry"]
@@ -94,8 +94,9 @@ class Ferry:
             peer: (threading.Event(), []) for peer in self._peers if peer > me
         }
         self._threads: list[threading.Thread] = []
-        self._bells = {peer: os.eventfd(0, os.EFD_CLOEXEC) for peer in self._peers}
+        self._porter = Porter(me, self._closed.is_set, self._ended)
         self._begin()
+        self._start(self._porter.run)
         if me in assembly.sources:
             self._start(self._fetch, assembly.sources[me])
         else:
@@ -106,7 +107,7 @@ class Ferry:
     @property
     def bells(self) -> tuple[int, ...]:
         """Eventfds that the workers of this host must ring beside each other's."""
-        return tuple(self._bells.values())
+        return () if self._closed.is_set() else (self._porter.bell,)
 
     def admit(self, host: int, kind: str, stream: Stream) -> None:
         """Take over a connection that another host of this generation has opened."""
@@ -135,13 +136,10 @@ class Ferry:
             come.set()
         for stream in streams:
             stream.close()
-        for bell in self._bells.values():
-            os.eventfd_write(bell, 1)
+        self._porter.ring()
         for thread in self._threads:
             thread.join()
-        for bell in self._bells.values():
-            os.close(bell)
-        self._bells.clear()
+        self._porter.close()
         self._hold = None
 
     # ------------------------------------------------------------ threads
@@ -167,10 +165,13 @@ class Ferry:
         try:
             act(*args)
         except (OSError, EOFError, FrameError) as error:
-            if not self._closed.is_set():
-                host = args[0]
-                assert isinstance(host, int)
-                self._broke(host, f"the connection to host {host} has ended ({error})")
+            host = args[0]
+            assert isinstance(host, int)
+            self._ended(host, error)
+
+    def _ended(self, host: int, error: Exception) -> None:
+        if not self._closed.is_set():
+            self._broke(host, f"the connection to host {host} has ended ({error})")
 
     def _ready_hold(self) -> Hold | None:
         """The arena with its chart, which a worker of this host may still have to leave there."""
@@ -226,11 +227,9 @@ class Ferry:
         packer = Packer(hold, generation, self._rows, self._computed_here)
         lander = Lander(hold, stream, generation, self._ring, closing, packer.there, partial(self._await_turn, hold))
         # Where the route begins is settled before anything lands: what comes in may take this host a step further.
-        porter = Porter(
-            hold, stream, self._route(hold.chart, peer), packer, self._bells[peer], closing, min(hold.board.versions())
-        )
+        leg = Leg(peer, hold, stream, self._route(hold.chart, peer), packer, min(hold.board.versions()))
         self._start(_landing, peer, lander)
-        porter.run()
+        self._porter.add(leg)
 
     def _await_turn(self, hold: Hold, step: int) -> None:
         """Let a guide write down the sums of the last step before those of this one take their place."""

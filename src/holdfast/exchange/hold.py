@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from holdfast.core.cargo import Facts, Piece, Total
-from holdfast.core.tree import Node
+from holdfast.core.tree import Node, uncovered
 from holdfast.errors import FrameError
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import Board
@@ -95,6 +95,11 @@ class Hold:
         if not again and all(self.pieces.holds(node, step, slice_) for slice_ in range(first, last)):
             return None
         return self.run(f"slot/{node.lane}", first, last)
+
+    def covers(self, step: int, slice_: int) -> bool:
+        """Are partial sums of all lanes here for this slice, as far as is known?"""
+        nodes = self.board.nodes(step)
+        return not uncovered(self.board.work(step) or (), [*nodes, *self.pieces.nodes(step, slice_, but=nodes)])
 
     def place_for_total(self, step: int, first: int, last: int) -> memoryview | None:
         """Where a sum that comes in goes; None where it is here already, or not wanted any more."""

@@ -52,12 +52,14 @@ class Lander:
             if meta:
                 self.stream.recv_into(memoryview(meta))
             try:
-                self._land(header, meta)
+                matters = self._land(header, meta)
             except msgspec.MsgspecError as error:
                 raise FrameError(f"its meta is not what a {header.kind.name} has: {error}") from None
-            self.ring()
+            if matters:
+                self.ring()
 
-    def _land(self, header: Header, meta: bytearray) -> None:
+    def _land(self, header: Header, meta: bytearray) -> bool:
+        """Land a frame. False: nobody here can do anything with it before more has come."""
         if header.kind is Kind.PIECE:
             step, lane, span, first, last, again = _pieces.decode(meta)
             node = Node(lane, span)
@@ -65,14 +67,16 @@ class Lander:
             self._body(header, place)
             if place is not None:
                 self.hold.pieces.put(node, step, first, last)
-        elif header.kind is Kind.SUM:
+            return any(self.hold.covers(step, slice_) for slice_ in range(first, last))
+        if header.kind is Kind.SUM:
             step, first, norms = _totals.decode(meta)
             self.turn(step)
             place = self.hold.place_for_total(step, first, first + len(norms))
             self._body(header, place)
             if place is not None:
                 self.hold.land_total(step, first, norms)
-        elif header.kind is Kind.FACTS:
+            return all(at > step for at in self.hold.board.summed())
+        if header.kind is Kind.FACTS:
             step, body = _numbers.decode(meta), self._body(header, None)
             self.turn(step - 1)
             self.hold.land_facts(step, body)
@@ -92,6 +96,7 @@ class Lander:
                 self.there.update(rows)
         else:
             raise FrameError(f"a {header.kind.name} has no place among hosts")
+        return True
 
     def _row(self, row: int, worker: int, arrived: int, op: int) -> None:
         if not 0 <= row < self.hold.chart.rows:

@@ -23,6 +23,10 @@ class Pieces:
         self._words = memory.cast("B").cast("q")[: num_lanes * num_slices]
         self._num_slices = num_slices
 
+    def marks(self) -> bytes:
+        """All words: while they are the same, nothing has come."""
+        return bytes(self._words)
+
     def clear(self) -> None:
         """A new generation: whoever has something to send sends it again."""
         self._words[:] = memoryview(bytes(8 * len(self._words))).cast("q")

@@ -1,57 +1,76 @@
-"""A porter: carries what one other host needs out of this host's arena, as soon as it is there.
+"""The porter: carries what other hosts need out of this host's arena, as soon as it is there.
 
-One thread for every other host. It sleeps on a bell that the workers of this host ring beside their own; then it looks
-at the board, asks `core.cargo` what is due, and sends all of it in one go: headers from here, bodies straight from the
-arena.
+One thread. It sleeps on a bell that the workers of this host ring beside their own; then it looks at the board, asks
+`core.cargo` what is due to whom, and sends it: headers from here, bodies straight from the arena.
+
+The others take turns, a run of slices each, beginning with the next host after this one. All hosts do so, hence each
+of them receives from about one other at any time. With everybody sending to everybody at once, several streams meet at
+one host while another one idles, and more and smaller packets cost more CPU.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.core.cargo import Facts, Piece, Route, Sent, View, due
 from holdfast.exchange.hold import Hold
-from holdfast.exchange.packing import Packer
+from holdfast.exchange.packing import Buffers, Packer
 from holdfast.transport.stream import Stream
 
-__all__ = ["Porter"]
+__all__ = ["Leg", "Porter"]
 
 
 @dataclass(slots=True)
-class Porter:
+class Leg:
     """What goes to one other host in one generation."""
 
+    host: int
     hold: Hold
     stream: Stream
     route: Route
     packer: Packer
-    bell: int  #: an eventfd that blocks
-    closing: Callable[[], bool]
     step: int  #: at which the route begins
+    _sent: Sent = field(init=False)
+    _loads: deque[Buffers] = field(default_factory=deque)  #: what is due, in order; each is sent in one go
 
-    def run(self) -> None:
-        """Carry until the generation ends. Raises OSError when the other host is gone."""
-        sent = Sent(self.step)
-        while not self.closing():
-            buffers = self.packer.changes()
-            where = self.packer.where()  # before the view: who is shown as arrived has nothing left to correct in it
-            view = self._view(sent.step)
-            cargo = due(self.route, view, sent)
-            for one in cargo:
-                if not isinstance(one, Facts) and not (isinstance(one, Piece) and one.again):
-                    buffers += where
-                    where = []
-                buffers += self.packer.cargo(one)
-                sent.note(one)
-            buffers += where
-            if buffers:
-                self.stream.send(*buffers)
-            if view.version > sent.step:
-                sent = Sent(sent.step + 1)  # all that was left of the last step is on its way
-            elif not cargo:
-                os.eventfd_read(self.bell)
+    def __post_init__(self) -> None:
+        self._sent = Sent(self.step)
+
+    def carry(self) -> bool:
+        """Send the next load. False: nothing is due. Raises OSError when the other host is gone."""
+        if not self._loads and not self._look():
+            return False
+        if self._loads:
+            self.stream.send(*self._loads.popleft())
+        return True
+
+    def _look(self) -> bool:
+        """Find out what is due. False: nothing, and the step is not over."""
+        sent = self._sent
+        buffers = self.packer.changes()
+        where = self.packer.where()  # before the view: who is shown as arrived has nothing left to correct in it
+        view = self._view(sent.step)
+        cargo = due(self.route, view, sent)
+        for one in cargo:
+            if not isinstance(one, Facts) and not (isinstance(one, Piece) and one.again):
+                buffers += where
+                where = []
+            buffers += self.packer.cargo(one)
+            sent.note(one)
+            if not isinstance(one, Facts):
+                self._loads.append(buffers)
+                buffers = []
+        buffers += where
+        if buffers:
+            self._loads.append(buffers)
+        if view.version > sent.step:
+            self._sent = Sent(sent.step + 1)  # all that was left of the last step is on its way
+            return True
+        return bool(self._loads)
 
     def _view(self, step: int) -> View:
         board = self.hold.board
@@ -61,3 +80,47 @@ class Porter:
             version, board.known(step), board.nodes(step), board.work(step), board.gathered(), board.summed(),
             board.early(self.packer.rows, step),
         )
+
+
+class Porter:
+    """This host's porter, for one generation.
+
+    `broke` is told of a host whose connection has ended.
+
+    Resources: owns `bell`, an eventfd; `close` closes it, after `run` has returned.
+    """
+
+    def __init__(self, me: int, closing: Callable[[], bool], broke: Callable[[int, OSError], None]) -> None:
+        self.bell = os.eventfd(0, os.EFD_CLOEXEC)
+        self._me, self._closing, self._broke = me, closing, broke
+        self._legs: list[Leg] = []
+        self._lock = threading.Lock()
+
+    def add(self, leg: Leg) -> None:
+        """From now on, carry to this host too."""
+        with self._lock:
+            legs = [*self._legs, leg]
+            self._legs = sorted(legs, key=lambda one: (one.host < self._me, one.host))  # those after me come first
+        self.ring()
+
+    def ring(self) -> None:
+        """Look again."""
+        os.eventfd_write(self.bell, 1)
+
+    def run(self) -> None:
+        """Carry until the generation ends."""
+        while not self._closing():
+            busy = False
+            for leg in self._legs:
+                try:
+                    busy = leg.carry() or busy
+                except OSError as error:
+                    with self._lock:
+                        self._legs = [one for one in self._legs if one is not leg]
+                    self._broke(leg.host, error)
+            if not busy:
+                os.eventfd_read(self.bell)
+
+    def close(self) -> None:
+        """Let go of the bell."""
+        os.close(self.bell)

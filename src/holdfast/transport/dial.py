@@ -18,6 +18,7 @@ from holdfast.errors import (
     UsageError,
     WrongToken,
 )
+from holdfast.transport import congestion
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.greeting import NONCE, Caller, Code, Hello
 from holdfast.transport.stream import PlainStream, Stream, TlsStream, name_of
@@ -73,8 +74,10 @@ def _reach(address: tuple[str, int], place: str, until: float, timeout: float) -
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a greeting is small messages in turn
+            congestion.prefer_short(sock)
             sock.settimeout(left)
             sock.connect(where)
+            congestion.settle(sock)
             return sock
         except OSError as error:
             last = error

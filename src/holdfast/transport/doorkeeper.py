@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from holdfast.errors import UsageError
+from holdfast.transport import congestion
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.greeting import NONCE, VERSION, Code, Greeter, Hello, Refusal
 from holdfast.transport.stream import Stream, name_of
@@ -190,6 +191,7 @@ class Doorkeeper:
     def _meet(self, sock: socket.socket, peer: str, now: float) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a greeting is small messages in turn
+        congestion.settle(sock)
         greeter = Greeter(self._credentials.token, os.urandom(NONCE), run=self._run, version=self._version)
         visitor = Visitor(sock, greeter, self._context, peer=peer, since=now, until=now + self._deadline)
         self._visitors[visitor] = None
@@ -284,6 +286,7 @@ def _listen(bind: tuple[str, int]) -> socket.socket:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6 and where[0] == "::":
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # "all addresses" means the old ones too
+            congestion.prefer_short(sock)  # whoever is let in inherits it
             sock.bind(where)
             sock.listen(_BACKLOG)
             sock.setblocking(False)

@@ -30,7 +30,7 @@ _Result = TypeVar("_Result")
 
 #: From how many bytes on a receiver sleeps until `_WAKE` of them have come.
 _LARGE = 128 * 1024
-_WAKE = 256 * 1024
+_WAKE = 1024 * 1024
 #: Linux takes at most 1024 buffers in one call.
 _MOST_BUFFERS = 512
 #: How much is taken from the socket, or encrypted, at a time: large enough that calls are few, small enough
@@ -149,43 +149,35 @@ class _Socket:
                 rest[0] = rest[0][sent:]
 
     def _recv_all(self, view: memoryview) -> None:
-        left = view.nbytes
-        if left >= _LARGE:
+        if view.nbytes >= _LARGE:
             self._recv_large(view)
-            return
-        if not left:
-            return
-        count = self._socket.recv_into(view, left, socket.MSG_WAITALL)
-        while count < left:  # a signal, the time limit, or the end
-            if not count:
-                raise self._ended()
-            view, left = view[count:], left - count
-            count = self._socket.recv_into(view, left, socket.MSG_WAITALL)
-
+        else:
+            self._recv_whole(view)
 
     def _recv_large(self, view: memoryview) -> None:
-        """Receive many bytes, waking up seldom: once for every `_WAKE` bytes, not for every packet or two."""
-        fd, left = self._socket.fileno(), view.nbytes
-        waiting = select.poll()
-        waiting.register(fd, select.POLLIN)
-        low = 0
+        """Receive many bytes, waking up seldom: once for every `_WAKE` bytes, not for every packet or two.
+
+        The kernel wakes a receiver when so many bytes are there, however few of them it still wants. So all but the
+        last of them are received in one call, and the last when they are all there.
+        """
+        last = min(view.nbytes, _WAKE)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, last)
         try:
-            while left:
-                if low != min(left, _WAKE):
-                    low = min(left, _WAKE)
-                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low)
-                if not waiting.poll(self._patience):
-                    raise BlockingIOError
-                try:
-                    count = self._socket.recv_into(view, left, socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    continue  # the kernel thought better of it
-                if not count:
-                    raise self._ended()
-                view, left = view[count:], left - count
+            self._recv_whole(view[: view.nbytes - last])
+            waiting = select.poll()
+            waiting.register(self._socket.fileno(), select.POLLIN)
+            if not waiting.poll(self._patience):
+                raise BlockingIOError
         finally:
-            if low:
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        self._recv_whole(view[view.nbytes - last :])
+
+    def _recv_whole(self, view: memoryview) -> None:
+        while left := view.nbytes:  # in one go, but for a signal, the time limit, or the end
+            count = self._socket.recv_into(view, left, socket.MSG_WAITALL)
+            if not count:
+                raise self._ended()
+            view = view[count:]
 
 
 class PlainStream(_Socket):
