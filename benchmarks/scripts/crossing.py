@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from benchmarks.harness import wait_until
 from benchmarks.scripts.between import own_cpu_seconds
+from holdfast.config.run import board_rows
 from holdfast.coordinator.messages import Install
 from holdfast.exchange import buffers, chart, optimizer, slots
 from holdfast.exchange.board import Board, board_bytes
@@ -91,7 +92,7 @@ class Crossing:
         pin(user)
         space = Space([model], user)
         schemas = {(0, dtype_name(torch.float32)): probe(user, 0, torch.float32)}
-        sections, rows, count = Sections(), 2 * hosts, len(space.layout.slices)
+        sections, rows, count = Sections(), board_rows(hosts), len(space.layout.slices)
         sections.add("board", board_bytes(hosts, rows, count))
         optimizer.add_sections(sections, space, schemas, rows)
         slots.add_sections(sections, space, hosts)

@@ -7,6 +7,7 @@ import mmap
 import os
 from collections.abc import Mapping, Sequence, Set
 
+from holdfast.config.run import board_rows
 from holdfast.coordinator.events import Event, WorkerLost, WorkerStarted
 from holdfast.coordinator.messages import FromWorker, Ready, ToWorker, decode_to_worker, encode
 from holdfast.coordinator.ports import StoryEntry
@@ -16,7 +17,7 @@ from holdfast.transport.link import Link
 __all__ = ["LANES", "SIZE", "FakeEngine", "FakeEyes", "FakeNotebook", "ready", "seed"]
 
 LANES = 4
-SIZE = board_bytes(LANES, 2 * LANES, 1)
+SIZE = board_bytes(LANES, board_rows(LANES), 1)
 
 
 class FakeEngine:
@@ -75,7 +76,7 @@ class FakeEngine:
 def seed(arena: int) -> None:
     """What the first worker does with the arena, as far as it matters here. Closes the descriptor."""
     with mmap.mmap(arena, SIZE) as memory, memoryview(memory) as view:
-        board = Board(view, LANES, 2 * LANES, 1)
+        board = Board(view, LANES, board_rows(LANES), 1)
         board.format()
         del board
         gc.collect()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.coordinator.commands import EndRun, FailRun
+from holdfast.coordinator.events import ScaleRequested
 from holdfast.coordinator.messages import Failed, Finished, Install, Paused, Seeded, Stop, ToWorker, Welcome, encode
 from holdfast.coordinator.roster import CrewLimits
 from holdfast.coordinator.server import Server
@@ -204,8 +205,8 @@ def test_a_bug_anywhere_ends_the_run_and_closes_everything(engine: FakeEngine) -
 def test_scaling_says_what_was_decided(engine: FakeEngine) -> None:
     async def workers(server: Server) -> None:
         await soon()
-        assert server.scale(3) == "3 workers were asked for instead of 2: worker 2 starts"
-        assert server.scale(9) == "9 workers were asked for, but there are only 4 lanes: still 3"
+        assert server.scale(ScaleRequested(3)) == "3 workers were asked for instead of 2: worker 2 starts"
+        assert server.scale(ScaleRequested(9)) == "9 workers were asked for, but there are only 4 lanes: still 3"
         server.abort("enough")
 
     serve(engine, workers)

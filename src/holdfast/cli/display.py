@@ -39,8 +39,8 @@ class Display:
 
     def echo(self, *, last: bool = False) -> None:
         """Pass on what the lead worker printed."""
-        members = self._server.snapshot().members
-        lead = min(members, default=-1)
+        lead = self._server.snapshot().lead
+        lead = -1 if lead is None else lead
         if lead != self._lead:
             self._flush(last=True)
             # The first lead is heard from its beginning; a later one has said it all before.

@@ -33,6 +33,7 @@ from holdfast.config.sources import Resolved
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.control import ControlSocket
+from holdfast.coordinator.events import ScaleRequested, ServersRequested
 from holdfast.coordinator.ports import Engine, Host
 from holdfast.coordinator.pulse import PulseLimits
 from holdfast.coordinator.requests import Ask, Scale
@@ -303,17 +304,30 @@ class _Launch:
 
     def _answer(self, ask: Ask) -> dict[str, Any]:
         if isinstance(ask, Scale):
-            before = self._server.snapshot().wanted
-            sentence = self._server.scale(ask.workers)
-            wanted = self._server.snapshot().wanted
-            if wanted != ask.workers:
-                return {"error": f"The number of workers stays {wanted}: {sentence}."}
-            return {"workers": wanted, "before": before, "sentence": sentence}
+            return self._scale(ask)
         return status.of_going(
             self._server.snapshot(), self._meter.view, pid=os.getpid(), host=host(),
             seconds=self._server.now(), directory=str(self._directory.path),
             peers=self._gate.peers() if self._gate is not None else {},
         )
+
+
+    def _scale(self, ask: Scale) -> dict[str, Any]:
+        told: dict[str, Any] = {"sentence": ""}
+        for what, wanted in (("workers", ask.workers), ("servers", ask.servers)):
+            if wanted is None:
+                continue
+            before = getattr(self._server.snapshot(), _WANTED[what])
+            sentence = self._server.scale(ScaleRequested(wanted) if what == "workers" else ServersRequested(wanted))
+            now = getattr(self._server.snapshot(), _WANTED[what])
+            if now != wanted:
+                return {"error": f"The number of {what} stays {now}: {sentence}."}
+            told |= {what: now, "before": before, "sentence": "\n".join(filter(None, (told["sentence"], sentence)))}
+        return told
+
+
+#: What the crew's snapshot calls what somebody asked for.
+_WANTED = {"workers": "wanted", "servers": "servers_wanted"}
 
 
 def _default_workers(config: RunConfig) -> int:
@@ -332,7 +346,8 @@ def _alone(machine: str) -> str:
 def _limits(config: RunConfig, workers: int, alone: str) -> CrewLimits:
     crew = config.crew
     return CrewLimits(
-        lanes=config.lanes or max(DEFAULTS_OF_JOIN["lanes"], workers), workers=workers, join_grace=crew.join_grace,
+        lanes=config.lanes or max(DEFAULTS_OF_JOIN["lanes"], workers), workers=workers, servers=config.servers,
+        join_grace=crew.join_grace,
         luck_budget=crew.luck_budget, unit_attempts=crew.unit_attempts, gather=crew.gather, frozen=crew.frozen_limit,
         repeat=crew.repeat, settle=crew.settle, alone=alone, hosts=config.hosts, listening=bool(config.listen),
     )

@@ -16,16 +16,27 @@ from holdfast.config.cluster import KubernetesConfig, SlurmConfig
 from holdfast.config.ray import RayConfig
 from holdfast.errors import ConfigError
 
-__all__ = ["DEFAULTS_OF_JOIN", "MAX_LANES", "SECTIONS", "CrewConfig", "RunConfig", "check"]
+__all__ = [
+    "DEFAULTS_OF_JOIN", "MAX_LANES", "MAX_SERVERS", "SECTIONS", "CrewConfig", "RunConfig", "board_rows", "check",
+]  # fmt: skip
 
 #: What `hf.join()` takes when neither the script nor the command line says anything.
 DEFAULTS_OF_JOIN = {"lanes": 4, "seed": 0, "threads": 1}
 
 #: The wake-up descriptors of a whole crew travel in one message, and the kernel takes 253 of them.
-MAX_LANES = 250
+MAX_LANES = 234
+#: On one host, for the same reason; more would have little to do.
+MAX_SERVERS = 16
 
 _SYNC = ("exact", "bounded:S", "async", "local:H")
 _ENGINES = ("local", "ray", "slurm", "kubernetes")
+
+
+def board_rows(lanes: int) -> int:
+    """Rows on the board: twice as many as there may be processes, so that successors have one before the lost give
+    theirs up.
+    """
+    return 2 * (lanes + MAX_SERVERS)
 
 
 class CrewConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +83,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int | None = None
     threads: int | None = None
     sync: str = "exact"
-    owners: str = "workers"
+    #: Processes on this machine that own the parameters and run the optimizer; 0: the workers do.
     servers: int = 0
     #: Empty means: a new directory under runs/.
     dir: str = ""
@@ -127,13 +138,13 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         )
     if config.servers < 0:
         raise wrong("servers", config.servers, "must be 0 or more", "Use --servers 0.")
-    if config.servers > 0:
+    if config.servers > MAX_SERVERS:
+        raise wrong("servers", config.servers, f"must be 0 to {MAX_SERVERS}", "Use --servers 1.")
+    if config.servers and (config.workers == 0 or config.on != "local"):
         raise wrong(
-            "servers", config.servers, "this build has no servers; the workers own the parameters themselves",
-            "Leave --servers out.",
+            "servers", config.servers, "servers run beside the workers of the machine that starts the run, and here "
+            f"there are none ({'--workers 0' if config.workers == 0 else f'--on {config.on}'})", "Leave --servers out.",
         )
-    if config.owners != "workers":
-        raise wrong("owners", config.owners, "this build knows only owners = workers", "Leave it out.")
     if config.sync != "exact":
         raise wrong("sync", config.sync, _sync_problem(config.sync), "Use --sync exact, or leave it out.")
     if config.on not in _ENGINES:

@@ -58,6 +58,7 @@ class Crew:
     members: tuple[int, ...] = ()  #: of the installed generation, by host and number, the lost ones included
     rows: tuple[int, ...] = ()  #: of `members`, in their order
     where: tuple[int, ...] = ()  #: hosts of `members`, in their order
+    servers: tuple[int, ...] = ()  #: those of `members` that drive no lanes
     drivers: tuple[int, ...] = ()  #: lane -> member
     sources: dict[int, int] = field(default_factory=dict)  #: host -> host it gets the state from
     change: Change | None = None
@@ -82,15 +83,16 @@ class Crew:
         return [w for w in self.workers.values() if w.stage is Stage.MEMBER]
 
     def able(self) -> list[Worker]:
-        """The active ones, and those members that are to leave."""
+        """The active ones, and those members that are to leave; without servers."""
         return [
             w for w in self.workers.values()
-            if w.stage is Stage.MEMBER or (w.stage in _JOINING and not w.leaving)
+            if not w.server and (w.stage is Stage.MEMBER or (w.stage in _JOINING and not w.leaving))
         ]
 
     def next_members(self, holding: Collection[int]) -> tuple[int, ...]:
         """Who the next generation would have. Those who leave stay on while nobody else is on a host in `holding`."""
-        able = [w for w in self.workers.values() if w.stage is Stage.MEMBER or w.stage is Stage.WAITING]
+        there = [w for w in self.workers.values() if w.stage is Stage.MEMBER or w.stage is Stage.WAITING]
+        able = [w for w in there if not w.server]
         stay = [w for w in able if not w.leaving]
         if len(self.hosts.live) > 1:
             able = [w for w in able if w.stage is Stage.MEMBER or not self.hosts.live[w.host].waits]
@@ -99,6 +101,10 @@ class Crew:
             able.sort(key=attrgetter("host"))  # by number they are already
             stay = [w for w in able if not w.leaving or (alone and w.stage is Stage.MEMBER)]
         stay = stay or [w for w in able if w.stage is Stage.MEMBER]
+        if stay and len(there) > len(able):  # servers alone can do nothing
+            hosts = {w.host for w in stay}
+            stay += [w for w in there if w.server and not w.leaving and (w.stage is Stage.MEMBER or w.host in hosts)]
+            stay.sort(key=attrgetter("host"))
         return tuple([w.number for w in stay])
 
     def waited_for(self) -> list[Worker]:
@@ -116,13 +122,13 @@ class Crew:
 
     # ------------------------------------------------------------ single workers
 
-    def start(self, host: int) -> Worker | None:
-        """Order a new worker on this host, unless every row of the board is taken."""
+    def start(self, host: int, *, server: bool = False) -> Worker | None:
+        """Order a new worker, or server, on this host, unless every row of the board is taken."""
         taken = {worker.row for worker in self.workers.values()}
         row = next((row for row in range(self.limits.rows) if row not in taken), None)
         if row is None:
             return None
-        worker = Worker(self.started, row, host)
+        worker = Worker(self.started, row, host, server)
         self.started += 1
         self.hosts.live[host].started += 1
         self.workers[worker.number] = worker
@@ -185,6 +191,7 @@ class Crew:
         self.since, self.summed = now, summed
         self.rows = tuple(self.workers[number].row for number in members)
         self.where = tuple(self.workers[number].host for number in members)
+        self.servers = tuple(number for number in members if self.workers[number].server)
         self.sources = self.hosts.sources(self.where)
         for number in members:
             self.workers[number].stage = Stage.MEMBER
@@ -198,7 +205,7 @@ class Crew:
         """The installed generation as a message: the same for all, whoever of them has finished and left since."""
         return Install(
             self.generation, list(self.members), list(self.rows), list(self.drivers), list(self.where),
-            dict(self.sources), self.stop, self.summed,
+            dict(self.sources), self.stop, self.summed, servers=list(self.servers),
         )  # fmt: skip
 
     def broken(self) -> str:
@@ -212,6 +219,8 @@ class Crew:
             return f"{len(self.drivers)} of {self.limits.lanes} lanes have a driver"
         if self.generation and (stray := set(self.drivers) - set(self.members)):
             return f"lanes are driven by {sorted(stray)}, who are not members"
+        if stray := set(self.drivers).intersection(self.servers):
+            return f"lanes are driven by {sorted(stray)}, who are servers"
         if self.change is not None and self.change.generation != self.generation + 1:
             return f"the change from generation {self.generation} leads to {self.change.generation}"
         counted = {worker.number for worker in self.workers.values() if worker.stage is Stage.MEMBER}

@@ -12,7 +12,8 @@ from holdfast.coordinator.messages import FromWorker
 
 __all__ = [
     "DrainRequested", "Event", "FollowingEnded", "HostJoined", "HostLeaving", "HostLevel", "HostLost", "LinkBroken",
-    "Measured", "RunStarted", "ScaleRequested", "Ticked", "WorkerFrozen", "WorkerHung", "WorkerLost", "WorkerStarted",
+    "Measured", "RunStarted", "ScaleRequested", "ServersRequested", "Ticked",
+    "WorkerFrozen", "WorkerHung", "WorkerLost", "WorkerStarted",
 ]  # fmt: skip
 
 
@@ -127,6 +128,12 @@ class ScaleRequested(_Event, frozen=True):
     workers: int
 
 
+class ServersRequested(_Event, frozen=True):
+    """Somebody wants this many servers."""
+
+    servers: int
+
+
 class DrainRequested(_Event, frozen=True):
     """Somebody wants the run to end at the next step boundary."""
 
@@ -139,5 +146,6 @@ class Ticked(_Event, frozen=True):
 
 Event = (
     RunStarted | HostJoined | HostLeaving | HostLost | HostLevel | LinkBroken | FollowingEnded | WorkerStarted
-    | WorkerLost | WorkerFrozen | WorkerHung | Measured | ScaleRequested | DrainRequested | Ticked | FromWorker
+    | WorkerLost | WorkerFrozen | WorkerHung | Measured | ScaleRequested | ServersRequested | DrainRequested
+    | Ticked | FromWorker
 )

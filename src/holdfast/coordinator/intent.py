@@ -36,7 +36,7 @@ def _end(run: RunState, now: float) -> None:
     crew = run.crew
     if run.drain is not None and not crew.generation:
         run.end(EndRun(f"ended before its first step ({run.drain})", {}))
-    elif run.lead is not None and not crew.driving():
+    elif run.lead is not None and all(worker.server for worker in crew.driving()):  # they need no workers to end
         reason = "the script has ended" if run.drain is None else f"ended early ({run.drain})"
         run.end(EndRun(reason, run.finished[run.lead]))
     elif not crew.generation and run.finished and all(w.stage is Stage.FINISHED for w in crew.workers.values()):
@@ -111,7 +111,7 @@ def _install(run: RunState, members: tuple[int, ...], now: float) -> None:
     if run.proposal is not None and members == crew.members:
         drivers = run.proposal.drivers
     else:
-        drivers = policy.drivers_for(run.balance, members, run.limits.lanes)
+        drivers = policy.drivers_for(run.balance, _workers(run, members), run.limits.lanes)
     run.proposal = None
     stop = 0
     if run.drain is not None:  # one number for all, beyond any step that somebody may have begun
@@ -122,10 +122,18 @@ def _install(run: RunState, members: tuple[int, ...], now: float) -> None:
     for late in run.hosts.live.values():
         if late.guide in crew.sources:
             late.left_alone()  # its guide has missed a step itself
-    run.balance = policy.installed(run.balance, now, drivers, members, run.limits)
-    run.follows.append(f"generation {crew.generation} begins at step {run.blame.step}, {_driving(drivers)}")
+    run.balance = policy.installed(run.balance, now, drivers, _workers(run, members), run.limits)
+    owning = f", {names(crew.servers, 'server')} own{'s' * (len(crew.servers) == 1)} the parameters"
+    run.follows.append(
+        f"generation {crew.generation} begins at step {run.blame.step}, {_driving(drivers)}"
+        + owning * bool(crew.servers)
+    )
     for host, source in crew.sources.items():
         run.follows.append(f"host {host} gets the state from host {source}")
+
+
+def _workers(run: RunState, members: Sequence[int]) -> list[int]:
+    return [number for number in members if not run.crew.workers[number].server]
 
 
 def _driving(drivers: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.config.run import MAX_LANES
+from holdfast.config.run import MAX_LANES, MAX_SERVERS
 from holdfast.coordinator import events, following, hosting, messages, policy
 from holdfast.coordinator.commands import Command, FailRun
 from holdfast.coordinator.crew import Crew
@@ -50,7 +50,7 @@ class Machine:
 
     def __init__(self, limits: CrewLimits) -> None:
         self.story = Story()
-        self._run = RunState(limits, Crew(limits), Blame(limits))
+        self._run = RunState(limits, Crew(limits), Blame(limits), servers=limits.servers)
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             events.RunStarted: self._run_started, events.HostJoined: self._host_joined,
             events.HostLeaving: self._host_leaving, events.HostLost: self._host_lost,
@@ -58,7 +58,8 @@ class Machine:
             events.FollowingEnded: self._following_ended, events.WorkerStarted: self._worker_started,
             events.WorkerLost: self._worker_lost, events.WorkerFrozen: self._worker_frozen,
             events.WorkerHung: self._worker_hung, events.Measured: self._measured,
-            events.ScaleRequested: self._scale_requested, events.DrainRequested: self._drain_requested,
+            events.ScaleRequested: self._scale_requested, events.ServersRequested: self._servers_requested,
+            events.DrainRequested: self._drain_requested,
             events.Ticked: self._ticked, messages.Ready: self._ready, messages.Seeded: self._seeded_by,
             messages.Paused: self._paused, messages.Leaving: self._leaving,
             messages.Finished: self._finished_by, messages.Failed: self._failed,
@@ -92,14 +93,15 @@ class Machine:
         for lane, driver in enumerate(crew.drivers):
             lanes.setdefault(driver, []).append(lane)
         people = [
-            Person(w.number, w.pid, w.row, w.shown(), lanes.get(w.number, []), w.host) for w in crew.workers.values()
+            Person(w.number, w.pid, w.row, w.shown(), lanes.get(w.number, []), w.host, w.server)
+            for w in crew.workers.values()
         ]
         hosts = [HostView(h.number, h.name, h.slots, h.level, h.leaving) for h in crew.hosts.live.values()]
         return Snapshot(
             generation=crew.generation, step=run.blame.step, wanted=run.wanted, members=list(crew.members),
             drivers=list(crew.drivers), people=people, lost=run.lost, changing=crew.change is not None,
             waiting=[w.number for w in crew.waited_for()] if crew.change else [], stopping=run.drain is not None,
-            hosts=hosts,
+            hosts=hosts, servers_wanted=run.servers, servers=list(crew.servers),
         )
 
     def _check_invariants(self, event: Event, before: int) -> None:
@@ -156,7 +158,7 @@ class Machine:
             return
         run.lost += 1
         run.replacing = True
-        run.happened.append(f"worker {event.worker} lost ({how})")
+        run.happened.append(f"{worker.title} lost ({how})")
         judged = worker.stage is Stage.DOOMED or worker.leaving or run.blame.failed(event.worker)
         if judged or run.gather is not None:
             return
@@ -203,7 +205,8 @@ class Machine:
         if crew.change is not None or not crew.generation or run.drain is not None or run.finished:
             return
         run.balance, run.proposal = policy.measured(
-            run.balance, now, crew.drivers, crew.members, event.unit_seconds, run.limits
+            run.balance, now, crew.drivers, [m for m in crew.members if m not in crew.servers], event.unit_seconds,
+            run.limits,
         )
         if run.proposal:
             run.happened.append(run.proposal.reason)
@@ -228,6 +231,28 @@ class Machine:
             before = "as before" if event.workers == wanted else f"instead of {wanted}"
             run.happened.append(f"{asked} {before}")
             run.refused.clear()
+
+    def _servers_requested(self, event: events.ServersRequested, now: float) -> None:
+        run, wanted = self._run, event.servers
+        asked = f"{wanted} server{' was' if wanted == 1 else 's were'} asked for"
+        if why := self._no_servers(wanted):
+            run.happened.append(f"{asked}, but {why}: still {run.servers}")
+        else:
+            before = "as before" if wanted == run.servers else f"instead of {run.servers}"
+            run.happened.append(f"{asked} {before}")
+            run.servers = wanted
+
+    def _no_servers(self, wanted: int) -> str:
+        """Why there cannot be so many; empty where there can."""
+        run = self._run
+        host = run.hosts.live.get(0)
+        if not 0 <= wanted <= MAX_SERVERS:
+            return f"there can be 0 to {MAX_SERVERS}"
+        if run.drain is not None or run.finished:
+            return "the run is ending"
+        if wanted and (host is None or not host.refills or not host.share):
+            return "the machine that started the run has no workers beside which they could be"
+        return run.limits.alone if wanted else ""
 
     def _drain_requested(self, event: events.DrainRequested, now: float) -> None:
         run = self._run
@@ -280,14 +305,17 @@ class Machine:
             run.crew.arena_bytes = event.arena_bytes
         if why := misfit(run.first, event):
             worker.stage, worker.leaving = Stage.REFUSED, why[1]
-            run.refused[event.worker] = Refusal(*why, worker.host)
-            run.happened.append(f"worker {event.worker} is refused ({why[1]})")
+            if worker.server:
+                run.servers -= 1  # another one would not fit either
+            else:
+                run.refused[event.worker] = Refusal(*why, worker.host)
+            run.happened.append(f"{worker.title} is refused ({why[1]})")
             run.crew.send(worker, messages.Refuse(event.worker, why[1]))
             return
         if all(other.stage is Stage.STARTING for other in run.crew.joining() if other.host == worker.host):
             run.first_ready = now
         worker.stage = Stage.READY
-        run.happened.append(f"worker {event.worker} is ready")
+        run.happened.append(f"{worker.title} is ready")
 
     def _seeded_by(self, event: messages.Seeded, now: float) -> None:
         run = self._run
@@ -319,7 +347,7 @@ class Machine:
             return
         worker.leaving = event.reason
         run.replacing = True
-        run.happened.append(f"worker {event.worker} is to leave ({event.reason})")
+        run.happened.append(f"{worker.title} is to leave ({event.reason})")
 
     def _finished_by(self, event: messages.Finished, now: float) -> None:
         run, crew = self._run, self._run.crew
@@ -332,9 +360,11 @@ class Machine:
             return  # before the first generation, a script may end without ever having trained
         worker.stage = Stage.FINISHED
         run.finished[event.worker] = event.result
+        run.happened.append(f"{worker.title} has finished the script")
+        if worker.server:
+            return
         run.ended_on[event.worker] = worker.host
-        run.happened.append(f"worker {event.worker} has finished the script")
-        if run.lead is None and crew.members and event.worker == min(crew.members):
+        if run.lead is None and crew.members and event.worker == min(set(crew.members).difference(crew.servers)):
             run.lead = event.worker
 
     def _failed(self, event: messages.Failed, now: float) -> None:

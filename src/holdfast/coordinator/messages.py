@@ -110,6 +110,9 @@ class Install(_Message, frozen=True):
     With `summed`, steps are finished from sums also on one host, because another one follows. With a `guide`, this is
     what the workers of such a host are told: they drive nothing and are waited for by nobody, and get the state and
     then every step of the crew from that host, until a later generation takes them in.
+
+    `servers` are the members that own slices and drive no lanes. Where a host has some, its other members own none;
+    and slices are summed only on hosts that have some. Without any, all members own.
     """
 
     generation: int
@@ -121,6 +124,7 @@ class Install(_Message, frozen=True):
     stop: int = 0
     summed: bool = False
     guide: int = -1
+    servers: list[int] = []
 
 
 class Leave(_Message, frozen=True):

@@ -23,9 +23,10 @@ class Status(msgspec.Struct, frozen=True, tag=True):
 
 
 class Scale(msgspec.Struct, frozen=True, tag=True):
-    """Have this many workers."""
+    """Have this many workers, or servers. None: leave them as they are."""
 
-    workers: int
+    workers: int | None = None
+    servers: int | None = None
 
 
 Ask = Status | Scale

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.config.run import board_rows
 from holdfast.errors import ConfigError
 
 __all__ = ["CrewLimits", "HostView", "Person", "Snapshot", "Stage", "Worker", "compact", "names"]
@@ -23,6 +24,7 @@ class CrewLimits:
 
     lanes: int
     workers: int  #: wanted at the start
+    servers: int = 0  #: wanted at the start, on host 0
     join_grace: float = 2.0  #: generation 1 starts this long after the first Ready, whoever is there
     luck_budget: int = 5  #: losses in a row without a step of progress that are forgiven
     unit_attempts: int = 3  #: a unit that was lost on this many workers stops the run
@@ -53,8 +55,8 @@ class CrewLimits:
 
     @property
     def rows(self) -> int:
-        """Rows on the board: twice the lanes, so that successors have a row before the lost give theirs up."""
-        return 2 * self.lanes
+        """Rows on the board."""
+        return board_rows(self.lanes)
 
 
 class Stage(StrEnum):
@@ -78,11 +80,17 @@ class Worker:
     number: int
     row: int
     host: int
+    server: bool = False  #: it owns slices and drives no lanes
     stage: Stage = Stage.STARTING
     leaving: str = ""  #: why it goes or was refused; empty: it stays
     quiet: int = 0  #: the newest generation it said Paused for
     sent: float = 0.0  #: when the last message that wants an answer was sent to it
     pid: int = 0
+
+    @property
+    def title(self) -> str:
+        """What a sentence calls it."""
+        return f"{'server' if self.server else 'worker'} {self.number}"
 
     def shown(self) -> str:
         """Its stage as `status` shows it; a member that is to leave still works, and may still freeze or hang."""
@@ -98,6 +106,7 @@ class Person(msgspec.Struct, frozen=True):
     stage: str
     lanes: list[int]
     host: int = 0
+    server: bool = False
 
 
 class HostView(msgspec.Struct, frozen=True):
@@ -124,6 +133,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     waiting: list[int]
     stopping: bool
     hosts: list[HostView] = []
+    servers_wanted: int = 0
+    servers: list[int] = []  #: those of `members` that own slices and drive no lanes
+
+    @property
+    def lead(self) -> int | None:
+        """The worker whose output is shown, and whose result counts."""
+        return min(set(self.members).difference(self.servers), default=None)
 
 
 def compact(numbers: Collection[int]) -> str:
@@ -143,8 +159,8 @@ def compact(numbers: Collection[int]) -> str:
     return ", ".join(parts)
 
 
-def names(workers: Collection[int]) -> str:
-    """Workers as a sentence names them.
+def names(workers: Collection[int], kind: str = "worker") -> str:
+    """Workers, or others, as a sentence names them.
 
     >>> names([3]), names([0, 1, 3]), names(range(8))
     ('worker 3', 'workers 0, 1 and 3', 'workers 0-7')
@@ -153,7 +169,7 @@ def names(workers: Collection[int]) -> str:
     if not some:
         return "nobody"
     if len(some) == 1:
-        return f"worker {some[0]}"
+        return f"{kind} {some[0]}"
     if len(some) > 4:
-        return f"workers {compact(some)}"
-    return f"workers {', '.join(map(str, some[:-1]))} and {some[-1]}"
+        return f"{kind}s {compact(some)}"
+    return f"{kind}s {', '.join(map(str, some[:-1]))} and {some[-1]}"

@@ -30,6 +30,7 @@ from holdfast.coordinator.events import (
     Measured,
     RunStarted,
     ScaleRequested,
+    ServersRequested,
     Ticked,
     WorkerLost,
 )
@@ -107,12 +108,12 @@ class Server:
         """End at the next step boundary, with everything saved."""
         self._handle(DrainRequested(reason))
 
-    def scale(self, workers: int) -> str:
-        """Ask for this many workers; what was decided, in a sentence."""
+    def scale(self, event: ScaleRequested | ServersRequested) -> str:
+        """Ask for more or fewer workers or servers; what was decided, in a sentence."""
         before = len(self._machine.story)
-        self._handle(ScaleRequested(workers))
+        self._handle(event)
         news = self._machine.story.since(before)
-        return news[-1].sentence if news else f"{workers} workers were asked for; there is nothing to change"
+        return news[-1].sentence if news else "there is nothing to change"
 
     def abort(self, reason: str) -> None:
         """End now; nothing is waited for."""

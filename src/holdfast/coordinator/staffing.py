@@ -4,6 +4,7 @@ Part of `intent`; like all of it, it looks at levels only. The rules of placing 
 
 * who is too many leaves, joiners first, then the youngest, and rather on hosts that have more than their share;
 * before the first generation, when moving costs little, hosts keep to their even share;
+* servers are on host 0, beside its workers, as many as are wanted;
 * with several hosts, somebody stays on, or comes to, one that holds the newest state (`custody`);
 * a host that wants to leave keeps its workers until another one holds the state; then they leave, and it is let go. So
   is a host none of whose workers fits the run.
@@ -29,7 +30,7 @@ def fill(run: RunState, now: float) -> None:
     crew, hosts = run.crew, run.hosts
     _see_off(run)
     room = run.room()
-    active = [w for w in crew.active() if w.host in room]
+    active = [w for w in crew.active() if w.host in room and not w.server]
     target = _target(run, active, room)
     if not crew.generation and len(room) > 1:
         room = spread(target, room, [n for n in room if hosts.live[n].holds or n == run.seeding()])
@@ -40,10 +41,12 @@ def fill(run: RunState, now: float) -> None:
             worker.leaving = why
         run.follows.append(f"{names([w.number for w in going])} will leave")
         active = [w for w in active if not w.leaving]
+    missing = _missing_servers(run)
     for worker in crew.joining():
         if worker.leaving and worker.stage is not Stage.SEEDING:  # who seeds writes; it goes when it is done
             crew.dismiss(worker, worker.leaving)
     started = _start(run, active, room, target)
+    _serve(run, missing)
     if run.replacing and not started and (spent := [n for n in room if hosts.live[n].spent]):
         run.follows.append(f"nobody can take the place of who is lost{hosts.on(spent)}")
     if _exhausted(run):
@@ -148,6 +151,24 @@ def _start(run: RunState, active: Sequence[Worker], room: Mapping[int, int], tar
     return bool(started)
 
 
+def _missing_servers(run: RunState) -> int:
+    """How many servers have to be started; those who are too many will leave."""
+    if 0 not in run.hosts.live or run.hosts.live[0].leaving or run.drain is not None or run.finished:
+        return 0
+    there = [w for w in run.crew.active() if w.server]
+    for server in sorted(there, key=lambda w: -w.number)[: max(len(there) - run.servers, 0)]:
+        server.leaving = f"scaled down to {run.servers} servers"
+        run.follows.append(f"server {server.number} will leave")
+    return run.servers - len(there)
+
+
+def _serve(run: RunState, missing: int) -> None:
+    """Start servers. Who is late is taken in later; until then the workers own its share."""
+    started = [run.crew.start(0, server=True) for _ in range(missing)]
+    if new := [server.number for server in started if server is not None]:
+        run.follows.append(f"{names(new, 'server')} start{'s' * (len(new) == 1)}")
+
+
 def _exhausted(run: RunState) -> bool:
     """Whether nobody is left, and no host can start anybody."""
     hosts, crew = run.hosts.live.values(), run.crew
@@ -161,4 +182,4 @@ def _hopeless(run: RunState, target: int) -> bool:
     crew, hosts = run.crew, run.hosts
     if len(hosts.live) > 1 and any(host.holds for host in hosts.live.values()) and not custody.holding(run):
         return True
-    return not target and all(w.stage is Stage.REFUSED for w in crew.workers.values())
+    return not target and all(w.stage is Stage.REFUSED or w.server for w in crew.workers.values())

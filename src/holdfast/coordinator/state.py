@@ -40,6 +40,7 @@ class RunState:
     blame: Blame
     balance: Balance = field(default_factory=Balance)
     proposal: Proposal | None = None  #: another assignment that is to be installed
+    servers: int = 0  #: how many there should be, on host 0
     running: bool = False
     over: bool = False  #: EndRun or FailRun was ordered
     first: Ready | None = None  #: the measure for all others
@@ -83,7 +84,7 @@ class RunState:
         room = {host.number: max(min(host.share, self.limits.lanes) - refused[host.number], 0) for host in there}
         for host in there:
             if not host.refills:  # those who are there, and those who are still to come
-                active = sum(w.host == host.number for w in self.crew.active())
+                active = sum(w.host == host.number and not w.server for w in self.crew.active())
                 room[host.number] = min(room[host.number], active + max(host.slots - host.started, 0))
         return room
 

@@ -28,6 +28,7 @@ class Crewed:
     hosts: Sequence[int] | None = None
     summed: bool = False
     following: bool = False
+    servers: Sequence[int] = ()  #: members that own slices and drive nothing; where there are none, all own
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Standing:
     following: bool = False  #: my host is not in the crew yet; it finishes the crew's steps after it
     carried: int = -1  #: a step whose sums and facts were all here when the generation began
     alone: int = -1  #: a step that this host had begun to finish by itself, without sums, when others joined
+    servers: Sequence[int] = ()
 
     @classmethod
     def of(
@@ -58,19 +60,27 @@ class Standing:
         where = dict(zip(crew.members, crew.hosts or [0] * len(crew.members), strict=True))
         here = where[worker]
         local = tuple(member for member in crew.members if where[member] == here)
-        owner, hosts = tuple(share(local)), sorted(set(where.values()))
+        owner = tuple(share([member for member in local if member in crew.servers] or local))
+        hosts = sorted(set(where.values()))
+        homes = sorted({where[server] for server in crew.servers}) or hosts
         home: tuple[bool, ...] | None = None
         if crew.following:
             home = (False,) * len(owner)
         elif len(hosts) > 1 or crew.summed:
-            home = tuple(host == here for host in share(hosts))
+            home = tuple(host == here for host in share(homes))
         step = min(versions, default=0)
         carried = step if complete else -1
         alone = step if not complete and max(versions, default=0) > step else -1
         rows = dict(zip(crew.members, crew.rows, strict=True))
         return cls(
-            worker, tuple(crew.members), rows, tuple(crew.driver), owner, local, home, crew.following, carried, alone
+            worker, tuple(crew.members), rows, tuple(crew.driver), owner, local, home, crew.following, carried, alone,
+            tuple(crew.servers),
         )
+
+    @property
+    def lead(self) -> int:
+        """The worker that prints and saves for all."""
+        return min(member for member in self.members if member not in self.servers)
 
     def sums(self, step: int) -> bool:
         """Is this step finished from sums that are made first, and carried between hosts?"""

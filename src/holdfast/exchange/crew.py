@@ -87,18 +87,20 @@ class Member:
     def install(
         self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int],
         hosts: Sequence[int] | None = None, *, summed: bool = False, following: bool = False,
+        servers: Sequence[int] = (),
     ) -> None:  # fmt: skip
         """Take my place in a new generation. `hosts` says on which host each member is; None: all on one.
 
         With `summed`, steps are finished from sums also on one host, because somebody follows. With `following`,
-        that is me: my host drives and sums nothing, and gets all sums.
+        that is me: my host drives and sums nothing, and gets all sums. `servers` own the slices of their host.
 
         Everybody was quiet when it was made. Others may have installed it before me and act already; they
         touch neither my lanes nor my slices.
         """
-        crew = Crewed(members, rows, driver, hosts, summed, following)
+        crew = Crewed(members, rows, driver, hosts, summed, following, servers)
         share = partial(owners, self.space.layout)
         self.at = Standing.of(worker, crew, share, self.board.versions(), complete=complete(self.board))
+        self.board.put(cells.R_OWNED, self.at.owner.count(worker))
         self.slots.install(self.at.driver, worker)
         self.optimizer.forget()
         # I may be given more lanes of the step at hand, and then run user code for it again.
@@ -289,6 +291,7 @@ class Member:
             optimizer.apply(index, self.hyper[piece.group], absent)
             board.publish(index, work.step + 1)
             board.clear_undo(board.row)
+            board.add(cells.R_APPLIED, 1)
 
     def _clipping(self) -> tuple[float, float]:
         """(norm, value) that this step is clipped to: what its units asked for, all alike."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+from holdfast.config.run import board_rows
 from holdfast.core.cargo import Route
 from holdfast.core.slices import even_shares
 from holdfast.errors import FrameError
@@ -57,6 +58,8 @@ class Assembly(Protocol):
     def hosts(self) -> Sequence[int]: ...
     @property
     def sources(self) -> Mapping[int, int]: ...
+    @property
+    def servers(self) -> Sequence[int]: ...
 
 
 class Ferry:
@@ -81,6 +84,7 @@ class Ferry:
         self._dial, self._ring, self._report, self._broke = dial, ring, report, broke
         where = dict(zip(assembly.members, assembly.hosts, strict=True))
         self._hosts = sorted(set(assembly.hosts))
+        self._homes = sorted({where[server] for server in assembly.servers}) or self._hosts
         self._peers = [host for host in self._hosts if host != me]
         self._rows = [row for row, host in zip(assembly.rows, assembly.hosts, strict=True) if host == me]
         self._lanes = frozenset(lane for lane, driver in enumerate(assembly.drivers) if where[driver] == me)
@@ -148,7 +152,7 @@ class Ferry:
         """Before any worker acts in this generation: forget what the last one's connections brought."""
         lanes = len(self._assembly.drivers)
         self._level = level(self._arena)
-        Board(self._arena, lanes, 2 * lanes, 0).distrust_rows(self._rows)
+        Board(self._arena, lanes, board_rows(lanes), 0).distrust_rows(self._rows)
         chart = read_chart(self._arena)
         if chart is not None:
             self._hold = Hold(self._arena, chart)
@@ -241,7 +245,7 @@ class Ferry:
 
     def _route(self, chart: Chart, peer: int) -> Route:
         sizes = chart.sizes()
-        homes = even_shares(sizes, self._hosts)
+        homes = even_shares(sizes, self._homes)
         return Route(
             lanes=self._lanes, num_lanes=chart.lanes, here=tuple(home == self._me for home in homes),
             there=tuple(home == peer for home in homes), spaces=chart.spaces(), sizes=sizes,

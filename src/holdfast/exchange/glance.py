@@ -17,10 +17,12 @@ from holdfast.exchange.board import (
     H_STEPS_PER_EPOCH,
     HEADER,
     MAGIC,
+    R_APPLIED,
     R_BEAT,
     R_BUSY_NS,
     R_EPOCH,
     R_LOSS,
+    R_OWNED,
     R_PID,
     R_SAMPLES,
     R_STEP,
@@ -57,6 +59,8 @@ class Row(NamedTuple):
     loss: float
     beat: int
     waiting_for: int
+    owned: int = 0  #: slices
+    applied: int = 0  #: updates of slices, since it began
 
 
 class Plan(NamedTuple):
@@ -82,7 +86,7 @@ def read_rows(memory: memoryview) -> list[Row]:
                 row, words[at + R_WORKER], words[at + R_PID], words[at + R_STEP], words[at + R_EPOCH],
                 words[at + R_UNIT_STEP], words[at + R_UNIT_LANE], words[at + R_UNITS], words[at + R_UNIT_NS] / 1e9,
                 words[at + R_WAIT_NS] / 1e9, words[at + R_BUSY_NS] / 1e9, words[at + R_SAMPLES], reals[at + R_LOSS],
-                words[at + R_BEAT], words[at + R_WAITING_FOR],
+                words[at + R_BEAT], words[at + R_WAITING_FOR], words[at + R_OWNED], words[at + R_APPLIED],
             )
         )  # fmt: skip
     return rows

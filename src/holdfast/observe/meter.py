@@ -30,6 +30,8 @@ class View:
     speeds: Mapping[int, float] = field(default_factory=dict)  #: worker -> samples per second
     steps: Mapping[int, int] = field(default_factory=dict)  #: worker -> step it is at
     eta: float | None = None
+    owned: Mapping[int, int] = field(default_factory=dict)  #: worker or server -> slices it owns
+    paces: Mapping[int, float] = field(default_factory=dict)  #: worker or server -> updates of slices per second
 
     @property
     def loss(self) -> float | None:
@@ -90,6 +92,8 @@ class Meter:
             samples_per_second=sum(speeds.values()), speeds=speeds,
             waits={worker: _wait(row, first.rows.get(worker)) for worker, row in sorted(here.items())},
             steps={worker: row.step for worker, row in here.items()},
+            owned={worker: row.owned for worker, row in here.items()},
+            paces={worker: _pace(row, first.rows.get(worker), seconds) for worker, row in here.items()},
             eta=(total - step) / steps_per_second if total > step and steps_per_second > 0 else None,
         )
         return self.view
@@ -110,6 +114,10 @@ def _rate(row: Row, before: Row | None, seconds: float) -> float:
     if before is None or seconds <= 0:
         return 0.0
     return max(0, row.samples - before.samples) / seconds
+
+
+def _pace(row: Row, before: Row | None, seconds: float) -> float:
+    return max(0, row.applied - before.applied) / seconds if before is not None and seconds > 0 else 0.0
 
 
 def _wait(row: Row, before: Row | None) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.coordinator.roster import Snapshot
+from holdfast.coordinator.roster import Person, Snapshot
 from holdfast.observe.meter import View
 from holdfast.observe.progress import line, short_number
 
@@ -35,23 +35,15 @@ def of_going(
         "eta_seconds": None if view.eta is None else round(view.eta, 1),
         "seconds": round(seconds, 3),
         "workers_wanted": snapshot.wanted,
+        "servers_wanted": snapshot.servers_wanted,
         "workers_lost": snapshot.lost,
         "waiting_for": snapshot.waiting,
         "coordinator": {"pid": pid, "host": host},
         "workers": [
-            {
-                "worker": person.worker,
-                "pid": person.pid,
-                "host": names.get(person.host, host),
-                "host_number": person.host,
-                "lanes": person.lanes,
-                "step": view.steps.get(person.worker, 0),
-                "speed": round(view.speeds.get(person.worker, 0.0), 1),
-                "wait": round(view.waits.get(person.worker, 0.0), 4),
-                "state": person.stage,
-                "lead": bool(snapshot.members) and person.worker == min(snapshot.members),
-            }
+            {**_process(person, view, names.get(person.host, host)), "lanes": person.lanes,
+             "speed": round(view.speeds.get(person.worker, 0.0), 1), "lead": person.worker == snapshot.lead}
             for person in sorted(snapshot.people, key=lambda person: person.worker)
+            if not person.server
         ],
         "hosts": [
             {
@@ -65,8 +57,25 @@ def of_going(
             }
             for there in sorted(snapshot.hosts, key=lambda there: there.host)
         ],
-        "servers": [],
+        "servers": [
+            {**_process(person, view, names.get(person.host, host)), "slices": view.owned.get(person.worker, 0),
+             "speed": round(view.paces.get(person.worker, 0.0), 1)}
+            for person in sorted(snapshot.people, key=lambda person: person.worker)
+            if person.server
+        ],
         "progress": line(view),
+    }
+
+
+def _process(person: Person, view: View, host: str) -> dict[str, Any]:
+    return {
+        "worker": person.worker,
+        "pid": person.pid,
+        "host": host,
+        "host_number": person.host,
+        "step": view.steps.get(person.worker, 0),
+        "wait": round(view.waits.get(person.worker, 0.0), 4),
+        "state": person.stage,
     }
 
 
@@ -113,6 +122,14 @@ def table(status: Mapping[str, Any]) -> str:
             f"  {worker['worker']:>6} {worker['pid']:>8} {worker['state']:<10} {lanes:<14} {worker['step']:>7} "
             f"{short_number(worker['speed']):>10} {worker['wait']:>5.0%}"
             + (f"  {worker['host_number']}" if several else "") + ("  lead" if worker["lead"] else "")
+        )
+    if status["servers"]:
+        head = f"  {'server':>6} {'pid':>8} {'state':<10} {'slices':<14} {'step':>7} {'updates/s':>10} {'wait':>5}"
+        lines.append(head)
+    for server in status["servers"]:
+        lines.append(
+            f"  {server['worker']:>6} {server['pid']:>8} {server['state']:<10} {server['slices']:<14} "
+            f"{server['step']:>7} {short_number(server['speed']):>10} {server['wait']:>5.0%}"
         )
     for there in status["hosts"] if several else ():
         room = f"{there['workers']} of {there['slots']} slots"

@@ -25,6 +25,7 @@ class Config:
 
     model: Model
     workers: int  #: on host 0; 0: the coordinator's machine trains nothing
+    servers: int = 0  #: on host 0
     hosts: tuple[int, ...] = ()  #: slots of other hosts that join at the start, numbered from 1
     awaited: int = 1  #: hosts that the first generation waits for
     follow: bool = True  #: hosts that come late follow first
@@ -49,7 +50,9 @@ def draw(seed: int) -> Config:
         workers = rng.randrange(1, min(lanes, 8) + 1)
     short = rng.randrange(1, lanes + 1) if rng.random() < 0.3 else 0
     model = Model(lanes, rng.randrange(1, 7), steps, clip=rng.random() < 0.3, short=short)
-    return Config(model=model, workers=workers, schedule=swarm(rng, workers=workers, lanes=lanes, steps=steps))
+    servers = rng.choice((0, 0, 1, 2))
+    schedule = swarm(rng, workers=workers + servers, lanes=lanes, steps=steps)
+    return Config(model=model, workers=workers, servers=servers, schedule=schedule)
 
 
 def draw_hosts(seed: int) -> Config:
@@ -72,4 +75,7 @@ def draw_hosts(seed: int) -> Config:
     if schedule.misfits:
         awaited = 1  # hosts that do not fit are let go, and those that do may never be enough
     follow = rng.random() < 0.6
-    return Config(model=model, workers=own, hosts=hosts, awaited=awaited, follow=follow, schedule=schedule)
+    servers = rng.choice((0, 0, 1, 2)) if own else 0
+    return Config(
+        model=model, workers=own, servers=servers, hosts=hosts, awaited=awaited, follow=follow, schedule=schedule
+    )

@@ -99,7 +99,7 @@ class Timed:
     """Happens to the run as a whole, so long after its start."""
 
     seconds: float
-    what: str = ""  #: kill all, scale, drain, join
+    what: str = ""  #: kill all, scale, servers, drain, join
     workers: int = 0
 
     def kill_all(self) -> Timed:
@@ -109,6 +109,10 @@ class Timed:
     def scale(self, workers: int) -> Timed:
         """Ask for this many workers."""
         return Timed(self.seconds, "scale", workers)
+
+    def servers(self, number: int) -> Timed:
+        """Ask for this many servers."""
+        return Timed(self.seconds, "servers", number)
 
     def drain(self) -> Timed:
         """Ask for the end."""
@@ -167,7 +171,7 @@ def unit(*, step: int, lane: int) -> UnitFault:
 
 
 def after(seconds: float) -> Timed:
-    """Name a time; then say what happens: `.kill_all()`, `.scale(n)`, `.drain()`, `.join(slots)`."""
+    """Name a time; then say what happens: `.kill_all()`, `.scale(n)`, `.servers(n)`, `.drain()`, `.join(slots)`."""
     return Timed(seconds)
 
 
@@ -230,6 +234,8 @@ def swarm(rng: random.Random, *, workers: int, lanes: int, steps: int) -> Schedu
         found += [after(rng.random() * span).kill_all() for _ in range(rng.randrange(1, 3))]
     if rng.random() < 0.3:
         found += [after(rng.random() * span).scale(rng.randrange(1, lanes + 2)) for _ in range(rng.randrange(1, 4))]
+    if rng.random() < 0.2:
+        found += [after(rng.random() * span).servers(rng.randrange(0, 4)) for _ in range(rng.randrange(1, 4))]
     if rng.random() < 0.15:
         found.append(after(rng.random() * span).drain())
     if rng.random() < 0.1:

@@ -158,7 +158,8 @@ class FakeFerry:
         if len(hosts) == 1:
             arena.begin_generation(self._lanes)  # what came from others when there were some counts no more
             return
-        home = homes(hosts, arena.model.slices)
+        serving = sorted({where[server] for server in install.servers})
+        home = homes(serving or hosts, arena.model.slices)
         for there in hosts:
             if there != me:
                 self._porters.append(_Porter(self, there, Route(

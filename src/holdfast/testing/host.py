@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from holdfast.config.run import board_rows
 from holdfast.coordinator.events import (
     Event,
     HostJoined,
@@ -42,7 +43,7 @@ class FakeHost:
     def __init__(self, cluster: Cluster, number: int, slots: int) -> None:
         self.cluster, self.number, self.slots = cluster, number, slots
         model = cluster.config.model
-        self.arena = cluster.config.arena(model, 2 * model.lanes, cluster.config.plan)
+        self.arena = cluster.config.arena(model, board_rows(model.lanes), cluster.config.plan)
         self.ferry: FakeFerry | None = None
         self.follower: FakeFollower | None = None
         self.workers: dict[int, FakeWorker] = {}

@@ -61,7 +61,8 @@ class Outlook:
     def __init__(self, arena: Arena, worker: int, install: Install) -> None:
         self._arena = arena
         crew = Crewed(
-            install.members, install.rows, install.drivers, install.hosts, install.summed, install.guide >= 0
+            install.members, install.rows, install.drivers, install.hosts, install.summed, install.guide >= 0,
+            install.servers,
         )
         share = partial(homes, slices=arena.model.slices)
         self._at = Standing.of(worker, crew, share, arena.versions, complete=arena.complete(arena.step()))

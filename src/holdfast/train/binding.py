@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from holdfast.config.run import board_rows
 from holdfast.coordinator import messages as say
 from holdfast.exchange import board as cells
 from holdfast.exchange import buffers, chart, optimizer, slots
@@ -55,7 +56,7 @@ class Binding:
     ) -> None:  # fmt: skip
         self._crewing, self._space, self.settings = crewing, space, settings
         self._steered = crewing.steered
-        rows = 2 * crewing.lanes
+        rows = board_rows(crewing.lanes)
         kinds = dict.fromkeys((group, p.dtype) for p, group in zip(space.trainable, space.groups, strict=True))
         schemas = {(group, dtype_name(dtype)): probe(user, group, dtype) for group, dtype in kinds}
         sections = Sections()
@@ -138,7 +139,7 @@ class Binding:
             return
         self.member.install(
             self._crewing.worker, install.members, install.rows, install.drivers, install.hosts,
-            summed=install.summed, following=install.guide >= 0,
+            summed=install.summed, following=install.guide >= 0, servers=install.servers,
         )
         if install.stop and self._stop_at is None:
             self._stop_at = install.stop

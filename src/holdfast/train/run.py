@@ -154,12 +154,13 @@ class Run:
         """True in exactly one process of the crew: print, save and plot there."""
         if self._training is None or self._training._bound is None or self.steered is None:
             return self.worker == 0
-        return self.worker == min(self._training.bound.member.at.members)
+        return self.worker == self._training.bound.member.at.lead
 
     @property
     def workers(self) -> int:
         """How many workers the crew has now."""
-        return len(self._training.bound.member.at.members) if self._training and self._training._bound else 1
+        at = self._training.bound.member.at if self._training and self._training._bound else None
+        return len(at.members) - len(at.servers) if at is not None else 1
 
     @property
     def step(self) -> int:

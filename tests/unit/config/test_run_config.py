@@ -62,7 +62,7 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
     [
         ({"workers": 0}, "workers = 0: must be 1 or more (set by --workers). Use --workers 1."),
         ({"workers": -1}, "workers = -1: must be 1 or more (set by --workers). Use --workers 1."),
-        ({"lanes": 0}, "lanes = 0: must be 1 to 250 (set by --lanes). Use --lanes 4."),
+        ({"lanes": 0}, "lanes = 0: must be 1 to 234 (set by --lanes). Use --lanes 4."),
         ({"threads": 0}, "threads = 0: must be 1 or more (set by --threads). Use --threads 1."),
         ({"seed": -1}, "seed = -1: must be 0 to 2**63 - 1 (set by --seed). Use --seed 0."),
         (
@@ -70,10 +70,17 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
             "workers = 8: more than lanes = 4, and a lane has one worker at a time (set by --workers). Use --workers 4 "
             "or fewer, or --lanes 8 (the number of lanes changes the result, the number of workers does not).",
         ),
+        ({"servers": -1}, "servers = -1: must be 0 or more (set by --servers). Use --servers 0."),
+        ({"servers": 17}, "servers = 17: must be 0 to 16 (set by --servers). Use --servers 1."),
         (
-            {"servers": 2},
-            "servers = 2: this build has no servers; the workers own the parameters themselves (set by --servers). "
-            "Leave --servers out.",
+            {"servers": 2, "workers": 0, "listen": "::1"},
+            "servers = 2: servers run beside the workers of the machine that starts the run, and here there are none "
+            "(--workers 0) (set by --servers). Leave --servers out.",
+        ),
+        (
+            {"servers": 1, "on": "slurm"},
+            "servers = 1: servers run beside the workers of the machine that starts the run, and here there are none "
+            "(--on slurm) (set by --servers). Leave --servers out.",
         ),
         (
             {"sync": "bounded:3"},
@@ -96,7 +103,6 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
             "workers = -1: must be 0 (this machine only coordinates) or more (set by --workers). Use --workers 1.",
         ),
         ({"on": "moon"}, "on = moon: unknown; there is local, ray, slurm, kubernetes (set by --on). Use --on local."),
-        ({"sets": ("owners=servers",)}, "owners = servers: this build knows only owners = workers (set by --set)."),
         ({"sets": ("crew.settle=0s",)}, "crew.settle = 0.0: must be more than 0 (set by --set). The default is 1.0."),
         ({"sets": ("crew.settle=soon",)}, "crew.settle = soon: must be a time such as 30s (set by --set)."),
         ({"sets": ("lanes=many",)}, "lanes = many: must be a whole number (set by --set)."),

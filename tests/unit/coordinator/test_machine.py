@@ -326,10 +326,10 @@ def test_more_lanes_than_a_crew_can_have() -> None:
     run = Driven()
     run.started()
     (end,) = run(Ready(0, {}, "golden", "model", 4096, lanes=251))
-    assert end == FailRun("ConfigError", "lanes = 251: must be 1 to 250 (set by hf.join). Use hf.join(lanes=4).")
+    assert end == FailRun("ConfigError", "lanes = 251: must be 1 to 234 (set by hf.join). Use hf.join(lanes=4).")
     run = Driven()
     run.started()
-    assert MakeArena(4096, 0) in run(Ready(0, {}, "golden", "model", 4096, lanes=250))
+    assert MakeArena(4096, 0) in run(Ready(0, {}, "golden", "model", 4096, lanes=234))
 
 
 def test_a_generation_said_again_is_the_same_though_a_member_has_left() -> None:

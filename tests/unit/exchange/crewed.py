@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from holdfast.config.run import board_rows
 from holdfast.exchange import board as cells
 from holdfast.exchange import buffers, chart, optimizer, slots
 from holdfast.exchange.board import Board, board_bytes
@@ -22,7 +23,8 @@ from holdfast.exchange.work import StepWork, UnitResult
 from holdfast.train import evaluation, schedule
 from holdfast.transport.arena import Arena, Sections
 
-LANES, ROWS = 4, 8
+LANES = 4
+ROWS = board_rows(LANES)
 
 
 class WouldWait(Exception):

@@ -1,0 +1,117 @@
+"""Servers own the parameters: the same weights as without them, whoever is killed, added or let go."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from holdfast.coordinator.client import ask
+from holdfast.coordinator.requests import Scale
+from tests.process.harness import Launch, golden, holdfast
+from tests.process.joined import Joined
+
+pytestmark = pytest.mark.process
+
+#: 96 steps of about 20 ms or more; slow ones until the test says `go`.
+PACED = "--epochs 6 --pace 0.008 --linger {}/go"
+
+
+def finished(run: Launch) -> None:
+    assert run.end() == 0, run.err
+    run.trace.audit(samples=484, steps_of_epoch=16, epochs=6)
+    assert run.sha256 == golden("normed", 4, "--epochs", "6"), run.err
+
+
+def owning(run: Launch, servers: int) -> list[int]:
+    """Wait until this many servers own all slices between them. Their pids."""
+    status = run.wait(
+        lambda s: len(s["servers"]) == servers and all(one["state"] == "member" for one in s["servers"])
+        and not s["waiting_for"] and (not servers or any(one["slices"] for one in s["servers"])),
+        f"{servers} servers that own",
+    )  # fmt: skip
+    return [one["pid"] for one in status["servers"]]
+
+
+@pytest.mark.parametrize("model", ["normed", "lenet", "transformer"])
+def test_the_same_weights_as_without_servers(tmp_path: Path, model: str) -> None:
+    with Launch(tmp_path, model, "--workers", 2, "--servers", 1) as run:
+        assert run.end() == 0, run.err
+    assert run.sha256 == golden(model, 4)
+    run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
+    assert any("server 2 owns the parameters" in line for line in run.story), run.story
+    assert run.summary["workers_lost"] == 0
+
+
+def test_more_servers_than_slices(tmp_path: Path) -> None:
+    with Launch(tmp_path, "normed", "--workers", 1, "--servers", 3) as run:
+        assert run.end() == 0, run.err
+    assert run.sha256 == golden("normed", 4)
+
+
+def test_what_status_shows_of_servers(tmp_path: Path) -> None:
+    with Launch(tmp_path, "normed", "--workers", 1, "--servers", 1, args=PACED.format(tmp_path)) as run:
+        run.at_step(3)
+        owning(run, 1)
+        shown = run.status()
+        (server,) = shown["servers"]
+        assert (server["host_number"], server["state"], shown["servers_wanted"]) == (0, "member", 1)
+        assert server["slices"] >= 1 and [worker["lanes"] for worker in shown["workers"]] == [[0, 1, 2, 3]]
+        table = holdfast("status", run.dir).stdout
+        assert "server      pid state      slices" in table
+        (tmp_path / "go").touch()
+        finished(run)
+
+
+def test_a_server_is_killed(tmp_path: Path) -> None:
+    with Launch(tmp_path, "normed", "--workers", 2, "--servers", 1, args=PACED.format(tmp_path)) as run:
+        run.at_step(5)
+        run.strike(owning(run, 1)[0])
+        run.told("server 2 lost (signal 9): server 3 starts")
+        owning(run, 1)
+        (tmp_path / "go").touch()
+        finished(run)
+    assert run.summary["workers_lost"] == 1
+
+
+def test_servers_come_and_go_while_the_run_goes_on(tmp_path: Path) -> None:
+    with Launch(tmp_path, "normed", "--workers", 2, args=PACED.format(tmp_path)) as run:
+        run.at_step(3)
+        ask(run.dir, Scale(servers=2))
+        owning(run, 2)
+        ask(run.dir, Scale(servers=1))
+        owning(run, 1)
+        told = holdfast("scale", run.dir, "--servers", 0).stdout
+        assert told.startswith("0 servers were asked for instead of 1: server ")
+        owning(run, 0)
+        (tmp_path / "go").touch()
+        finished(run)
+    assert run.summary["workers_lost"] == 0
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(10))
+def test_workers_and_servers_are_killed_by_a_seed(tmp_path: Path, seed: int) -> None:
+    """A worker, a server, or both at once, three times."""
+    chance = random.Random(seed)
+    with Launch(tmp_path, "normed", "--workers", 2, "--servers", 2, args=PACED.format(tmp_path)) as run:
+        for turn in range(3):
+            run.at_step(5 + 8 * turn + chance.randrange(6))
+            struck = chance.choice(("worker", "server", "both"))
+            servers, workers = owning(run, 2), run.crewed(2)
+            for pid in (servers if struck != "worker" else [])[: chance.randrange(1, 3)]:
+                run.strike(pid)
+            if struck != "server":
+                run.strike(chance.choice(workers))
+        (tmp_path / "go").touch()
+        finished(run)
+
+
+def test_servers_on_one_of_two_hosts_sum_for_both(tmp_path: Path) -> None:
+    with Launch(
+        tmp_path, "normed", "--listen", "127.0.0.1:0", "--hosts", 2, "--workers", 1, "--servers", 1,
+    ) as run, Joined(tmp_path, run) as other:  # fmt: skip
+        assert run.end() == 0, run.err
+        assert other.end() == 0, other.err
+    assert run.sha256 == golden("normed", 4)

@@ -1,0 +1,90 @@
+"""Servers in the machine: they own, drive nothing, come and go beside the workers, and never keep a run from ending."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.coordinator.commands import Command, EndRun, FailRun, Send, StartWorker
+from holdfast.coordinator.events import Measured, ServersRequested, WorkerLost
+from holdfast.coordinator.messages import Finished, Install, Leave, Seeded
+from tests.unit.coordinator.driven import Driven, ready
+
+
+def installed(commands: list[Command]) -> Install:
+    found = [c.message for c in commands if isinstance(c, Send) and isinstance(c.message, Install)]
+    assert found, commands
+    return found[-1]
+
+
+def test_servers_are_started_beside_the_workers_and_own() -> None:
+    run = Driven(workers=2, servers=1)
+    assert [c.worker for c in run.started() if isinstance(c, StartWorker)] == [0, 1, 2]
+    assert run.told == "the run starts with 2 of 4 possible workers: workers 0 and 1 start; server 2 starts"
+    run(*map(ready, range(3)))
+    got = installed(run(Seeded(0)))
+    assert got == Install(1, [0, 1, 2], [0, 1, 2], [0, 0, 1, 1], [0, 0, 0], {}, servers=[2])
+    assert run.told.endswith("worker 0 drives lanes 0-1, worker 1 drives lanes 2-3, server 2 owns the parameters")
+    shown = run.machine.snapshot()
+    assert (shown.servers, shown.servers_wanted, shown.lead) == ([2], 1, 0)
+
+
+def test_a_lost_server_is_replaced_and_the_workers_own_meanwhile() -> None:
+    run = Driven(workers=2, servers=1).begun()
+    assert StartWorker(3, 2, 0) in run(WorkerLost(2, "signal", 9, 5))
+    assert run.told.startswith("server 2 lost (signal 9): server 3 starts")
+    assert installed(run.quiet(2, 0, 1, step=5)).servers == []
+    run(ready(3))
+    got = installed(run.quiet(3, 0, 1, step=5))
+    assert got.servers == [3] and set(got.drivers) == {0, 1}
+
+
+def test_servers_are_scaled_while_the_run_goes_on() -> None:
+    run = Driven(workers=2).begun()
+    assert run(ServersRequested(2)) == [StartWorker(2, 2, 0), StartWorker(3, 3, 0)]
+    run(ready(2), ready(3))
+    assert installed(run.quiet(2, 0, 1)).servers == [2, 3]
+    run(ServersRequested(0))
+    assert run.told.startswith("0 servers were asked for instead of 2: server 3 will leave; server 2 will leave")
+    out = run.quiet(3, 0, 1, 2, 3)
+    assert {c.worker for c in out if isinstance(c, Send) and isinstance(c.message, Leave)} == {2, 3}
+    assert installed(out).servers == []
+
+
+@pytest.mark.parametrize("wanted", [17, -1])
+def test_what_cannot_be_is_said(wanted: int) -> None:
+    run = Driven(workers=2, servers=1).begun()
+    assert run(ServersRequested(wanted)) == []
+    assert run.told == f"{wanted} servers were asked for, but there can be 0 to 16: still 1"
+
+
+def test_servers_are_never_given_lanes_for_balance() -> None:
+    run = Driven(workers=2, servers=1).begun()
+    seen: set[int] = set()
+    for step in range(1, 60):
+        run(Measured(step, {0: 0.1, 1: 0.4}), after=1.0)
+        for generation in range(2, 6):
+            run.quiet(generation, 0, 1, 2, step=step)
+        seen.update(run.machine.snapshot().drivers)
+    assert seen == {0, 1} and run.machine.snapshot().generation > 1, "it was balanced, among workers"
+
+
+def test_a_server_that_has_not_finished_does_not_keep_the_run_from_ending() -> None:
+    run = Driven(workers=1, servers=1).begun()
+    assert run(Finished(0, 1, {"loss": 0.5})) == [EndRun("the script has ended", {"loss": 0.5})]
+
+
+def test_a_server_that_does_not_fit_is_not_tried_again() -> None:
+    run = Driven(workers=1).begun()
+    run(ServersRequested(1))
+    run(ready(1, threads="2"))
+    assert run.told.startswith("server 1 is refused (")
+    assert not run(WorkerLost(1, "exit", 0))
+    assert run.machine.snapshot().servers_wanted == 0
+
+
+def test_a_worker_that_does_not_fit_what_the_server_has_is_the_end() -> None:
+    run = Driven(workers=1, servers=1)
+    run.started()
+    run(ready(1), Seeded(1))
+    (end,) = run(ready(0, threads="2"))
+    assert isinstance(end, FailRun) and end.kind == "NotExact"
