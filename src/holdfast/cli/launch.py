@@ -139,7 +139,8 @@ class _Launch:
         self._workers = config.workers if config.workers is not None else 1 if alone else _default_workers(config)
         self._spec = WorkerSpec(
             worker=-1, row=-1, script=config.script, args=config.args, dir=str(directory.path),
-            crew=config.workers or 0, scratch=directory.scratch, audit=config.audit, **config.overrides(),
+            crew=config.workers or 0, scratch=directory.scratch, audit=config.audit, sync=config.sync,
+            **config.overrides(),
         )
         crew = config.crew
         self._watching = WatchLimits(

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.config import ray
 from holdfast.config.cluster import KubernetesConfig, SlurmConfig
 from holdfast.config.ray import RayConfig
+from holdfast.core import clocks
 from holdfast.errors import ConfigError
 
 __all__ = [
@@ -28,7 +29,6 @@ MAX_LANES = 234
 #: On one host, for the same reason; more would have little to do.
 MAX_SERVERS = 16
 
-_SYNC = ("exact", "bounded:S", "async", "local:H")
 _ENGINES = ("local", "ray", "slurm", "kubernetes")
 
 
@@ -145,8 +145,17 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
             "servers", config.servers, "servers run beside the workers of the machine that starts the run, and here "
             f"there are none ({'--workers 0' if config.workers == 0 else f'--on {config.on}'})", "Leave --servers out.",
         )
-    if config.sync != "exact":
-        raise wrong("sync", config.sync, _sync_problem(config.sync), "Use --sync exact, or leave it out.")
+    try:
+        mode = clocks.parse(config.sync, config.lanes)
+    except ValueError as error:
+        raise wrong("sync", config.sync, str(error), "Use --sync exact, or leave it out.") from None
+    if mode.inner > 1 or mode.name.startswith("local"):
+        raise wrong("sync", config.sync, "this build does not know local:H yet", "Use --sync bounded:4, or exact.")
+    if not mode.exact and (config.listen or config.on != "local"):
+        raise wrong(
+            "sync", config.sync, "between machines this build keeps step exactly or not at all",
+            "Use --sync exact, or one machine.",
+        )
     if config.on not in _ENGINES:
         raise wrong("on", config.on, f"unknown; there is {', '.join(_ENGINES)}", "Use --on local.")
     if config.hosts < 1:
@@ -170,9 +179,3 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         value = getattr(config.crew, field.name)
         if value <= 0:
             raise wrong(f"crew.{field.name}", value, "must be more than 0", f"The default is {field.default}.")
-
-
-def _sync_problem(sync: str) -> str:
-    if sync.partition(":")[0] in ("bounded", "async", "local"):
-        return "this build knows only sync = exact"
-    return f"unknown; there is {', '.join(_SYNC)}, of which this build knows only exact"

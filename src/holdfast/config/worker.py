@@ -23,5 +23,6 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     lanes: int | None = None
     seed: int | None = None
     threads: int | None = None
+    sync: str = "exact"
     audit: bool = False
     scratch: str = ""

@@ -71,6 +71,7 @@ class Board:
         self._versions = slices[S_VERSION::_SLICE] if num_slices else slices
         self._summed = slices[S_SUMMED::_SLICE] if num_slices else slices
         self._arrivals = self.words[self._rows : self._samples][R_ARRIVED::ROW]
+        self._undos = self.words[self._rows : self._samples][R_UNDO::ROW]
         lanes = self.words[self._lanes : self._slices]
         self._lane_steps, self._lane_spans = lanes[L_STEP::_LANE], lanes[L_SPAN::_LANE]
         self._known = [lanes[_FACTS0 + turn * _FACTS + L_FACTS :: _LANE] for turn in (0, 1)]
@@ -136,6 +137,10 @@ class Board:
         """What the undo section of a row holds, if anything."""
         word = self.cell(row, R_UNDO)
         return Undo((word & 0xFFFFFF) - 1, (word >> 24) - 1) if word else None
+
+    def torn(self) -> set[int]:
+        """The slices that somebody is changing, or was when it died."""
+        return {(word & 0xFFFFFF) - 1 for word in self._undos.tolist() if word}
 
     def clear_undo(self, row: int) -> None:
         """The slice this row was changing is whole."""

@@ -41,19 +41,21 @@ def placed(space: Space) -> tuple[list[int], int]:
     return offsets, size
 
 
-def add_sections(sections: Sections, space: Space, num_lanes: int) -> None:
-    """Lay out the buffers' base and one record per lane; of each, two copies take turns with the steps."""
+def add_sections(sections: Sections, space: Space, num_lanes: int, turns: int = 2) -> None:
+    """Lay out the buffers' base, of which two copies take turns with the versions, and `turns` records per lane."""
     _, size = placed(space)
-    sections.add("buffers", size * (2 + 2 * num_lanes))
-    sections.add("buffers-changed", 2 * max(1, len(space.buffers)) * num_lanes)
+    sections.add("buffers", size * (2 + turns * num_lanes))
+    sections.add("buffers-changed", turns * max(1, len(space.buffers)) * num_lanes)
     sections.add("buffers-versions", 8 * max(1, len(space.buffers)))
 
 
 class Buffers:
     """The buffers of the models, as one worker computes with them."""
 
-    def __init__(self, models: Sequence[nn.Module], space: Space, arena: Arena, num_lanes: int) -> None:
-        self._count = len(space.buffers)
+    def __init__(
+        self, models: Sequence[nn.Module], space: Space, arena: Arena, num_lanes: int, turns: int = 2
+    ) -> None:
+        self._count, self._turns = len(space.buffers), turns
         self._num_lanes = num_lanes
         self._names = [name for name, _ in space.buffers]
         self._live = [buffer for _, buffer in space.buffers]
@@ -65,7 +67,7 @@ class Buffers:
                 raw[copy * size + at : copy * size + at + b.numel() * b.element_size()].view(b.dtype).view(b.shape)
                 for at, b in zip(offsets, self._live, strict=True)
             ]
-            for copy in range(2 + 2 * num_lanes)
+            for copy in range(2 + turns * num_lanes)
         ]
         self._changed = arena.section("buffers-changed").cast("B")
         self._newest = arena.section("buffers-versions").cast("q")  # buffer -> version that last changed it
@@ -100,8 +102,9 @@ class Buffers:
             live.copy_(value)
         self._versions[index], self._dirty[index], self._shown[index] = live._version, False, version
 
-    def record(self, lane: int, step: int) -> None:
-        """Put what the unit left in the buffers into the lane's record."""
+    def record(self, lane: int, step: int, version: int | None = None) -> None:
+        """Put what the unit left in the buffers into the lane's record. It began with those of `version`."""
+        began = self._stores[(step if version is None else version) % 2]
         at = self._record(lane, step)
         for index, live in enumerate(self._live):
             module, key = self._homes[index]
@@ -111,26 +114,35 @@ class Buffers:
                 module._buffers[key] = live
             changed = live._version != self._versions[index]
             if not changed and self._silent[index]:
-                changed = not torch.equal(live, self._stores[step % 2][index])
+                changed = not torch.equal(live, began[index])
             self._changed[at * self._count + index] = 1 if changed else 0
             if changed:
                 self._stores[2 + at][index].copy_(live)
                 self._dirty[index] = True
 
-    def merge(self, step: int, lanes: Sequence[int], weights: dict[int, int]) -> None:
-        """Merge the lanes' records into version `step + 1`. Done by one worker; doing it twice is harmless."""
+    def merge(
+        self, step: int, lanes: Sequence[int], weights: dict[int, int], steps: dict[int, int] | None = None
+    ) -> None:
+        """Merge the lanes' records into version `step + 1`. Done by one worker; doing it twice is harmless.
+
+        `steps` says of which step each lane's record is, where they may differ; whole numbers then may, too.
+        """
         old, new = self._stores[step % 2], self._stores[(step + 1) % 2]
+        records = {lane: self._record(lane, step if steps is None else steps[lane]) for lane in lanes}
         for index in range(self._count):
-            touched = [lane for lane in lanes if self._changed[self._record(lane, step) * self._count + index]]
+            touched = [lane for lane in lanes if self._changed[records[lane] * self._count + index]]
             if not touched:
                 if self._newest[index] == step:  # else the two copies are the same already
                     new[index].copy_(old[index])
                 continue
             values = {
-                lane: self._stores[2 + self._record(lane, step)][index] if lane in touched else old[index]
+                lane: self._stores[2 + records[lane]][index] if lane in touched else old[index]
                 for lane in lanes
             }
-            new[index].copy_(self._merged(index, values, weights))
+            if steps is not None and not old[index].is_floating_point():
+                new[index].copy_(torch.stack(list(values.values())).amax(0))  # a count: the one that is furthest on
+            else:
+                new[index].copy_(self._merged(index, values, weights))
             self._newest[index] = step + 1
 
     def advance(self, step: int) -> None:
@@ -145,7 +157,7 @@ class Buffers:
 
     def _record(self, lane: int, step: int) -> int:
         """The lane's record for `step`: where there are several hosts, a faster one may be a step ahead."""
-        return step % 2 * self._num_lanes + lane
+        return step % self._turns * self._num_lanes + lane
 
     def _merged(self, index: int, values: dict[int, Tensor], weights: dict[int, int]) -> Tensor:
         first = values[min(values)]

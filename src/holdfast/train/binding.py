@@ -15,12 +15,16 @@ from torch import nn
 
 from holdfast.config.run import board_rows
 from holdfast.coordinator import messages as say
+from holdfast.core.clocks import Mode
 from holdfast.exchange import board as cells
-from holdfast.exchange import buffers, chart, optimizer, slots
+from holdfast.exchange import buffers, chart, optimizer, pushslots, slots
 from holdfast.exchange.board import Board, board_bytes
 from holdfast.exchange.buffers import Buffers
 from holdfast.exchange.crew import Member
 from holdfast.exchange.optimizer import SliceOptimizer
+from holdfast.exchange.paced import Paced
+from holdfast.exchange.pushes import Pushes, pushes_bytes
+from holdfast.exchange.pushslots import PushSlots
 from holdfast.exchange.schema import probe
 from holdfast.exchange.slots import LaneSlots
 from holdfast.exchange.space import Space, dtype_name, typed
@@ -42,6 +46,7 @@ class Crewing(Protocol):
     worker: int
     row: int
     steered: Steered | None  #: None in a run of one process
+    mode: Mode
 
     def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
         """Note which samples a unit used."""
@@ -63,7 +68,12 @@ class Binding:
         sections.add("board", board_bytes(crewing.lanes, rows, len(space.layout.slices)))
         optimizer.add_sections(sections, space, schemas, rows)
         slots.add_sections(sections, space, crewing.lanes)
-        buffers.add_sections(sections, space, crewing.lanes)
+        mode = crewing.mode
+        turns = 2 if mode.exact else max(2, mode.depth)
+        buffers.add_sections(sections, space, crewing.lanes, turns)
+        if not mode.exact:
+            sections.add("pushes", pushes_bytes(crewing.lanes, mode.depth))
+            pushslots.add_sections(sections, space, crewing.lanes, mode.depth)
         schedule.add_sections(sections, rows)
         evaluation.add_sections(sections)
         for index, parameter in enumerate(space.fixed):
@@ -77,11 +87,12 @@ class Binding:
         self.arena = arena
         self.board = Board(arena.section("board"), crewing.lanes, rows, len(space.layout.slices))
         self.optimizer = SliceOptimizer(user, space, schemas, arena, rows)
-        self.buffers = Buffers(models, space, arena, crewing.lanes)
+        self.buffers = Buffers(models, space, arena, crewing.lanes, turns)
         self.evaluation = evaluation.Table(arena)
         controls = self._steered or Alone()
         self.controls: Alone | Steered = controls
-        self.member = Member(
+        kind = Member if mode.exact else Paced
+        self.member = kind(
             space, self.board, LaneSlots(space, arena, self.board), self.optimizer, self.buffers, controls
         )
         self.member.finite = crewing.finite
@@ -107,9 +118,19 @@ class Binding:
         self.late = self.board.op()[0] >= 0 or self.board.epoch()[0] >= 0
         self.buffers.load(min(self.board.versions()), everything=True)
 
+    @property
+    def version(self) -> int:
+        """The version that is published as a whole."""
+        return min(self.board.versions())
+
+    @property
+    def paced(self) -> Paced | None:
+        """The member where lanes need not keep step; None in exact training."""
+        return self.member if isinstance(self.member, Paced) else None
+
     def stopping(self, step: int) -> bool:
-        """Has the run been asked to end before this step?"""
-        return self._stop_at is not None and step >= self._stop_at
+        """Has the run been asked to end before this step? Where lanes are at several, as soon as may be."""
+        return self._stop_at is not None and (self.paced is not None or step >= self._stop_at)
 
     def ops(self) -> Iterator[tuple[int, int]]:
         """(member, newest operation it entered)."""
@@ -123,7 +144,8 @@ class Binding:
             return None, Arena(sections)
         crewing = self._crewing
         groups = [sorted(k for k in group if k != "params") for group in user.param_groups]
-        model = self._space.fingerprint(crewing.lanes, crewing.seed, type(user).__name__, groups, *facts)
+        named = [crewing.mode.name] if not crewing.mode.exact else []
+        model = self._space.fingerprint(crewing.lanes, crewing.seed, type(user).__name__, groups, *facts, *named)
         self._ready = say.Ready(crewing.worker, numerics(), golden(), model, sections.size, crewing.lanes)
         welcome, fd = self._steered.enlist(self._ready)
         arena = Arena(sections, fd=fd)
@@ -137,6 +159,8 @@ class Binding:
         fetches = here in install.sources or install.guide >= 0
         if fetches and not self._steered.attend(lambda: self.board.current() >= install.generation):
             return
+        if install.stop and self.paced is not None:
+            self.paced.stop()
         self.member.install(
             self._crewing.worker, install.members, install.rows, install.drivers, install.hosts,
             summed=install.summed, following=install.guide >= 0, servers=install.servers,
@@ -152,8 +176,15 @@ class Binding:
             self._fixed(index, parameter).copy_(parameter.detach())
 
     def _look(self) -> None:
-        """Let the model's parameters be windows into the arena."""
-        views = self._space.views(self.optimizer.parameters)
+        """Let the model's parameters be windows into the arena, or into a copy of it where others may change it."""
+        mode = self._crewing.mode
+        if self.paced is not None:
+            lanes = self._crewing.lanes
+            self.paced.set_pace(
+                mode, Pushes(self.arena.section("pushes"), lanes, mode.depth),
+                PushSlots(self._space, self.arena, lanes, mode.depth), self.settings.applied,
+            )
+        views = self._space.views(self.optimizer.parameters if self.paced is None else self.paced.parameters)
         for parameter, window in zip(self._space.trainable, views, strict=True):
             parameter.data = window
             parameter.grad = None

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import data_key
 from holdfast.errors import OutOfSync, UsageError
+from holdfast.exchange.paced import Course, Paced
 from holdfast.exchange.work import StepWork
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Pass:
         self._going = going
         self._displaced = False
         self._newest = StepWork(-1, (), ())
+        self._at = -1  # step of the newest unit, where lanes need not keep step
+        self._course = Course(training.op, batches.steps, batches.counts)
 
     def __iter__(self) -> Pass:
         return self
@@ -83,6 +86,8 @@ class Pass:
     def _next(self) -> Any:
         training, batches = self._training, self._batches
         training.close_unit()
+        if training.bound.paced is not None:
+            return self._next_paced(training.bound.paced)
         while True:
             at = training.step - training.first_step
             if at >= batches.steps or training.bound.stopping(training.step):
@@ -99,12 +104,41 @@ class Pass:
             training.begin_unit(work, lane)
             return batch
 
+    def _next_paced(self, paced: Paced) -> Any:
+        """The same where lanes need not keep step: whichever unit of mine may be begun."""
+        training, batches = self._training, self._batches
+        found = paced.next_unit(self._course)
+        if found is None:
+            training.complete_pass()
+            self._end(early=training.bound.stopping(training.step))
+            raise StopIteration
+        at, lane = found
+        if at > self._at:
+            if self._at >= 0:
+                training.went_on()
+            self._at = at
+        training.step = paced.committed()
+        counts = batches.counts(at)
+        lanes = tuple(other for other, count in enumerate(counts) if count)
+        work = StepWork(paced.pushes.base + at, lanes, counts)
+        request = self._request(at, lane)
+        training.open_unit(work, lane, request)
+        batch = batches.fetch(request, partial(self._ahead, at, lane))
+        training.begin_unit(work, lane)
+        return batch
+
     def leave(self, *, displaced: bool = False) -> None:
         """The script broke out of the loop: commit the step at hand, or say why that cannot be."""
         if not self._going:
             return
-        self._going, self._displaced = False, displaced
         training = self._training
+        if training.bound.paced is not None:
+            raise UsageError(
+                f"A loop over the loader was left early, and with sync = {training.bound.paced.mode.name} the lanes "
+                "are at different steps: there is none at which all could leave it. Let it run to its end, or use "
+                "--sync exact."
+            )
+        self._going, self._displaced = False, displaced
         if training.unit is not None and training._filled:
             training.close_unit()
             lane = training.bound.member.next_lane(self._work(training.step - training.first_step))

@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from holdfast.config.run import MAX_LANES
 from holdfast.config.worker import WorkerSpec
+from holdfast.core.clocks import Mode, parse
 from holdfast.core.keys import STREAM_START, key
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything
@@ -112,6 +113,13 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
     return _current
 
 
+def _mode(sync: str, lanes: int) -> Mode:
+    try:
+        return parse(sync, lanes)
+    except ValueError as error:  # the launcher did not know how many lanes the script has
+        raise ConfigError("sync", sync, str(error), source="holdfast run", fix="Use --sync exact.") from None
+
+
 class Loader:
     """A prepared loader: iterating it gives this worker's units. `len` is the number of steps in a pass."""
 
@@ -133,6 +141,7 @@ class Run:
         self, lanes: int, seed: int, threads: int, *, finite: bool, spec: WorkerSpec | None, steered: Steered | None
     ) -> None:
         self.lanes, self.seed, self.threads, self.finite = lanes, seed, threads, finite
+        self.mode = _mode(spec.sync if spec is not None else "exact", lanes)
         self.steered = steered
         self.worker, self.row = (spec.worker, spec.row) if spec is not None else (0, 0)
         self._started = time.perf_counter()
@@ -318,6 +327,19 @@ class Run:
             "lanes": self.lanes,
             "seed": self.seed,
             "threads": self.threads,
+            **self._staleness(),
+        }
+
+    def _staleness(self) -> dict[str, int | float]:
+        """How old the parameters were that pushes were computed from, where that is not always 0."""
+        paced = self._training.bound.paced if self._training is not None else None
+        if paced is None:
+            return {}
+        seen = paced.pushes.staleness()
+        most = max((age for age, count in enumerate(seen) if count), default=0)
+        return {
+            "staleness_mean": sum(age * count for age, count in enumerate(seen)) / max(1, sum(seen)),
+            "staleness_most": most,
         }
 
     def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:

@@ -104,14 +104,21 @@ class Training:
             self._watch_gradients()
             member = self._bound.member
             member.before_wait = lambda: self.check_together(member.changed)
-            self.step = min(self._bound.board.versions())
-            self.facts = self._bound.board.step_facts(self.step) if self.step else self.facts
+            self.step = self.committed()
+            self.facts = self._bound.board.step_facts(self._bound.version) if self._bound.version else self.facts
             self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
         return self._bound
 
+    def committed(self) -> int:
+        """Steps that are committed: of which the parameters hold all lanes."""
+        paced = self.bound.paced
+        return self.bound.version if paced is None else paced.committed()
+
     def _watch_gradients(self) -> None:
         """Tell the exchange of every gradient that backward has made. Worth it only where there are several slices."""
-        if self._crewing.steered is None or len(self.space.layout.slices) <= early.LEAST:
+        if self._crewing.steered is None or not self._crewing.mode.exact:
+            return
+        if len(self.space.layout.slices) <= early.LEAST:
             return
         for index, parameter in enumerate(self.space.trainable):
             came = partial(self._came, index)
@@ -157,7 +164,7 @@ class Training:
     def reload_buffers(self) -> None:
         """Undo what the model's last run outside of a unit did to its buffers."""
         self.bound.buffers.distrust()
-        self.bound.buffers.load(self.step)
+        self.bound.buffers.load(self.bound.version)
 
     # ------------------------------------------------------------ operations
 
@@ -176,7 +183,7 @@ class Training:
             if epoch == now:
                 self.op = max(self.op, first_op - 1)
                 if self.bound.late:
-                    self.bound.settings.restore(min(board.versions()), first_op)
+                    self.bound.settings.restore(self.committed(), first_op)
             else:
                 if self.bound.stopping(self.step):
                     return
@@ -202,7 +209,9 @@ class Training:
         newest, first = binding.board.op()
         if self.op < newest or binding.board.op_closed(self.op):
             return False
-        self.step = min(binding.board.versions())
+        self.step = self.committed()
+        if binding.paced is not None:
+            binding.paced.pull()
         if self.op == newest:
             self._check_kind(kind, binding.board.op_kind())
             self.first_step = first
@@ -222,7 +231,7 @@ class Training:
         self._passes[id(batches)] = count + 1
         order = count if self.epoch < 0 else self.epoch + (count << 24)
         if not going:
-            self.step = min(self.bound.board.versions())
+            self.step = self.committed()
             self.bound.settings.restore(self.step)
         self.order = order
         begun = Pass(self, batches, order, going)
@@ -297,7 +306,7 @@ class Training:
     def begin_unit(self, work: StepWork, lane: int) -> None:
         """Set the stage for a unit: buffers, gradients and randomness as they must be."""
         binding = self.bound
-        binding.buffers.load(work.step)
+        binding.buffers.load(work.step if binding.paced is None else binding.paced.read)
         for parameter in self.space.trainable:
             parameter.grad = None
         self.clip_norm = self.clip_value = 0.0
@@ -352,7 +361,9 @@ class Training:
                 "for a loop that only looks, use run.evaluate or a loader that was not prepared.",
             )
         board = self.bound.board
-        board.put_settings(lane, work.step, self.bound.settings.write(work.step, self.bound.member.hyper))
+        mark = self.bound.settings.write(work.step, self.bound.member.hyper)
+        if self.bound.paced is None:
+            board.put_settings(lane, work.step, mark)
         self._crewing.audit(self.order, work.step, lane, request)
         self.bound.member.show(lane)
         spent = time.perf_counter_ns() - self._unit_started
@@ -394,6 +405,23 @@ class Training:
             self.grad_norm = self.facts.grad_norm
         self.bound.board.put_loss(self.facts.loss)
         self.step += 1
+
+    def went_on(self) -> None:
+        """Where lanes need not keep step: this worker's next unit is of a later step than its last one."""
+        self.bound.settings.end_units()
+        self._units_of_step = 0
+
+    def complete_pass(self) -> None:
+        """Where lanes need not keep step: all units of the loop were pushed, and all pushes applied."""
+        if self._units_of_step == 0:
+            self.bound.settings.restore(self.committed())
+        else:
+            self.went_on()
+        self.facts = self.bound.member.facts
+        if self.facts.grad_norm > 0.0:
+            self.grad_norm = self.facts.grad_norm
+        self.bound.board.put_loss(self.facts.loss)
+        self.step = self.committed()
 
     def close(self) -> None:
         """Put the user's objects back and end what was started."""

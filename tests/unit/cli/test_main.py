@@ -62,7 +62,7 @@ def test_the_launcher_imports_no_torch() -> None:
         (["run", "--config", "no_such.toml", "x.py"], "--config no_such.toml cannot be read"),
         (["status", "/"], "/ is not a run's directory."),
         (["scale", "/", "--workers", "0"], "workers = 0: must be 1 or more (set by --workers)."),
-        (["scale", "/"], "the following arguments are required: --workers"),
+        (["scale", "/"], "Nothing was asked for. Say what there shall be: --workers N, --servers N, or both."),
     ],
 )
 def test_wrong_usage_is_one_line_and_code_2(

@@ -83,13 +83,28 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
             "(--on slurm) (set by --servers). Leave --servers out.",
         ),
         (
-            {"sync": "bounded:3"},
-            "sync = bounded:3: this build knows only sync = exact (set by --sync). Use --sync exact, or leave it out.",
+            {"sync": "bouned:3"},
+            "sync = bouned:3: unknown; there is exact, bounded:S, async, quorum:K, local:H. Did you mean bounded:3? (set "
+            "by --sync). Use --sync exact, or leave it out.",
         ),
         (
-            {"sync": "sloppy"},
-            "sync = sloppy: unknown; there is exact, bounded:S, async, local:H, of which this build knows only exact "
-            "(set by --sync). Use --sync exact, or leave it out.",
+            {"sync": "bounded:-1"},
+            "sync = bounded:-1: a lane cannot be -1 steps ahead: S is 0 to 64 (set by --sync). Use --sync exact, or leave "
+            "it out.",
+        ),
+        (
+            {"sync": "quorum:5", "lanes": 4},
+            "sync = quorum:5: a quorum of 5 cannot come together: K is 1 to 4, the number of lanes (set by --sync). Use "
+            "--sync exact, or leave it out.",
+        ),
+        (
+            {"sync": "local:16"},
+            "sync = local:16: this build does not know local:H yet (set by --sync). Use --sync bounded:4, or exact.",
+        ),
+        (
+            {"sync": "async", "listen": "::1"},
+            "sync = async: between machines this build keeps step exactly or not at all (set by --sync). Use --sync "
+            "exact, or one machine.",
         ),
         ({"hosts": 0}, "hosts = 0: must be 1 or more (set by --hosts). Use --hosts 1."),
         (

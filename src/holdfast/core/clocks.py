@@ -1,0 +1,180 @@
+"""Ways of keeping step: one rule over lane clocks, of which every mode is a setting. Pure.
+
+Each lane has a *clock*: how many of its units it has pushed. Owners take pushes into *dockets*, one for each version:
+the docket of version `v` says which push of which lane takes the parameters from `v` to `v + 1`. A push is taken
+once, in the order of its lane; that is what makes it count exactly once, whoever computes, applies or dies.
+
+Three numbers make a mode:
+
+* `quorum`: from how many lanes a push must be there before a docket is made. It then takes the oldest push of every
+  lane that has one, the late ones among them with a smaller weight;
+* `bound`: how many steps a lane may be ahead of what has been applied from the slowest one;
+* `inner`: how many steps a lane makes by itself between two pushes (local SGD). 1: every step is pushed.
+
+| mode | quorum | bound | inner |
+|---|---|---|---|
+| `exact`, `bounded:0` | all lanes | 0 | 1 |
+| `bounded:S` | all lanes | S | 1 |
+| `quorum:K` | K | 8 | 1 |
+| `async` | 1 | none | 1 |
+| `local:H` | all lanes | 0 | H |
+
+Memory is bounded in every mode: a lane has room for `depth` pushes that were not applied, and waits when it is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import NamedTuple
+
+__all__ = ["EXACT", "Clocks", "Held", "Mode", "Taken", "docket", "held_back", "next_lane", "parse", "weights"]
+
+#: How far a lane may be ahead with a quorum. A lane that is slow for ever must not fall behind without end.
+_QUORUM_BOUND = 8
+#: Pushes of a lane that may wait to be applied where nothing bounds its lead.
+_FREE_DEPTH = 2
+_FORMS = ("exact", "bounded:S", "async", "quorum:K", "local:H")
+_MOST_BOUND, _MOST_INNER = 64, 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One way of keeping step."""
+
+    name: str
+    quorum: int | None = None  #: None: all lanes
+    bound: int | None = 0  #: None: there is none
+    inner: int = 1
+
+    @property
+    def exact(self) -> bool:
+        """Is it the one that `core.step` rules, whose result is a function of the configuration alone?
+
+        `bounded:0` has the same numbers and gives the same bits, by the rule of this module.
+        """
+        return self.name == "exact"
+
+    @property
+    def depth(self) -> int:
+        """How many pushes of a lane there is room for."""
+        return _FREE_DEPTH if self.bound is None or self.quorum is not None else self.bound + 1
+
+
+EXACT = Mode("exact")
+
+
+def parse(text: str, lanes: int | None = None) -> Mode:
+    """A mode by its name. Raises ValueError with a sentence.
+
+    >>> parse("bounded:4")
+    Mode(name='bounded:4', quorum=None, bound=4, inner=1)
+    >>> parse("bouned:4")
+    Traceback (most recent call last):
+    ValueError: unknown; there is exact, bounded:S, async, quorum:K, local:H. Did you mean bounded:4?
+    """
+    kind, colon, number = text.partition(":")
+    if kind in ("exact", "async"):
+        if colon:
+            raise ValueError(f"{kind} takes no number")
+        return EXACT if kind == "exact" else Mode(text, quorum=1, bound=None)
+    if kind not in ("bounded", "quorum", "local"):
+        near = get_close_matches(kind, [form.partition(":")[0] for form in _FORMS], n=1)
+        hint = f" Did you mean {near[0]}{colon}{number}?" if near else ""
+        raise ValueError(f"unknown; there is {', '.join(_FORMS)}.{hint}")
+    try:
+        value = int(number)
+    except ValueError:
+        letter = {"bounded": "S", "quorum": "K", "local": "H"}[kind]
+        raise ValueError(f"{kind}:{letter} needs a whole number for {letter}, not {number!r}") from None
+    if kind == "bounded":
+        if not 0 <= value <= _MOST_BOUND:
+            raise ValueError(f"a lane cannot be {value} steps ahead: S is 0 to {_MOST_BOUND}")
+        return Mode(text, bound=value)
+    if kind == "quorum":
+        most = f" to {lanes}" if lanes is not None else " or more"
+        if value < 1 or (lanes is not None and value > lanes):
+            raise ValueError(f"a quorum of {value} cannot come together: K is 1{most}, the number of lanes")
+        return Mode(text, quorum=value, bound=_QUORUM_BOUND)
+    if not 1 <= value <= _MOST_INNER:
+        raise ValueError(f"{value} steps cannot lie between two exchanges: H is 1 to {_MOST_INNER}")
+    return Mode(text, inner=value)
+
+
+class Clocks(NamedTuple):
+    """Where the lanes of a pass stand. All numbers count the units of one lane since the pass began."""
+
+    steps: int  #: units that every lane has in the pass
+    pushed: Sequence[int]  #: lane -> units it has pushed
+    taken: Sequence[int]  #: lane -> pushes that dockets have taken
+    applied: Sequence[int]  #: lane -> pushes that are in the published version; their room is free again
+
+
+class Held(NamedTuple):
+    """A lane may not begin its next unit: for whom it waits, and why."""
+
+    lanes: tuple[int, ...]
+    why: str
+
+
+class Taken(NamedTuple):
+    """A push in a docket."""
+
+    lane: int
+    step: int
+
+
+def held_back(mode: Mode, clocks: Clocks, lane: int) -> Held | None:
+    """Why a lane may not begin its next unit yet; None where it may, or has none left."""
+    step = clocks.pushed[lane]
+    if step >= clocks.steps:
+        return None
+    if step - clocks.applied[lane] >= mode.depth:
+        return Held((), f"lane {lane} has {mode.depth} pushes that are not applied yet, and room for no more")
+    if mode.bound is not None:
+        slowest = min(clocks.applied)
+        if step - slowest > mode.bound:
+            lanes = tuple(other for other, applied in enumerate(clocks.applied) if applied == slowest)
+            return Held(lanes, f"lane {lane} is {step - slowest} steps ahead, and {mode.name} allows {mode.bound}")
+    return None
+
+
+def next_lane(mode: Mode, clocks: Clocks, mine: Sequence[int]) -> int | Held | None:
+    """Which of my lanes has the next unit: of those that may, the one that is furthest behind.
+
+    A `Held` where none of them may; None when all have pushed their last unit.
+    """
+    left = sorted((lane for lane in mine if clocks.pushed[lane] < clocks.steps), key=lambda n: (clocks.pushed[n], n))
+    why: Held | None = None
+    for lane in left:
+        held = held_back(mode, clocks, lane)
+        if held is None:
+            return lane
+        why = why or held
+    return why
+
+
+def docket(mode: Mode, clocks: Clocks) -> tuple[Taken, ...] | None:
+    """The pushes of the next version; None while there are not enough. In lane order, so whoever asks gets the same."""
+    ready = tuple(
+        Taken(lane, taken) for lane, (taken, pushed) in enumerate(zip(clocks.taken, clocks.pushed, strict=True))
+        if pushed > taken
+    )
+    if not ready:
+        return None
+    open_lanes = sum(taken < clocks.steps for taken in clocks.taken)
+    wanted = open_lanes if mode.quorum is None else min(mode.quorum, open_lanes)
+    return ready if len(ready) >= wanted else None
+
+
+def weights(mode: Mode, taken: Sequence[Taken]) -> tuple[float, ...]:
+    """How much each push of a docket counts: with a quorum, one that is late by `n` steps 1 / (1 + n), else all alike.
+
+    >>> weights(parse("quorum:2"), [Taken(0, 7), Taken(1, 6), Taken(2, 4)])
+    (1.0, 0.5, 0.25)
+    """
+    if mode.quorum is None or mode.bound is None:
+        return (1.0,) * len(taken)
+    newest = max(push.step for push in taken)
+    return tuple(1.0 / (1 + newest - push.step) for push in taken)

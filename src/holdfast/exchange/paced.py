@@ -1,0 +1,362 @@
+"""One worker's part in the exchange where lanes need not keep step: carry out what `core.clocks` says, on the arena.
+
+The loop over units belongs to the script, so the worker is driven from outside, as `crew.Member` is:
+
+    member.next_unit(course)   acts and waits until a unit is mine to compute, or the pass is complete
+    member.fill(...)           takes the gradient of the unit that was computed
+    member.show(lane)          lets the owners use it
+
+In between it does what an owner does: the owner of the first slice decides the next docket (`core.clocks.docket`), and
+every owner takes its slices from one version to the next, in order, with the undo record of an exact step.
+
+Parameters change while others compute, so a worker computes with a copy of its own, and takes over what is published
+before each unit, slice by slice, never a half-written one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.core.clocks import Clocks, Held, Mode, Taken, docket, next_lane, weights
+from holdfast.errors import NonFinite, NotExact
+from holdfast.exchange import board as cells
+from holdfast.exchange.board import StepFacts
+from holdfast.exchange.crew import Member
+from holdfast.exchange.pushes import Pushes, Record
+from holdfast.exchange.pushslots import PushSlots
+from holdfast.exchange.work import UnitResult
+
+__all__ = ["Course", "Paced"]
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What a pass consists of."""
+
+    op: int
+    steps: int
+    counts: Callable[[int], Sequence[int]]  #: step of the pass -> samples of every lane
+
+
+class Paced(Member):
+    """This worker as a member of a crew whose lanes need not keep step."""
+
+    mode: Mode
+    pushes: Pushes
+    push_slots: PushSlots
+
+    def set_pace(
+        self, mode: Mode, pushes: Pushes, push_slots: PushSlots, applied: Callable[[int], list[dict[str, Any]]]
+    ) -> None:
+        """Keep step in this way. `applied` gives the settings that a step of the run was made with."""
+        self.mode, self.pushes, self.push_slots, self._applied = mode, pushes, push_slots, applied
+        self._own = {name: flat.clone() for name, flat in self.optimizer.parameters.items()}
+        self._have = [-1] * len(self.space.layout.slices)
+        self._limit: int | None = None  # steps of the pass, where it is to end sooner
+        self._stopping = False
+        self._course = Course(-1, 0, lambda step: ())
+        self._read = 0  # the version that the unit at hand is computed from
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """The worker's own copy, flat per dtype: what its model looks at."""
+        return self._own
+
+    @property
+    def version(self) -> int:
+        """The version that is published as a whole."""
+        return min(self.board.versions())
+
+    def committed(self) -> int:
+        """Steps of the run of which every lane's push has been applied."""
+        return self.pushes.base + min(self._clocks().applied)
+
+    def stop(self) -> None:
+        """The run is to end: no lane goes beyond the furthest one. Everybody is quiet when this is called."""
+        self._stopping = True
+
+    # ------------------------------------------------------------ one pass
+
+    def next_unit(self, course: Course) -> tuple[int, int] | None:
+        """Act and wait until a unit (step of the pass, lane) is mine to compute; None when the pass is complete."""
+        self._course = course
+        self._controls.look()
+        while True:
+            if self._controls.pausing:
+                self._controls.rest(self.committed())
+                continue
+            if self.pushes.over(course.op):
+                self._complete()
+                return None
+            marks = self._marked()
+            clocks = self._clocks()
+            if self._own_up(clocks):
+                self._controls.ring()
+                continue
+            if not self.pushes.begun(course.op):
+                self._await(marks, "the pass to begin", ())
+                continue
+            lane = next_lane(self.mode, clocks, self.driven())
+            if isinstance(lane, int):
+                step = clocks.pushed[lane]
+                if self.course_counts(step)[lane]:
+                    self.pull()
+                    return step, lane
+                self.pushes.push(lane, Record(step, self.version, 0, 0.0, 0.0, 0.0, 0))
+                self._controls.ring()
+                continue
+            if lane is None and min(clocks.applied) >= clocks.steps:
+                self._complete()
+                return None
+            self._await(marks, *self._whom(lane, clocks))
+
+    def _complete(self) -> None:
+        """The pass is over: show the model what it has led to."""
+        self.pull()
+        version = self.version
+        self.buffers.advance(version - 1)
+        self.facts = self.board.step_facts(version)
+        self.board.put(cells.R_STEP, self.committed())
+
+    def course_counts(self, step: int) -> Sequence[int]:
+        """Samples of every lane in a step of the pass."""
+        return self._course.counts(step)
+
+    def _clocks(self) -> Clocks:
+        steps = self._course.steps if self._limit is None else self._limit
+        return self.pushes.clocks(self.version, steps)
+
+    def _whom(self, held: Held | None, clocks: Clocks) -> tuple[str, tuple[int, ...]]:
+        if held is not None and held.lanes:
+            return held.why, tuple(self.at.driver[lane] for lane in held.lanes)
+        late = [lane for lane, pushed in enumerate(clocks.pushed) if pushed < clocks.steps]
+        drivers = tuple(self.at.driver[lane] for lane in late if self.at.driver[lane] != self.at.worker)
+        return (held.why if held is not None else "the other lanes"), drivers or tuple(self.at.owner[:1])
+
+    def _await(self, marks: bytes, why: str, whom: Sequence[int]) -> None:
+        self.before_wait()
+        start = time.perf_counter_ns()
+        self.board.put(cells.R_WAITING_FOR, whom[0] if whom else -1)
+        self._controls.wait(lambda: self._marked() != marks)
+        self.board.put(cells.R_WAITING_FOR, -1)
+        self.board.add(cells.R_WAIT_NS, time.perf_counter_ns() - start)
+        self._controls.look()
+
+    def _marked(self) -> bytes:
+        return self.board.marks() + self.pushes.marks()
+
+    def changed(self) -> bool:
+        """Always: who waits looks for itself."""
+        return True
+
+    def install(
+        self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int],
+        hosts: Sequence[int] | None = None, *, summed: bool = False, following: bool = False,
+        servers: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        """Take my place in a new generation (see `Member.install`)."""
+        super().install(worker, members, rows, driver, hosts, summed=summed, following=following, servers=servers)
+        if self._stopping and self._limit is None:
+            self._limit = self.pushes.furthest()  # nobody has gone beyond it, and from now on nobody does
+
+    # ------------------------------------------------------------ units
+
+    def begin(self, lane: int) -> None:
+        """The unit of `lane` begins."""
+
+    def came(self, entry: int) -> None:
+        """Backward has made a gradient: nobody wants it before the unit ends."""
+
+    def pull(self) -> None:
+        """Take over what is published: whole slices, the newest of each."""
+        versions = self.board.versions()
+        for piece in self.space.layout.slices:
+            if self._have[piece.index] == versions[piece.index] and piece.index not in self.board.torn():
+                continue
+            self._have[piece.index] = self._copy(piece.index)
+        self._read = min(self._have)
+
+    def _copy(self, index: int) -> int:
+        piece = self.space.layout.slices[index]
+        mine = self._own[piece.dtype][piece.start : piece.stop]
+        shared = self.optimizer.parameters[piece.dtype][piece.start : piece.stop]
+        while True:
+            before = self.board.versions()[index]
+            if index not in self.board.torn():
+                mine.copy_(shared)
+                if index not in self.board.torn() and self.board.versions()[index] == before:
+                    return before
+            time.sleep(0)  # its owner is at it
+
+    @property
+    def read(self) -> int:
+        """The version that the unit at hand is computed from."""
+        return self._read
+
+    def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
+        """Take what the unit of `lane` gave. Nobody uses it before `show`."""
+        step = self.pushes.pushed(lane)
+        self.buffers.record(lane, step, self._read)
+        self.push_slots.fill(Taken(lane, step), gradients)
+        self._result = result
+
+    def show(self, lane: int) -> None:
+        """Let the owners use it."""
+        step, result = self.pushes.pushed(lane), self._result
+        count = self.course_counts(step)[lane]
+        self.pushes.push(
+            lane, Record(step, self._read, count, result.loss, result.clip_norm, result.clip_value, self.settings_mark)
+        )
+        self.board.put(cells.R_STEP, self.committed())
+        self._controls.ring()
+
+    settings_mark = 0  #: a fingerprint of the settings the unit was made with
+
+    # ------------------------------------------------------------ owning
+
+    def _own_up(self, clocks: Clocks) -> bool:
+        """Do what an owner has to do now. False: nothing."""
+        version, pushes = self.version, self.pushes
+        if self.at.owner[0] == self.at.worker:
+            if not pushes.begun(self._course.op) and max(self.board.versions()) == version:
+                pushes.begin(self._course.op, self._course.steps, version)
+                return True
+            if not pushes.decided(version) and max(self.board.versions()) == version:
+                found = docket(self.mode, clocks)
+                if found is None:
+                    return False
+                pushes.decide(version, found)
+                return True
+        if not pushes.decided(version):
+            return False
+        mine = [s for s, at in enumerate(self.board.versions()) if at == version and self.at.owner[s] == self.at.worker]
+        if not mine:
+            return False
+        return self._take(version, mine)
+
+    def _take(self, version: int, mine: Sequence[int]) -> bool:
+        """Take my slices to the next version. False: others have to do something first, or I am asked for quiet."""
+        taken = self.pushes.docket(version)
+        records = {push: self.pushes.record(push) for push in taken}
+        heavy = dict(zip(taken, weights(self.mode, taken), strict=True))
+        full = {push.lane: push for push in taken if records[push].samples}
+        newest = max((push.step for push in taken), default=0)
+        load = {push.lane: heavy[push] * records[push].samples for push in full.values()}
+        share = sum(load.values()) / max(1, sum(self.course_counts(newest)))
+        work = _Work(version, full, load, share, newest, self._clipping_of(records))
+        if work.clip[0] > 0.0 and full and not self._normed(work, mine):
+            return False
+        norms = math.sqrt(math.fsum(norm * norm for norm in self.board.norms())) if work.clip[0] > 0.0 and full else 0.0
+        hyper = self._hyper(work)
+        for index in mine:
+            if not self._undo_free():
+                return False
+            self._one(work, index, norms, hyper, records)
+        self.board.put(cells.R_STEP, self.committed())
+        return True
+
+    def _normed(self, work: _Work, mine: Sequence[int]) -> bool:
+        """Sum my slices for the norm of the whole; True once all are summed."""
+        summed = self.board.summed()
+        for index in mine:
+            if summed[index] <= work.version:
+                piece = self.space.layout.slices[index]
+                total = self.slots.sum_of(piece)
+                self.push_slots.total(piece, work.pushes, work.load, total)
+                wide = torch.promote_types(total.dtype, torch.float32)
+                norm = float(torch.linalg.vector_norm(total, dtype=wide))
+                self.board.publish_norm(index, work.version + 1, norm)
+                self._controls.ring()
+        return all(at > work.version for at in self.board.summed())
+
+    def _one(
+        self, work: _Work, index: int, norm: float, hyper: list[dict[str, Any]], records: dict[Taken, Record]
+    ) -> None:
+        board, optimizer, version = self.board, self.optimizer, work.version
+        piece = self.space.layout.slices[index]
+        gradient = optimizer.scratch(piece)
+        if work.pushes:
+            if work.clip[0] > 0.0:
+                scale = min(1.0, work.clip[0] / (norm + 1e-6))
+                torch.mul(self.slots.sum_of(piece), scale, out=gradient)
+            else:
+                self.push_slots.total(piece, work.pushes, work.load, gradient)
+            if work.clip[1] > 0.0:
+                gradient.clamp_(-work.clip[1], work.clip[1])
+            if self.finite and not math.isfinite(float(gradient.sum())) and not bool(torch.isfinite(gradient).all()):
+                raise self._bad(work, index)
+        optimizer.guard(index, board.row)
+        board.begin_undo(index, version)
+        if index == 0:
+            self._note(work, norm, records)
+        if work.pushes:
+            optimizer.apply(index, hyper[piece.group], self.push_slots.absent(list(work.pushes.values())))
+        board.publish(index, version + 1)
+        board.clear_undo(board.row)
+        board.add(cells.R_APPLIED, 1)
+
+    def _note(self, work: _Work, norm: float, records: dict[Taken, Record]) -> None:
+        """What a version gives besides parameters. By the owner of the first slice; doing it twice is harmless."""
+        board, version = self.board, work.version
+        counts = {push.lane: records[push].samples for push in work.pushes.values()}
+        steps = {push.lane: push.step for push in work.pushes.values()}
+        self.buffers.merge(version, sorted(counts), counts, steps)
+        samples = board.step_facts(version).samples + sum(counts.values())
+        loss = board.step_facts(version).loss
+        if counts:
+            heard = [records[push] for push in work.pushes.values()]
+            loss = sum(record.loss * record.samples for record in heard) / sum(counts.values())
+        board.put_step(version + 1, StepFacts(loss, samples, norm))
+        self.pushes.count_staleness(version, [records[push].version for push in work.pushes.values()])
+
+    def _hyper(self, work: _Work) -> list[dict[str, Any]]:
+        """The settings of the docket: its learning rate is the step's, times the share of the step that it takes."""
+        groups = self._applied(self.pushes.base + work.newest)
+        if work.share == 1.0:
+            return groups
+        for group in groups:
+            if "lr" not in group:
+                raise NotExact(
+                    f"sync = {self.mode.name} scales the learning rate of a part of a step, and the optimizer has none",
+                    "Use an optimizer with lr, or --sync exact.",
+                )
+        return [{**group, "lr": group["lr"] * work.share} for group in groups]
+
+    def _clipping_of(self, records: dict[Taken, Record]) -> tuple[float, float]:
+        asked = {(record.clip_norm, record.clip_value) for record in records.values() if record.samples}
+        if len(asked) > 1:
+            raise NotExact(
+                f"lanes that are summed together asked for clipping to (norm, value) = {sorted(asked)} (0: none)",
+                "Clip with the same number in every unit.",
+            )
+        return next(iter(asked), (0.0, 0.0))
+
+    def _bad(self, work: _Work, index: int) -> NonFinite:
+        piece = self.space.layout.slices[index]
+        names = ", ".join(dict.fromkeys(self.space.names[part.entry] for part in piece.pieces[:3]))
+        lanes = ", ".join(f"{push.lane} (step {self.pushes.base + push.step})" for push in work.pushes.values())
+        return NonFinite(
+            f"The gradient of {names} is not finite; it was pushed by lanes {lanes}. It was not applied. Lower the "
+            "learning rate, clip with run.clip_grad_norm_, or look at the data; hf.join(finite=False) lets such "
+            "pushes pass."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A docket, ready to be applied."""
+
+    version: int
+    pushes: dict[int, Taken]  #: lane -> push, of those that have samples
+    load: dict[int, float]  #: lane -> its weight in the mean
+    share: float  #: of a whole step
+    newest: int  #: step of the pass
+    clip: tuple[float, float]
+

@@ -1,0 +1,60 @@
+"""A model that counts: after training, each number is how often the push that used its sample was applied.
+
+The update of a push is lr * (its share of the step) * (mean gradient); the loss is made such that this is exactly 1 for
+every sample of it. All numbers are powers of two, so nothing is rounded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import holdfast as hf
+
+BATCH, SAMPLES = 32, 256
+
+
+class Numbers(Dataset[int]):
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--epochs", type=int, default=4)
+    options.add_argument("--pace", type=float, default=0.0)
+    options.add_argument("--go", type=Path)
+    options.add_argument("--began", type=Path, required=True)
+    options = options.parse_args()
+    run = hf.join()
+    model = nn.Linear(SAMPLES, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    # The slices are small, so that several owners have something to own.
+    model.more = nn.ParameterList([nn.Parameter(torch.zeros(1 << 18)) for _ in range(4)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Numbers(), batch_size=BATCH, shuffle=True))
+    for _ in run.epochs(options.epochs):
+        for numbers in loader:
+            options.began.touch()
+            time.sleep(options.pace if options.go is None or not options.go.exists() else 0.0)
+            scale = BATCH / len(numbers)
+            loss = -(model.weight[0, numbers].sum() + sum(part[0] for part in model.more)) * scale
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    if run.lead:
+        counts = model.weight.detach().flatten()
+        print("lowest", counts.min().item(), "highest", counts.max().item())
+        print("more", *(part.detach()[0].item() for part in model.more))
+
+
+if __name__ == "__main__":
+    main()
