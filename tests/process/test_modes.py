@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,65 @@ def test_bounded_0_gives_the_bits_of_exact_though_workers_are_killed(tmp_path: P
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
     assert run.sha256 == golden("normed", 4, "--epochs", "6")
+
+
+# ---------------------------------------------------------------- local steps
+
+
+@pytest.mark.parametrize("model", ["normed", "transformer"])
+def test_local_steps_give_the_same_bits_for_every_crew(tmp_path: Path, model: str) -> None:
+    """A round is a pure function, so it does not matter who makes it, or how often; 3 does not divide 16 steps."""
+    hashes = set()
+    for name, workers, servers in (("alone", 1, 0), ("several", 3, 1)):
+        with Launch(tmp_path, model, "--workers", workers, "--servers", servers, "--sync", "local:3", dir=name) as run:
+            assert run.end() == 0, run.err
+        run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
+        hashes.add(run.sha256)
+    assert len(hashes) == 1
+
+
+def test_local_steps_give_the_same_bits_though_workers_and_servers_are_killed(tmp_path: Path) -> None:
+    args = f"--epochs 6 --pace 0.008 --linger {tmp_path}/go"
+    options = ("--workers", 2, "--servers", 1, "--sync", "local:4")
+    with Launch(tmp_path, "normed", *options, args=args, dir="struck") as run:
+        run.at_step(6)
+        run.strike(run.crewed(2)[1])
+        run.at_step(12)
+        run.strike(run.wait(lambda s: s["servers"], "a server")["servers"][0]["pid"])
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.err
+    with Launch(tmp_path, "normed", *options, args=args, dir="calm") as calm:
+        assert calm.end() == 0, calm.err
+    assert (run.sha256, run.summary["samples"]) == (calm.sha256, 6 * 484)
+
+
+# ---------------------------------------------------------------- asking for what cannot be
+
+
+def test_a_loop_that_is_left_early(tmp_path: Path) -> None:
+    script = tmp_path / "early.py"
+    script.write_text((SCRIPTS / "counting.py").read_text().replace("options.began.touch()", "break"))
+    with Launch(tmp_path, script, "--workers", 1, "--sync", "async", args=f"--began {tmp_path}/began") as run:
+        assert run.end() != 0
+    assert "A loop over the loader was left early, and with sync = async the lanes are at different steps" in run.err
+
+
+def test_more_for_a_quorum_than_the_script_has_lanes(tmp_path: Path) -> None:
+    with Launch(tmp_path, COUNTING, "--workers", 1, "--sync", "quorum:9", args=f"--began {tmp_path}/began") as run:
+        assert run.end() != 0
+    assert "sync = quorum:9: a quorum of 9 cannot come together: K is 1 to 4, the number of lanes" in run.err
+
+
+def test_a_run_that_is_asked_to_end(tmp_path: Path) -> None:
+    with Launch(
+        tmp_path, COUNTING, "--workers", 2, "--servers", 1, "--sync", "bounded:2",
+        args=f"--epochs 50 --pace 0.02 --began {tmp_path}/began",
+    ) as run:  # fmt: skip
+        until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
+        run.wait(lambda s: s["step"] and s["step"] > 5, "some steps")
+        run.send(signal.SIGTERM)
+        run.end()
+    assert run.summary["samples"] == run.summary["steps"] * BATCH, "all lanes have come as far"
 
 
 # ---------------------------------------------------------------- exactly once

@@ -28,7 +28,7 @@ def parser() -> Parser:
     it.add_argument("--lanes", type=int, metavar="L", help="lanes of a step (default: the script's, or 4)")
     it.add_argument("--threads", type=int, metavar="T", help="threads per worker (default: the script's, or 1)")
     it.add_argument("--seed", type=int, metavar="K", help="seed of the run (default: the script's, or 0)")
-    it.add_argument("--sync", metavar="MODE", help="exact, bounded:S, async or quorum:K")
+    it.add_argument("--sync", metavar="MODE", help="exact, bounded:S, async, quorum:K or local:H")
     it.add_argument("--dir", metavar="DIR", help="the run's directory (default: a new one under runs/)")
     it.add_argument("--listen", metavar="ADDRESS[:PORT]", help="let other machines join here: 0.0.0.0 or :: for any")
     it.add_argument("--hosts", type=int, metavar="N", help="wait for so many machines before the first step")

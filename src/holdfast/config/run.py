@@ -149,8 +149,6 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         mode = clocks.parse(config.sync, config.lanes)
     except ValueError as error:
         raise wrong("sync", config.sync, str(error), "Use --sync exact, or leave it out.") from None
-    if mode.inner > 1 or mode.name.startswith("local"):
-        raise wrong("sync", config.sync, "this build does not know local:H yet", "Use --sync bounded:4, or exact.")
     if not mode.exact and (config.listen or config.on != "local"):
         raise wrong(
             "sync", config.sync, "between machines this build keeps step exactly or not at all",

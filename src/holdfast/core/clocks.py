@@ -57,6 +57,11 @@ class Mode:
         return self.name == "exact"
 
     @property
+    def rounds(self) -> bool:
+        """Do lanes train by themselves between two pushes?"""
+        return self.name.startswith("local:")
+
+    @property
     def depth(self) -> int:
         """How many pushes of a lane there is room for."""
         return _FREE_DEPTH if self.bound is None or self.quorum is not None else self.bound + 1
@@ -81,21 +86,22 @@ def parse(text: str, lanes: int | None = None) -> Mode:
         return EXACT if kind == "exact" else Mode(text, quorum=1, bound=None)
     if kind not in ("bounded", "quorum", "local"):
         near = get_close_matches(kind, [form.partition(":")[0] for form in _FORMS], n=1)
-        hint = f" Did you mean {near[0]}{colon}{number}?" if near else ""
+        number = "" if near and near[0] in ("exact", "async") else colon + number
+        hint = f" Did you mean {near[0]}{number}?" if near else ""
         raise ValueError(f"unknown; there is {', '.join(_FORMS)}.{hint}")
-    try:
-        value = int(number)
-    except ValueError:
+    digits = number.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
         letter = {"bounded": "S", "quorum": "K", "local": "H"}[kind]
-        raise ValueError(f"{kind}:{letter} needs a whole number for {letter}, not {number!r}") from None
+        raise ValueError(f"{kind}:{letter} needs a whole number for {letter}, not {number!r}")
+    value = int(number)
     if kind == "bounded":
         if not 0 <= value <= _MOST_BOUND:
             raise ValueError(f"a lane cannot be {value} steps ahead: S is 0 to {_MOST_BOUND}")
         return Mode(text, bound=value)
     if kind == "quorum":
-        most = f" to {lanes}" if lanes is not None else " or more"
+        most = f" to {lanes}, the number of lanes" if lanes is not None else " or more"
         if value < 1 or (lanes is not None and value > lanes):
-            raise ValueError(f"a quorum of {value} cannot come together: K is 1{most}, the number of lanes")
+            raise ValueError(f"a quorum of {value} cannot come together: K is 1{most}")
         return Mode(text, quorum=value, bound=_QUORUM_BOUND)
     if not 1 <= value <= _MOST_INNER:
         raise ValueError(f"{value} steps cannot lie between two exchanges: H is 1 to {_MOST_INNER}")
@@ -103,10 +109,13 @@ def parse(text: str, lanes: int | None = None) -> Mode:
 
 
 class Clocks(NamedTuple):
-    """Where the lanes of a pass stand. All numbers count the units of one lane since the pass began."""
+    """Where the lanes of a pass stand. All numbers count pushes of one lane since the pass began.
 
-    steps: int  #: units that every lane has in the pass
-    pushed: Sequence[int]  #: lane -> units it has pushed
+    A push is of one unit, or of a round of `inner` units.
+    """
+
+    steps: int  #: that every lane makes in the pass
+    pushed: Sequence[int]  #: lane -> those it has made
     taken: Sequence[int]  #: lane -> pushes that dockets have taken
     applied: Sequence[int]  #: lane -> pushes that are in the published version; their room is free again
 
@@ -126,17 +135,20 @@ class Taken(NamedTuple):
 
 
 def held_back(mode: Mode, clocks: Clocks, lane: int) -> Held | None:
-    """Why a lane may not begin its next unit yet; None where it may, or has none left."""
+    """Why a lane may not begin its next unit yet; None where it may, or has none left.
+
+    Where no lane is named, all pushes are there that matter, and their owners are at work.
+    """
     step = clocks.pushed[lane]
     if step >= clocks.steps:
         return None
+    slowest = min(clocks.applied)
+    if mode.bound is not None and step - slowest > mode.bound:
+        late = zip(clocks.applied, clocks.pushed, strict=True)
+        lanes = tuple(other for other, (applied, pushed) in enumerate(late) if applied == pushed == slowest)
+        return Held(lanes, f"lane {lane} is {step - slowest} steps ahead, and {mode.name} allows {mode.bound}")
     if step - clocks.applied[lane] >= mode.depth:
-        return Held((), f"lane {lane} has {mode.depth} pushes that are not applied yet, and room for no more")
-    if mode.bound is not None:
-        slowest = min(clocks.applied)
-        if step - slowest > mode.bound:
-            lanes = tuple(other for other, applied in enumerate(clocks.applied) if applied == slowest)
-            return Held(lanes, f"lane {lane} is {step - slowest} steps ahead, and {mode.name} allows {mode.bound}")
+        return Held((), f"lane {lane} has room for no push more ({mode.depth}) before one is applied")
     return None
 
 
@@ -163,18 +175,25 @@ def docket(mode: Mode, clocks: Clocks) -> tuple[Taken, ...] | None:
     )
     if not ready:
         return None
-    open_lanes = sum(taken < clocks.steps for taken in clocks.taken)
-    wanted = open_lanes if mode.quorum is None else min(mode.quorum, open_lanes)
+    # Only lanes that have a push count, or that may still make one once all that is taken is applied: waiting for
+    # others would be for ever. The end of a pass is a case of it.
+    slowest = min(clocks.taken)
+    able = sum(
+        pushed > taken or (taken < clocks.steps and (mode.bound is None or taken - slowest <= mode.bound))
+        for taken, pushed in zip(clocks.taken, clocks.pushed, strict=True)
+    )
+    wanted = able if mode.quorum is None else min(mode.quorum, able)
     return ready if len(ready) >= wanted else None
 
 
-def weights(mode: Mode, taken: Sequence[Taken]) -> tuple[float, ...]:
+def weights(mode: Mode, taken: Sequence[Taken], newest: int) -> tuple[float, ...]:
     """How much each push of a docket counts: with a quorum, one that is late by `n` steps 1 / (1 + n), else all alike.
 
-    >>> weights(parse("quorum:2"), [Taken(0, 7), Taken(1, 6), Taken(2, 4)])
-    (1.0, 0.5, 0.25)
+    `newest` is the step that the lane which is furthest on has had taken, in this docket or before.
+
+    >>> weights(parse("quorum:2"), [Taken(1, 6), Taken(2, 4)], newest=7)
+    (0.5, 0.25)
     """
     if mode.quorum is None or mode.bound is None:
         return (1.0,) * len(taken)
-    newest = max(push.step for push in taken)
     return tuple(1.0 / (1 + newest - push.step) for push in taken)

@@ -96,6 +96,25 @@ class Buffers:
             if everything or self._dirty[index] or live._version != self._versions[index]:
                 self._show(index, base[index], step)
 
+    def settle(self) -> None:
+        """Take over tensors that modules have put in place of the old ones."""
+        for index, live in enumerate(self._live):
+            module, key = self._homes[index]
+            now = module._buffers[key]
+            if now is not live:
+                _copy_over(live, now, self._names[index])
+                module._buffers[key] = live
+
+    def copies(self) -> list[Tensor]:
+        """The live buffers as they are now."""
+        return [live.detach().clone() for live in self._live]
+
+    def put(self, values: Sequence[Tensor]) -> None:
+        """Make the live buffers these, of no version; the next `load` brings back what is published."""
+        with torch.no_grad():
+            for live, value in zip(self._live, values, strict=True):
+                live.copy_(value)
+
     def _show(self, index: int, value: Tensor, version: int) -> None:
         live = self._live[index]
         with torch.no_grad():
@@ -106,12 +125,8 @@ class Buffers:
         """Put what the unit left in the buffers into the lane's record. It began with those of `version`."""
         began = self._stores[(step if version is None else version) % 2]
         at = self._record(lane, step)
+        self.settle()
         for index, live in enumerate(self._live):
-            module, key = self._homes[index]
-            now = module._buffers[key]
-            if now is not live:  # the module put a new tensor in place of the old one
-                _copy_over(live, now, self._names[index])
-                module._buffers[key] = live
             changed = live._version != self._versions[index]
             if not changed and self._silent[index]:
                 changed = not torch.equal(live, began[index])

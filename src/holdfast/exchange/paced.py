@@ -76,7 +76,8 @@ class Paced(Member):
 
     def committed(self) -> int:
         """Steps of the run of which every lane's push has been applied."""
-        return self.pushes.base + min(self._clocks().applied)
+        applied = min(self._clocks().applied) * self.mode.inner
+        return self.pushes.base + min(applied, self.pushes.total)
 
     def stop(self) -> None:
         """The run is to end: no lane goes beyond the furthest one. Everybody is quiet when this is called."""
@@ -103,19 +104,31 @@ class Paced(Member):
             if not self.pushes.begun(course.op):
                 self._await(marks, "the pass to begin", ())
                 continue
-            lane = next_lane(self.mode, clocks, self.driven())
-            if isinstance(lane, int):
-                step = clocks.pushed[lane]
-                if self.course_counts(step)[lane]:
-                    self.pull()
-                    return step, lane
-                self.pushes.push(lane, Record(step, self.version, 0, 0.0, 0.0, 0.0, 0))
-                self._controls.ring()
+            found = self._choose(clocks)
+            if isinstance(found, tuple) and not isinstance(found, Held):
+                if self.course_counts(found[0])[found[1]]:
+                    self._open(*found)
+                    return found
+                self._skip(*found)
                 continue
-            if lane is None and min(clocks.applied) >= clocks.steps:
+            if found is None and min(clocks.applied) >= clocks.steps:
                 self._complete()
                 return None
-            self._await(marks, *self._whom(lane, clocks))
+            self._await(marks, *self._whom(found, clocks))
+
+    def _choose(self, clocks: Clocks) -> tuple[int, int] | Held | None:
+        """The next unit (step of the pass, lane) that is mine and may be begun."""
+        lane = next_lane(self.mode, clocks, self.driven())
+        return (clocks.pushed[lane], lane) if isinstance(lane, int) else lane
+
+    def _open(self, step: int, lane: int) -> None:
+        """The unit begins: with the newest parameters."""
+        self.pull()
+
+    def _skip(self, step: int, lane: int) -> None:
+        """The lane has no samples in this step: it pushes nothing, so that it goes on."""
+        self.pushes.push(lane, Record(step, self.version, 0, 0.0, 0.0, 0.0, 0))
+        self._controls.ring()
 
     def _complete(self) -> None:
         """The pass is over: show the model what it has led to."""
@@ -130,7 +143,7 @@ class Paced(Member):
         return self._course.counts(step)
 
     def _clocks(self) -> Clocks:
-        steps = self._course.steps if self._limit is None else self._limit
+        steps = -(-self._course.steps // self.mode.inner) if self._limit is None else self._limit
         return self.pushes.clocks(self.version, steps)
 
     def _whom(self, held: Held | None, clocks: Clocks) -> tuple[str, tuple[int, ...]]:
@@ -196,6 +209,11 @@ class Paced(Member):
             time.sleep(0)  # its owner is at it
 
     @property
+    def fresh(self) -> bool:
+        """Does the unit at hand begin with what is published?"""
+        return True
+
+    @property
     def read(self) -> int:
         """The version that the unit at hand is computed from."""
         return self._read
@@ -245,11 +263,11 @@ class Paced(Member):
         """Take my slices to the next version. False: others have to do something first, or I am asked for quiet."""
         taken = self.pushes.docket(version)
         records = {push: self.pushes.record(push) for push in taken}
-        heavy = dict(zip(taken, weights(self.mode, taken), strict=True))
+        heavy = dict(zip(taken, weights(self.mode, taken, self.pushes.newest(version)), strict=True))
         full = {push.lane: push for push in taken if records[push].samples}
         newest = max((push.step for push in taken), default=0)
         load = {push.lane: heavy[push] * records[push].samples for push in full.values()}
-        share = sum(load.values()) / max(1, sum(self.course_counts(newest)))
+        share = 1.0 if self.mode.rounds else sum(load.values()) / max(1, sum(self.course_counts(newest)))
         work = _Work(version, full, load, share, newest, self._clipping_of(records))
         if work.clip[0] > 0.0 and full and not self._normed(work, mine):
             return False

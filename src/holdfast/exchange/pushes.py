@@ -20,7 +20,7 @@ from holdfast.core.clocks import Clocks, Taken
 __all__ = ["Pushes", "Record", "pushes_bytes"]
 
 _HEADER, _RECORD = 64, 8  # words
-P_OP, P_STEPS, P_BASE, P_DONE = range(4)
+P_OP, P_TOTAL, P_BASE, P_DONE = range(4)
 P_STALENESS, STALENESS = 16, 32  #: a count for each staleness; the last one is for all beyond
 
 
@@ -62,12 +62,15 @@ class Pushes:
         return self._words[P_OP] > op + 1
 
     def begin(self, op: int, steps: int, version: int) -> None:
-        """A pass begins at this version: no lane has pushed anything. By one owner; the word that says so goes last."""
+        """A pass of so many steps begins at this version: no lane has pushed anything.
+
+        By one owner; the word that says so goes last.
+        """
         words = self._words
         if words[P_OP]:
-            words[P_DONE] = words[P_BASE] + words[P_STEPS]  # said twice, it says the same
+            words[P_DONE] = words[P_BASE] + words[P_TOTAL]  # said twice, it says the same
         words[P_OP] = 0
-        words[P_BASE], words[P_STEPS] = words[P_DONE], steps
+        words[P_BASE], words[P_TOTAL] = words[P_DONE], steps
         for lane in range(self._num_lanes):
             words[self._lanes + lane * self._stride] = 0
         for tag, place in ((version, version - 1), (0, version)):  # all that was pushed before is in `version`
@@ -83,14 +86,18 @@ class Pushes:
         """Steps of the passes before this one."""
         return self._words[P_BASE]
 
-    def cut(self, steps: int) -> None:
-        """The pass ends after so many steps, sooner than it was to."""
-        self._words[P_STEPS] = steps
+    @property
+    def total(self) -> int:
+        """Steps of this pass."""
+        return self._words[P_TOTAL]
 
     # ------------------------------------------------------------ lanes
 
     def clocks(self, version: int, steps: int) -> Clocks:
-        """Where the lanes stand while all slices are at `version`, or on their way to the next one."""
+        """Where the lanes stand while all slices are at `version`, or on their way to the next one.
+
+        `steps` is how many pushes each of them makes.
+        """
         applied = self._counts(version - 1)
         taken = self._counts(version) if self.decided(version) else applied
         return Clocks(steps, self._pushed.tolist(), taken, applied)
@@ -139,6 +146,10 @@ class Pushes:
         """What was decided, in lane order."""
         counts = zip(self._counts(version - 1), self._counts(version), strict=True)
         return [Taken(lane, before) for lane, (before, after) in enumerate(counts) if after > before]
+
+    def newest(self, version: int) -> int:
+        """The newest step that was taken of any lane, up to this docket."""
+        return max(self._counts(version)) - 1
 
     def marks(self) -> bytes:
         """All clocks and dockets: while they are the same, nobody has pushed and nothing was decided."""

@@ -17,15 +17,16 @@ from holdfast.config.run import board_rows
 from holdfast.coordinator import messages as say
 from holdfast.core.clocks import Mode
 from holdfast.exchange import board as cells
-from holdfast.exchange import buffers, chart, optimizer, pushslots, slots
+from holdfast.exchange import buffers, chart, local, optimizer, pushslots, slots
 from holdfast.exchange.board import Board, board_bytes
 from holdfast.exchange.buffers import Buffers
 from holdfast.exchange.crew import Member
+from holdfast.exchange.local import Local, outer_optimizer
 from holdfast.exchange.optimizer import SliceOptimizer
 from holdfast.exchange.paced import Paced
 from holdfast.exchange.pushes import Pushes, pushes_bytes
 from holdfast.exchange.pushslots import PushSlots
-from holdfast.exchange.schema import probe
+from holdfast.exchange.schema import Schema, probe
 from holdfast.exchange.slots import LaneSlots
 from holdfast.exchange.space import Space, dtype_name, typed
 from holdfast.train import evaluation, schedule
@@ -62,18 +63,23 @@ class Binding:
         self._crewing, self._space, self.settings = crewing, space, settings
         self._steered = crewing.steered
         rows = board_rows(crewing.lanes)
-        kinds = dict.fromkeys((group, p.dtype) for p, group in zip(space.trainable, space.groups, strict=True))
-        schemas = {(group, dtype_name(dtype)): probe(user, group, dtype) for group, dtype in kinds}
+        mode = crewing.mode
+        inner, script = _schemas(space, user), user
+        schemas = inner
+        if mode.rounds:  # the owners run another optimizer than the lanes
+            user = outer_optimizer(script)
+            schemas = _schemas(space, user)
         sections = Sections()
         sections.add("board", board_bytes(crewing.lanes, rows, len(space.layout.slices)))
         optimizer.add_sections(sections, space, schemas, rows)
         slots.add_sections(sections, space, crewing.lanes)
-        mode = crewing.mode
         turns = 2 if mode.exact else max(2, mode.depth)
         buffers.add_sections(sections, space, crewing.lanes, turns)
         if not mode.exact:
             sections.add("pushes", pushes_bytes(crewing.lanes, mode.depth))
             pushslots.add_sections(sections, space, crewing.lanes, mode.depth)
+        if mode.rounds:
+            local.add_sections(sections, space, inner, crewing.lanes)
         schedule.add_sections(sections, rows)
         evaluation.add_sections(sections)
         for index, parameter in enumerate(space.fixed):
@@ -83,7 +89,7 @@ class Binding:
         self._chart = chart.add_section(sections, space.layout, crewing.lanes, rows, placed, size)
         self.late = False
         self._stop_at: int | None = None
-        welcome, arena = self._arena(sections, user, facts)
+        welcome, arena = self._arena(sections, script, facts)
         self.arena = arena
         self.board = Board(arena.section("board"), crewing.lanes, rows, len(space.layout.slices))
         self.optimizer = SliceOptimizer(user, space, schemas, arena, rows)
@@ -91,11 +97,12 @@ class Binding:
         self.evaluation = evaluation.Table(arena)
         controls = self._steered or Alone()
         self.controls: Alone | Steered = controls
-        kind = Member if mode.exact else Paced
+        kind = Member if mode.exact else Local if mode.rounds else Paced
         self.member = kind(
             space, self.board, LaneSlots(space, arena, self.board), self.optimizer, self.buffers, controls
         )
         self.member.finite = crewing.finite
+        self._inner = script, inner, user
         self._seeds = welcome is None or welcome.seed
 
     def enter(self) -> None:
@@ -184,15 +191,25 @@ class Binding:
                 mode, Pushes(self.arena.section("pushes"), lanes, mode.depth),
                 PushSlots(self._space, self.arena, lanes, mode.depth), self.settings.applied,
             )
-        views = self._space.views(self.optimizer.parameters if self.paced is None else self.paced.parameters)
+        if isinstance(self.member, Local):
+            script, schemas, outer = self._inner
+            self.member.set_inner(script, schemas, self.arena, outer, self._show)
+        self._show(self._space.views(self.optimizer.parameters if self.paced is None else self.paced.parameters))
+        for index, parameter in enumerate(self._space.fixed):
+            parameter.data = self._fixed(index, parameter)
+
+    def _show(self, views: Sequence[torch.Tensor]) -> None:
         for parameter, window in zip(self._space.trainable, views, strict=True):
             parameter.data = window
             parameter.grad = None
-        for index, parameter in enumerate(self._space.fixed):
-            parameter.data = self._fixed(index, parameter)
 
     def _fixed(self, index: int, parameter: nn.Parameter) -> torch.Tensor:
         if parameter.numel() == 0:
             return parameter.detach()
         flat = typed(self.arena.section(f"fixed/{index}"), parameter.dtype)
         return flat[: parameter.numel()].view(parameter.shape)
+
+
+def _schemas(space: Space, optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], Schema]:
+    kinds = dict.fromkeys((group, p.dtype) for p, group in zip(space.trainable, space.groups, strict=True))
+    return {(group, dtype_name(dtype)): probe(optimizer, group, dtype) for group, dtype in kinds}

@@ -306,7 +306,10 @@ class Training:
     def begin_unit(self, work: StepWork, lane: int) -> None:
         """Set the stage for a unit: buffers, gradients and randomness as they must be."""
         binding = self.bound
-        binding.buffers.load(work.step if binding.paced is None else binding.paced.read)
+        if binding.paced is None:
+            binding.buffers.load(work.step)
+        elif binding.paced.fresh:
+            binding.buffers.load(binding.paced.read)
         for parameter in self.space.trainable:
             parameter.grad = None
         self.clip_norm = self.clip_value = 0.0

@@ -1,0 +1,215 @@
+"""Local steps: each lane trains by itself for some steps, then all lanes exchange what they have learned (DiLoCo).
+
+A *round* of a lane begins with the published parameters. Each of its units takes a step of the script's own optimizer
+on the lane's own parameters, with state that belongs to the lane. At the round's end the lane pushes how far it has
+gone, as if that were a gradient, and the owners take one outer step with it: SGD with Nesterov momentum on the mean of
+all lanes.
+
+A round is a pure function of the published parameters and the lane's state as the round began, which lies in the arena,
+in two places that take turns. So whoever takes a lane over in the middle of a round begins it again, and the result is
+the same, as in exact training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.core.clocks import Clocks, Held, Taken, held_back
+from holdfast.exchange import optimizer as slices
+from holdfast.exchange.optimizer import SliceOptimizer
+from holdfast.exchange.paced import Paced
+from holdfast.exchange.pushes import Record
+from holdfast.exchange.schema import Schema
+from holdfast.exchange.space import Space
+from holdfast.exchange.work import UnitResult
+from holdfast.transport.arena import Arena, Sections
+
+__all__ = ["Local", "add_sections", "outer_optimizer"]
+
+#: DiLoCo's own: what its authors found best over a wide range of H.
+LR, MOMENTUM = 0.7, 0.9
+
+
+def outer_optimizer(user: torch.optim.Optimizer, lr: float = LR, momentum: float = MOMENTUM) -> torch.optim.Optimizer:
+    """What the owners run, over the same groups of parameters."""
+    groups = [{"params": group["params"]} for group in user.param_groups]
+    return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0.0)
+
+
+def add_sections(sections: Sections, space: Space, schemas: dict[tuple[int, str], Schema], num_lanes: int) -> None:
+    """Lay out the state of every lane's own optimizer, twice."""
+    size = _private(space, schemas).size
+    for lane in range(num_lanes):
+        for turn in range(2):
+            sections.add(f"inner/{lane}/{turn}", size)
+
+
+def _private(space: Space, schemas: dict[tuple[int, str], Schema]) -> Sections:
+    sections = Sections()
+    slices.add_sections(sections, space, schemas, 1)
+    return sections
+
+
+class _Lane:
+    """A lane's own parameters and optimizer, while it is in a round here."""
+
+    def __init__(self, user: torch.optim.Optimizer, space: Space, schemas: dict[tuple[int, str], Schema]) -> None:
+        self._space, self._sections = space, _private(space, schemas)
+        self._arena = Arena(self._sections)
+        self.optimizer = SliceOptimizer(user, space, schemas, self._arena, 1)
+        self.views = space.views(self.optimizer.parameters)
+        self._kept = [n for n in self._sections.spans if not n.startswith(("parameters/", "undo"))]
+        self.unit = -1  #: of the round, the next one; -1: it is in none
+        self.loss, self.samples = 0.0, 0
+        self.buffers: list[Tensor] = []  #: as its last unit left them
+
+    def begin(self, published: dict[str, Tensor], state: memoryview) -> None:
+        """A round begins, with these parameters and this state."""
+        for name, flat in self.optimizer.parameters.items():
+            flat.copy_(published[name])
+        for name in self._kept:
+            start, size = self._sections.spans[name]
+            self._arena.section(name)[:] = state[start : start + size]
+        self.optimizer.forget()
+        self.unit, self.loss, self.samples, self.buffers = 0, 0.0, 0, []
+
+    def step(self, gradients: Sequence[Tensor | None], hyper: list[dict[str, Any]]) -> None:
+        """One step of the script's optimizer."""
+        absent = frozenset(index for index, gradient in enumerate(gradients) if gradient is None)
+        for piece in self._space.layout.slices:
+            scratch = self.optimizer.scratch(piece)
+            scratch.zero_()
+            for part in piece.pieces:
+                gradient = gradients[part.entry]
+                if gradient is not None:
+                    flat = gradient.detach().reshape(-1)[part.offset : part.offset + part.stop - part.start]
+                    scratch[part.start - piece.start : part.stop - piece.start] = flat
+            if any(part.entry not in absent for part in piece.pieces):
+                self.optimizer.apply(piece.index, hyper[piece.group], absent)
+
+    def save(self, state: memoryview) -> None:
+        """Leave the state for the next round, whoever makes it."""
+        for name in self._kept:
+            start, size = self._sections.spans[name]
+            state[start : start + size] = self._arena.section(name)
+
+
+class Local(Paced):
+    """This worker as a member of a crew whose lanes train by themselves between exchanges."""
+
+    def set_inner(
+        self, user: torch.optim.Optimizer, schemas: dict[tuple[int, str], Schema], arena: Arena,
+        outer: torch.optim.Optimizer, show: Callable[[Sequence[Tensor]], None],
+    ) -> None:  # fmt: skip
+        """`user` is the script's optimizer; `show` lets the model look at other parameters."""
+        self._user, self._schemas, self._arena, self._show_model = user, schemas, arena, show
+        self._outer = [{k: v for k, v in group.items() if k != "params"} for group in outer.param_groups]
+        self._lanes: dict[int, _Lane] = {}
+        self._published = self.space.views(self.parameters)
+
+    def install(self, *args: Any, **named: Any) -> None:
+        """Take my place in a new generation. Rounds of lanes that are not mine any more are forgotten."""
+        super().install(*args, **named)
+        self._lanes = {lane: one for lane, one in self._lanes.items() if self.drives(lane)}
+
+    # ------------------------------------------------------------ units
+
+    def _choose(self, clocks: Clocks) -> tuple[int, int] | Held | None:
+        """My lanes take turns, unit by unit, so that they are at the same step and schedules mean what they mean."""
+        found: list[tuple[int, int]] = []
+        why: Held | None = None
+        for lane in self.driven():
+            one, round_ = self._lanes.get(lane), clocks.pushed[lane]
+            if round_ >= clocks.steps:
+                continue
+            if one is not None and one.unit >= 0:
+                found.append((round_ * self.mode.inner + one.unit, lane))
+            else:
+                held = held_back(self.mode, clocks, lane)
+                why = why or held
+                if held is None:
+                    found.append((round_ * self.mode.inner, lane))
+        return min(found) if found else why
+
+    def _lane(self, lane: int) -> _Lane:
+        """The lane, in a round."""
+        one = self._lanes.setdefault(lane, _Lane(self._user, self.space, self._schemas))
+        if one.unit < 0:
+            self.pull()
+            one.begin(self.parameters, self._arena.section(f"inner/{lane}/{self.version % 2}"))
+        return one
+
+    def _open(self, step: int, lane: int) -> None:
+        one = self._lane(lane)
+        self._fresh = not one.buffers
+        if self._fresh:
+            self.buffers.distrust()  # what they are now is another lane's
+        else:
+            self.buffers.put(one.buffers)
+        self._show_model(one.views)
+
+    @property
+    def fresh(self) -> bool:
+        """Is the unit at hand the first of its round?"""
+        return self._fresh
+
+    def _skip(self, step: int, lane: int) -> None:
+        self._end_unit(lane, self._lane(lane))
+
+    def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
+        """Take the step of the lane's own optimizer."""
+        one = self._lanes[lane]
+        samples = self.course_counts(self.pushes.pushed(lane) * self.mode.inner + one.unit)[lane]
+        if result.clip_norm > 0.0 or result.clip_value > 0.0:
+            _clip(gradients, result)
+        one.step(gradients, self.hyper)
+        one.loss += result.loss * samples
+        one.samples += samples
+        self.buffers.settle()
+        one.buffers = self.buffers.copies()
+
+    def show(self, lane: int) -> None:
+        """The unit's user code is through."""
+        self._end_unit(lane, self._lanes[lane])
+
+    def _end_unit(self, lane: int, one: _Lane) -> None:
+        """Push what the round has led to, if this was its last unit."""
+        one.unit += 1
+        round_, version = self.pushes.pushed(lane), self.version
+        if one.unit < self.mode.inner and round_ * self.mode.inner + one.unit < self._course.steps:
+            return
+        if one.buffers:
+            self.buffers.put(one.buffers)
+        else:  # it had no samples in the whole round
+            self.buffers.distrust()
+            self.buffers.load(version)
+        self.buffers.record(lane, round_, version)
+        gone = [was - now for was, now in zip(self._published, one.views, strict=True)]
+        self.push_slots.fill(Taken(lane, round_), gone)
+        one.save(self._arena.section(f"inner/{lane}/{(version + 1) % 2}"))
+        loss = one.loss / max(1, one.samples)
+        self.pushes.push(lane, Record(round_, version, one.samples, loss, 0.0, 0.0, 0))
+        one.unit = -1
+        self._controls.ring()
+
+    def _complete(self) -> None:
+        super()._complete()
+        self._show_model(self._published)
+
+    def _hyper(self, work: Any) -> list[dict[str, Any]]:
+        return self._outer
+
+
+def _clip(gradients: Sequence[Tensor | None], result: UnitResult) -> None:
+    """By norm and by value, as torch does it: here a lane is alone with its gradient."""
+    there = [gradient for gradient in gradients if gradient is not None]
+    if result.clip_norm > 0.0:
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in there]))
+        torch._foreach_mul_(there, min(1.0, result.clip_norm / (float(norm) + 1e-6)))
+    if result.clip_value > 0.0:
+        for gradient in there:
+            gradient.clamp_(-result.clip_value, result.clip_value)
