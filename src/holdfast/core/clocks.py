@@ -19,6 +19,9 @@ Three numbers make a mode:
 | `async` | 1 | none | 1 |
 | `local:H` | all lanes | 0 | H |
 
+A lane runs ahead only of lanes that are late. When all pushes of the next version are there, it waits for that version,
+which is on its way: stale gradients are the price of not waiting for somebody, and are not paid for nothing.
+
 Memory is bounded in every mode: a lane has room for `depth` pushes that were not applied, and waits when it is full.
 """
 
@@ -33,8 +36,6 @@ __all__ = ["EXACT", "Clocks", "Held", "Mode", "Taken", "docket", "held_back", "n
 
 #: How far a lane may be ahead with a quorum. A lane that is slow for ever must not fall behind without end.
 _QUORUM_BOUND = 8
-#: Pushes of a lane that may wait to be applied where nothing bounds its lead.
-_FREE_DEPTH = 2
 _FORMS = ("exact", "bounded:S", "async", "quorum:K", "local:H")
 _MOST_BOUND, _MOST_INNER = 64, 100_000
 
@@ -63,8 +64,8 @@ class Mode:
 
     @property
     def depth(self) -> int:
-        """How many pushes of a lane there is room for."""
-        return _FREE_DEPTH if self.bound is None or self.quorum is not None else self.bound + 1
+        """How many pushes of a lane there is room for. With a quorum a lane sees its own push before it goes on."""
+        return 1 if self.quorum is not None else (self.bound or 0) + 1
 
 
 EXACT = Mode("exact")
@@ -147,6 +148,8 @@ def held_back(mode: Mode, clocks: Clocks, lane: int) -> Held | None:
         late = zip(clocks.applied, clocks.pushed, strict=True)
         lanes = tuple(other for other, (applied, pushed) in enumerate(late) if applied == pushed == slowest)
         return Held(lanes, f"lane {lane} is {step - slowest} steps ahead, and {mode.name} allows {mode.bound}")
+    if step > slowest and mode.quorum is None and (clocks.taken != clocks.applied or docket(mode, clocks)):
+        return Held((), f"lane {lane} is let ahead of lanes that are late, and none is: the next version is being made")
     if step - clocks.applied[lane] >= mode.depth:
         return Held((), f"lane {lane} has room for no push more ({mode.depth}) before one is applied")
     return None

@@ -98,10 +98,6 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
             "--sync exact, or leave it out.",
         ),
         (
-            {"sync": "local:16"},
-            "sync = local:16: this build does not know local:H yet (set by --sync). Use --sync bounded:4, or exact.",
-        ),
-        (
             {"sync": "async", "listen": "::1"},
             "sync = async: between machines this build keeps step exactly or not at all (set by --sync). Use --sync "
             "exact, or one machine.",
