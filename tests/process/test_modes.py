@@ -104,9 +104,12 @@ def test_a_run_that_is_asked_to_end(tmp_path: Path) -> None:
     ) as run:  # fmt: skip
         until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
         run.wait(lambda s: s["step"] and s["step"] > 5, "some steps")
+        shown = run.status()["staleness"]
+        assert sum(shown) > 4 and len(shown) <= 3, "how stale pushes were, never more than the bound"
         run.send(signal.SIGTERM)
         run.end()
     assert run.summary["samples"] == run.summary["steps"] * BATCH, "all lanes have come as far"
+    assert run.summary["staleness_most"] <= 2
 
 
 # ---------------------------------------------------------------- exactly once

@@ -21,12 +21,13 @@ from holdfast.errors import FrameError
 __all__ = ["Board", "StepFacts", "Undo", "board_bytes"]
 
 MAGIC = 0x484F4C44_46415354  # "HOLDFAST"
-HEADER, ROW, _LANE, _SLICE = 40, 32, 16, 4  # words
+HEADER, ROW, _LANE, _SLICE = 72, 32, 16, 4  # words
 SAMPLES = 64  #: of the unit at hand, as many of their numbers as a row shows
 (H_MAGIC, H_LANES, H_ROWS, H_SLICES, H_OP, H_OP_FIRST0, H_OP_FIRST1, H_EPOCH, H_EPOCH_OP0, H_EPOCH_OP1,
  H_STEPS_PER_EPOCH, H_EPOCHS, H_BATCH, H_CLOSED_OP, H_OP_KIND0, H_OP_KIND1, _) = range(17)
 H_STEP0, H_STEP1 = 17, 20  # three words each
-H_CURRENT, H_CHART, H_CHART_SIZE, H_RECORDED, H_WORK_STEP, H_WORK = *range(24, 29), 36
+H_CURRENT, H_CHART, H_CHART_SIZE, H_RECORDED, H_WORK_STEP, H_WORK, H_STALENESS = *range(24, 29), 36, 40
+STALENESS = 32  #: counts of pushes by their staleness; the last one is for all beyond
 (R_WORKER, R_PID, R_ARRIVED, R_STEP, R_EPOCH, R_UNIT_STEP, R_UNIT_LANE, R_UNITS, R_UNIT_NS, R_WAIT_NS, R_BUSY_NS,
  R_SAMPLES, R_LOSS, R_UNDO, R_BEAT, R_OP, R_WAITING_FOR, R_EARLY, R_OWNED, R_APPLIED) = range(20)
 L_STEP, L_SPAN = range(2)
@@ -337,7 +338,7 @@ class Board:
         """Show which lanes have work in `step`; never of an older one, which a slower worker may be about to leave."""
         if self.words[H_WORK_STEP] < step + 1:
             mask = sum(1 << lane for lane in lanes)
-            for word in range(HEADER - H_WORK):
+            for word in range(H_STALENESS - H_WORK):
                 part = mask >> 64 * word & (1 << 64) - 1
                 self.words[H_WORK + word] = part - (1 << 64) if part >> 63 else part
             self.words[H_WORK_STEP] = step + 1
@@ -346,7 +347,7 @@ class Board:
         """The lanes that have work in `step`; None where nobody has shown them."""
         if self.words[H_WORK_STEP] != step + 1:
             return None
-        mask = sum((self.words[H_WORK + word] & (1 << 64) - 1) << 64 * word for word in range(HEADER - H_WORK))
+        mask = sum((self.words[H_WORK + word] & (1 << 64) - 1) << 64 * word for word in range(H_STALENESS - H_WORK))
         return [lane for lane in range(self.num_lanes) if mask >> lane & 1]
 
     # ------------------------------------------------------------ where the script stands
@@ -383,6 +384,15 @@ class Board:
         """Epoch `epoch` begins."""
         self.words[H_EPOCH_OP0 + epoch % 2] = first_op
         self.words[H_EPOCH] = epoch
+
+    def count_staleness(self, version: int, versions: Sequence[int]) -> None:
+        """Pushes that were computed from these versions are applied to `version`."""
+        for other in versions:
+            self.words[H_STALENESS + min(version - other, STALENESS - 1)] += 1
+
+    def staleness(self) -> list[int]:
+        """How many pushes had which staleness, since the run began."""
+        return self.words[H_STALENESS : H_STALENESS + STALENESS].tolist()
 
     def put_plan(self, steps_per_epoch: int, epochs: int, batch: int) -> None:
         """What the run means to do, for progress lines."""

@@ -14,6 +14,7 @@ from holdfast.exchange.board import (
     H_MAGIC,
     H_ROWS,
     H_SLICES,
+    H_STALENESS,
     H_STEPS_PER_EPOCH,
     HEADER,
     MAGIC,
@@ -35,6 +36,7 @@ from holdfast.exchange.board import (
     R_WORKER,
     ROW,
     SAMPLES,
+    STALENESS,
     Board,
 )  # fmt: skip
 
@@ -69,6 +71,7 @@ class Plan(NamedTuple):
     steps_per_epoch: int
     epochs: int
     batch: int
+    staleness: tuple[int, ...] = ()  #: how many pushes were applied with which staleness, up to the highest there was
 
 
 def read_rows(memory: memoryview) -> list[Row]:
@@ -105,7 +108,10 @@ def read_plan(memory: memoryview) -> Plan:
     words = memory.cast("B").cast("q")
     if len(words) < HEADER or words[H_MAGIC] != MAGIC:
         return Plan(0, 0, 0)
-    return Plan(words[H_STEPS_PER_EPOCH], words[H_EPOCHS], words[H_BATCH])
+    seen: list[int] = words[H_STALENESS : H_STALENESS + STALENESS].tolist()
+    while seen and not seen[-1]:
+        seen.pop()
+    return Plan(words[H_STEPS_PER_EPOCH], words[H_EPOCHS], words[H_BATCH], tuple(seen))
 
 
 def level(memory: memoryview) -> int:

@@ -332,7 +332,7 @@ class Paced(Member):
             heard = [records[push] for push in work.pushes.values()]
             loss = sum(record.loss * record.samples for record in heard) / sum(counts.values())
         board.put_step(version + 1, StepFacts(loss, samples, norm))
-        self.pushes.count_staleness(version, [records[push].version for push in work.pushes.values()])
+        board.count_staleness(version, [records[push].version for push in work.pushes.values()])
 
     def _hyper(self, work: _Work) -> list[dict[str, Any]]:
         """The settings of the docket: its learning rate is the step's, times the share of the step that it takes."""

@@ -19,9 +19,8 @@ from holdfast.core.clocks import Clocks, Taken
 
 __all__ = ["Pushes", "Record", "pushes_bytes"]
 
-_HEADER, _RECORD = 64, 8  # words
+_HEADER, _RECORD = 8, 8  # words
 P_OP, P_TOTAL, P_BASE, P_DONE = range(4)
-P_STALENESS, STALENESS = 16, 32  #: a count for each staleness; the last one is for all beyond
 
 
 class Record(NamedTuple):
@@ -154,17 +153,6 @@ class Pushes:
     def marks(self) -> bytes:
         """All clocks and dockets: while they are the same, nobody has pushed and nothing was decided."""
         return self._pushed.tobytes() + bytes(self._words[self._dockets :]) + bytes(self._words[:2])
-
-    # ------------------------------------------------------------ staleness
-
-    def count_staleness(self, version: int, versions: Sequence[int]) -> None:
-        """Pushes that were computed from these versions are applied to `version`."""
-        for other in versions:
-            self._words[P_STALENESS + min(version - other, STALENESS - 1)] += 1
-
-    def staleness(self) -> list[int]:
-        """How many pushes had which staleness, since the run began."""
-        return self._words[P_STALENESS : P_STALENESS + STALENESS].tolist()
 
     def _record(self, lane: int, step: int) -> int:
         return self._lanes + lane * self._stride + 1 + step % self._depth * _RECORD

@@ -31,6 +31,7 @@ class View:
     steps: Mapping[int, int] = field(default_factory=dict)  #: worker -> step it is at
     eta: float | None = None
     owned: Mapping[int, int] = field(default_factory=dict)  #: worker or server -> slices it owns
+    staleness: tuple[int, ...] = ()  #: how many pushes were applied with which staleness
     paces: Mapping[int, float] = field(default_factory=dict)  #: worker or server -> updates of slices per second
 
     @property
@@ -92,6 +93,7 @@ class Meter:
             samples_per_second=sum(speeds.values()), speeds=speeds,
             waits={worker: _wait(row, first.rows.get(worker)) for worker, row in sorted(here.items())},
             steps={worker: row.step for worker, row in here.items()},
+            staleness=plan.staleness,
             owned={worker: row.owned for worker, row in here.items()},
             paces={worker: _pace(row, first.rows.get(worker), seconds) for worker, row in here.items()},
             eta=(total - step) / steps_per_second if total > step and steps_per_second > 0 else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.coordinator.roster import Person, Snapshot
@@ -38,6 +38,7 @@ def of_going(
         "servers_wanted": snapshot.servers_wanted,
         "workers_lost": snapshot.lost,
         "waiting_for": snapshot.waiting,
+        "staleness": list(view.staleness),
         "coordinator": {"pid": pid, "host": host},
         "workers": [
             {**_process(person, view, names.get(person.host, host)), "lanes": person.lanes,
@@ -113,6 +114,8 @@ def table(status: Mapping[str, Any]) -> str:
         return "\n".join(lines)
     head = f"{status['dir']}: {status['state']}, generation {status['generation']}, launcher pid "
     lines = [f"{head}{status['coordinator']['pid']}", f"  {status['progress']}"]
+    if status["staleness"]:
+        lines.append(f"  staleness of pushes: {_histogram(status['staleness'])}")
     several = any(there["host"] for there in status["hosts"])
     head = f"  {'worker':>6} {'pid':>8} {'state':<10} {'lanes':<14} {'step':>7} {'samples/s':>10} {'wait':>5}"
     lines.append(head + ("  host" if several else ""))
@@ -137,3 +140,14 @@ def table(status: Mapping[str, Any]) -> str:
         facts.append(f"leaving ({there['leaving']})" if there["leaving"] else "")
         lines.append(f"  host {there['host']} ({there['name']}): {', '.join(filter(None, facts))}")
     return "\n".join(lines)
+
+
+def _histogram(counts: Sequence[int]) -> str:
+    """Shares by staleness, the rare ones too.
+
+    >>> _histogram([90, 9, 0, 1])
+    '0: 90%, 1: 9%, 3: 1%'
+    """
+    total = sum(counts)
+    return ", ".join(f"{age}: {count / total:.1%}" if count < total / 100 else f"{age}: {count / total:.0%}"
+                     for age, count in enumerate(counts) if count)

@@ -335,7 +335,7 @@ class Run:
         paced = self._training.bound.paced if self._training is not None else None
         if paced is None:
             return {}
-        seen = paced.pushes.staleness()
+        seen = paced.board.staleness()
         most = max((age for age, count in enumerate(seen) if count), default=0)
         return {
             "staleness_mean": sum(age * count for age, count in enumerate(seen)) / max(1, sum(seen)),
