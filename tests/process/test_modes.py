@@ -133,7 +133,7 @@ def strike(run: Launch, tmp_path: Path, seed: int, rounds: int) -> None:
 
 def exactly_once(tmp_path: Path, mode: str, seed: int, rounds: int, servers: int = 1) -> None:
     with Launch(
-        tmp_path, COUNTING, "--workers", 2, "--servers", servers, "--sync", mode,
+        tmp_path, COUNTING, "--workers", 2, "--servers", servers, "--sync", mode, "--set", "staleness=plain",
         args=f"--epochs {EPOCHS} --pace 0.02 --go {tmp_path}/go --began {tmp_path}/began",
     ) as run:  # fmt: skip
         strike(run, tmp_path, seed, rounds)

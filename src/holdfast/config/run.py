@@ -83,6 +83,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int | None = None
     threads: int | None = None
     sync: str = "exact"
+    #: How much a push counts that was computed from older parameters: "plain" (like any other), "scale" (1 / (1 +
+    #: staleness)), or "auto": scaled with bounded:S, where staleness is counted in whole steps.
+    staleness: str = "auto"
     #: Processes on this machine that own the parameters and run the optimizer; 0: the workers do.
     servers: int = 0
     #: Empty means: a new directory under runs/.
@@ -149,6 +152,13 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         mode = clocks.parse(config.sync, config.lanes)
     except ValueError as error:
         raise wrong("sync", config.sync, str(error), "Use --sync exact, or leave it out.") from None
+    if config.staleness not in ("auto", "plain", "scale"):
+        raise wrong("staleness", config.staleness, "unknown; there is auto, plain, scale", "Leave it out.")
+    if config.staleness == "scale" and (mode.exact or mode.rounds):
+        raise wrong(
+            "staleness", config.staleness, f"nothing is stale with sync = {config.sync}", "Leave it out, or use --sync "
+            "bounded:4.",
+        )
     if not mode.exact and (config.listen or config.on != "local"):
         raise wrong(
             "sync", config.sync, "between machines this build keeps step exactly or not at all",

@@ -24,5 +24,6 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     seed: int | None = None
     threads: int | None = None
     sync: str = "exact"
+    staleness: str = "auto"
     audit: bool = False
     scratch: str = ""

@@ -32,7 +32,10 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import NamedTuple
 
-__all__ = ["EXACT", "Clocks", "Held", "Mode", "Taken", "docket", "held_back", "next_lane", "parse", "weights"]
+__all__ = [
+    "EXACT", "Clocks", "Held", "Mode", "Taken", "docket", "held_back", "next_lane", "parse",
+    "staleness_weight", "weights",
+]  # fmt: skip
 
 #: How far a lane may be ahead with a quorum. A lane that is slow for ever must not fall behind without end.
 _QUORUM_BOUND = 8
@@ -148,7 +151,7 @@ def held_back(mode: Mode, clocks: Clocks, lane: int) -> Held | None:
         late = zip(clocks.applied, clocks.pushed, strict=True)
         lanes = tuple(other for other, (applied, pushed) in enumerate(late) if applied == pushed == slowest)
         return Held(lanes, f"lane {lane} is {step - slowest} steps ahead, and {mode.name} allows {mode.bound}")
-    if step > slowest and mode.quorum is None and (clocks.taken != clocks.applied or docket(mode, clocks)):
+    if step > slowest and mode.quorum is None and min(clocks.pushed) > slowest:
         return Held((), f"lane {lane} is let ahead of lanes that are late, and none is: the next version is being made")
     if step - clocks.applied[lane] >= mode.depth:
         return Held((), f"lane {lane} has room for no push more ({mode.depth}) before one is applied")
@@ -187,6 +190,15 @@ def docket(mode: Mode, clocks: Clocks) -> tuple[Taken, ...] | None:
     )
     wanted = able if mode.quorum is None else min(mode.quorum, able)
     return ready if len(ready) >= wanted else None
+
+
+def staleness_weight(staleness: int) -> float:
+    """How much a push counts that was computed from parameters `staleness` versions old, where that is asked for.
+
+    >>> [staleness_weight(age) for age in (0, 1, 3)]
+    [1.0, 0.5, 0.25]
+    """
+    return 1.0 / (1 + staleness)
 
 
 def weights(mode: Mode, taken: Sequence[Taken], newest: int) -> tuple[float, ...]:

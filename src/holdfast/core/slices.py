@@ -21,9 +21,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from fractions import Fraction
+from itertools import accumulate, groupby, pairwise
+from math import lcm
 
-__all__ = ["Entry", "Layout", "Piece", "Slice", "Span", "even_shares", "layout", "owners"]
+__all__ = ["Entry", "Layout", "Piece", "Slice", "Span", "even_shares", "layout", "owners", "shares"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +153,28 @@ def even_shares(sizes: Sequence[int], members: Sequence[int]) -> tuple[int, ...]
     >>> even_shares([4, 4, 4, 4, 8], [0, 7])
     (0, 0, 0, 7, 7)
     """
+    return shares(sizes, members, [1] * len(members))
+
+
+def shares(sizes: Sequence[int], members: Sequence[int], rates: Sequence[float]) -> tuple[int, ...]:
+    """Give every slice to a member as `even_shares` does, where a share is as large as the member is fast.
+
+    The arithmetic is exact, so whoever computes it gets the same, and equal rates give even shares.
+
+    >>> shares([4, 4, 4, 4, 8], [0, 7], [0.5, 0.1])
+    (0, 0, 0, 0, 7)
+    """
     if not members:
         raise ValueError(f"{len(sizes)} slices and no member to own them")
-    total = sum(sizes)
-    given, before = [], 0
+    exact = [Fraction(rate) for rate in rates]
+    unit = lcm(*(rate.denominator for rate in exact))
+    *ends, whole = accumulate(int(rate * unit) for rate in exact)  # where shares end, in parts of the whole
+    double = 2 * sum(sizes)
+    given, before, at = [], 0, 0
     for size in sizes:
-        given.append(members[(2 * before + size) * len(members) // (2 * total)])
+        while at < len(ends) and (2 * before + size) * whole >= double * ends[at]:
+            at += 1
+        given.append(members[at])
         before += size
     return tuple(given)
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.core.clocks import Clocks, Held, Mode, Taken, docket, next_lane, weights
+from holdfast.core.clocks import Clocks, Held, Mode, Taken, docket, next_lane, staleness_weight, weights
 from holdfast.errors import NonFinite, NotExact
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import StepFacts
@@ -49,6 +49,7 @@ class Paced(Member):
     """This worker as a member of a crew whose lanes need not keep step."""
 
     mode: Mode
+    scaled = False  #: does a push count less, the older the parameters it was computed from
     pushes: Pushes
     push_slots: PushSlots
 
@@ -264,6 +265,8 @@ class Paced(Member):
         taken = self.pushes.docket(version)
         records = {push: self.pushes.record(push) for push in taken}
         heavy = dict(zip(taken, weights(self.mode, taken, self.pushes.newest(version)), strict=True))
+        if self.scaled:
+            heavy = {push: heavy[push] * staleness_weight(version - records[push].version) for push in taken}
         full = {push.lane: push for push in taken if records[push].samples}
         newest = max((push.step for push in taken), default=0)
         load = {push.lane: heavy[push] * records[push].samples for push in full.values()}

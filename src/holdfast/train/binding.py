@@ -48,6 +48,7 @@ class Crewing(Protocol):
     row: int
     steered: Steered | None  #: None in a run of one process
     mode: Mode
+    scaled: bool  #: do stale pushes count less
 
     def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
         """Note which samples a unit used."""
@@ -191,6 +192,7 @@ class Binding:
                 mode, Pushes(self.arena.section("pushes"), lanes, mode.depth),
                 PushSlots(self._space, self.arena, lanes, mode.depth), self.settings.applied,
             )
+            self.paced.scaled = self._crewing.scaled
         if isinstance(self.member, Local):
             script, schemas, outer = self._inner
             self.member.set_inner(script, schemas, self.arena, outer, self._show)

@@ -1,0 +1,237 @@
+"""Workers and parameter servers under the clock rule: thousands of random clusters, and rules broken on purpose.
+
+A failure names its seed; `simulate(seed)` plays it again, event by event.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from holdfast.core import clocks
+from holdfast.core.clocks import Clocks, Held, Mode, Taken, parse
+from holdfast.testing.model import Violation
+from holdfast.testing.pushes import Push, Record, Server
+from holdfast.testing.servers import KINDS, Config, Report, Trouble, draw, simulate
+
+SEEDS, CHUNK = 2000, 100
+PLAIN = Config(parse("exact"), lanes=6, workers=3, servers=3, slices=9, steps=8)
+
+
+def run(*troubles: Trouble, mode: str = "exact", seed: int = 1) -> Report:
+    return simulate(seed, replace(PLAIN, mode=parse(mode), troubles=troubles))
+
+
+# ------------------------------------------------------------ random clusters
+
+
+@pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
+def test_small_clusters(start: int) -> None:
+    """All but the hundredth of each hundred, which is large."""
+    for seed in range(start, start + CHUNK - 1):
+        simulate(seed)
+
+
+@pytest.mark.parametrize("seed", [99, 399, 499, 999])
+def test_a_thousand_workers_and_fifty_servers(seed: int) -> None:
+    config = draw(seed)
+    assert (config.lanes, config.workers, config.servers) == (1000, 1000, 50)
+    report = simulate(seed)
+    assert report.versions >= config.steps
+    assert report.moved > 0
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("start", range(0, 5 * SEEDS, CHUNK))
+def test_many_more_with_all_the_large_ones(start: int) -> None:
+    for seed in range(start, start + CHUNK):
+        simulate(seed)
+
+
+def test_seeds_see_every_mode_every_trouble_and_every_defence() -> None:
+    seeds = [seed for seed in range(400) if seed % 100 != 99]
+    configs, reports = [draw(seed) for seed in seeds], [simulate(seed) for seed in seeds]
+    assert {config.mode.name.partition(":")[0] for config in configs} == {
+        "exact", "bounded", "async", "quorum", "local",
+    }  # fmt: skip
+    assert {trouble.what for config in configs for trouble in config.troubles} == set(KINDS)
+    for defence in ("moved", "refused", "fenced"):
+        assert sum(getattr(report, defence) > 0 for report in reports) > 5, defence
+
+
+def test_the_same_seed_does_the_same_in_another_process() -> None:
+    code = "from holdfast.testing.servers import simulate; print(*(simulate(s).trace for s in range(20)))"
+    out = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": "77"}, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    traces = [simulate(seed).trace for seed in range(20)]
+    assert out.stdout.split() == [str(trace) for trace in traces]
+    assert len(set(traces)) == 20
+
+
+# ------------------------------------------------------------ named troubles
+
+
+@pytest.mark.parametrize("mode", ["exact", "bounded:0", "bounded:3", "local:2"])
+def test_undisturbed_a_version_is_a_step(mode: str) -> None:
+    report = run(mode=mode)
+    assert (report.versions, report.generations, report.moved, report.fenced) == (8, 1, 0, 0)
+
+
+@pytest.mark.parametrize("mode", ["exact", "bounded:2", "quorum:3", "async"])
+@pytest.mark.parametrize("what", KINDS)
+def test_one_trouble_of_each_kind(what: str, mode: str) -> None:
+    for seed in range(5):
+        report = run(Trouble(0.2, what, seed), mode=mode, seed=seed)
+        assert report.versions >= 8
+        if what in ("lose server", "cut server"):
+            assert report.generations == 2 and report.moved > 0
+
+
+def test_a_server_that_goes_on_after_it_was_replaced_is_refused() -> None:
+    pausing = replace(PLAIN, pauses=0.5, mode=parse("async"), troubles=(Trouble(0.3, "cut server", 1),))
+    assert sum(simulate(seed, pausing).fenced for seed in range(30)) > 0
+
+
+def test_all_servers_are_replaced_one_after_the_other() -> None:
+    troubles = [Trouble(0.2 * n, what) for n in range(1, 6) for what in ("add server", "lose server")]
+    for seed in range(10):
+        assert run(*troubles, mode="bounded:1", seed=seed).generations > 3
+
+
+@pytest.mark.parametrize("mode", ["quorum:2", "quorum:5", "async"])
+def test_lanes_of_very_unequal_speed(mode: str) -> None:
+    """More steps than a quorum's bound, so the fast ones come to wait for the slow ones."""
+    for seed in range(20):
+        report = simulate(seed, replace(PLAIN, mode=parse(mode), workers=6, steps=30, pauses=0.1))
+        assert report.versions >= 30
+
+
+# ------------------------------------------------------------ mutants
+
+
+class AppliesTwice(Record):
+    """Applies what a message brought once more."""
+
+    def apply(self, docket: Sequence[Taken]) -> list[Push]:
+        return [push for push in super().apply(docket) for _ in range(2)]
+
+
+class AcceptsRepeats(Record):
+    """Takes a push in, whether or not it is news."""
+
+    def accepts(self, push: Push, complete: bool) -> bool:
+        return True
+
+
+class ReplacesWhatCounts(Record):
+    """Lets a newer attempt replace a push when the lane's clock was raised already."""
+
+    def accepts(self, push: Push, complete: bool) -> bool:
+        return super().accepts(push, complete=False)
+
+
+class LosesTheRecord(Record):
+    """A slice moves as its parameters alone."""
+
+    def moved(self) -> Record:
+        other = Record(len(self.applied))
+        other.generation, other.version, other.value = self.generation, self.version, self.value
+        return other
+
+
+class LosesPushes(Record):
+    """A slice moves without the pushes that were not applied yet."""
+
+    def moved(self) -> Record:
+        other = super().moved()
+        other.pushes = {}
+        return other
+
+
+class LosesTheVersion(Record):
+    """A slice moves, and its new owner does the last version again."""
+
+    def moved(self) -> Record:
+        other = super().moved()
+        other.version = max(other.version - 1, 0)
+        return other
+
+
+class NotFenced(Server):
+    """Goes on with a slice that another server has fetched."""
+
+    def fenced(self, record: Record) -> bool:
+        return False
+
+
+def ignores_the_bound(mode: Mode, now: Clocks, mine: Sequence[int]) -> int | Held | None:
+    """Lets lanes run ahead of others for ever."""
+    return clocks.next_lane(mode if mode.bound is None else replace(mode, bound=1000), now, mine)
+
+
+def ignores_the_room(mode: Mode, now: Clocks, mine: Sequence[int]) -> int | Held | None:
+    """Lets lanes push more than there is room for."""
+    return clocks.next_lane(mode, now._replace(applied=now.pushed), mine)
+
+
+def drops_late_pushes(mode: Mode, now: Clocks) -> tuple[Taken, ...] | None:
+    """Takes the newest push of each lane, and never those before it."""
+    made = clocks.docket(mode, now)
+    return made and tuple(Taken(lane, now.pushed[lane] - 1) for lane, _ in made)
+
+
+def leaves_late_lanes_out(mode: Mode, now: Clocks) -> tuple[Taken, ...] | None:
+    """Takes only pushes of the newest step."""
+    made = clocks.docket(mode, now)
+    return made and tuple(push for push in made if push.step == max(step for _, step in made))
+
+
+def waits_for_lanes_that_wait(mode: Mode, now: Clocks) -> tuple[Taken, ...] | None:
+    """Wants a quorum of all lanes that have steps left, also of those that are held back until there is a docket."""
+    made = clocks.docket(mode, now)
+    wanted = min(mode.quorum or len(now.taken), sum(taken < now.steps for taken in now.taken))
+    return made if made is not None and len(made) >= wanted else None
+
+
+def does_not_wait_for_all(mode: Mode, now: Clocks) -> tuple[Taken, ...] | None:
+    """Makes dockets of whatever there is."""
+    return clocks.docket(replace(mode, quorum=1), now)
+
+
+MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
+    "applies twice": (lambda config: replace(config, record=AppliesTwice), "has applied"),
+    "accepts repeats": (lambda config: replace(config, record=AcceptsRepeats), "is not there"),
+    "replaces what counts": (lambda config: replace(config, record=ReplacesWhatCounts), "is not there"),
+    "loses the record": (lambda config: replace(config, record=LosesTheRecord), "is not there"),
+    "loses pushes": (lambda config: replace(config, record=LosesPushes), "is not there"),
+    "loses the version": (lambda config: replace(config, record=LosesTheVersion), "is not there"),
+    "does not fence": (lambda config: replace(config, server=NotFenced), "has applied"),
+    "ignores the bound": (lambda config: replace(config, next_lane=ignores_the_bound), "ahead of the slowest"),
+    "ignores the room": (lambda config: replace(config, next_lane=ignores_the_room), "there is no room"),
+    "drops late pushes": (lambda config: replace(config, docket=drops_late_pushes), "takes step"),
+    "leaves late lanes out": (lambda config: replace(config, docket=leaves_late_lanes_out), "starves"),
+    "waits for lanes that wait": (lambda config: replace(config, docket=waits_for_lanes_that_wait), "starves"),
+    "does not wait for all": (lambda config: replace(config, docket=does_not_wait_for_all), "too stale"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_caught(name: str) -> None:
+    mutate, expected = MUTANTS[name]
+    for seed in range(SEEDS):
+        if seed % 100 != 99:
+            try:
+                simulate(seed, mutate(draw(seed)))
+            except Violation as violation:
+                if expected in str(violation):
+                    break
+    else:
+        pytest.fail(f"the mutant came through {SEEDS} seeds")
+    simulate(seed)  # and the rule as it is comes through this one

@@ -1,0 +1,314 @@
+"""The rule of the clocks: what each mode allows, by example, and what holds in every order of events."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from holdfast.core.clocks import EXACT, Clocks, Held, Mode, Taken, docket, held_back, next_lane, parse, weights
+
+FORMS = "unknown; there is exact, bounded:S, async, quorum:K, local:H."
+
+
+# ------------------------------------------------------------ names
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "exact", "depth"),
+    [
+        ("exact", Mode("exact"), True, 1),
+        ("bounded:0", Mode("bounded:0"), False, 1),
+        ("bounded:4", Mode("bounded:4", bound=4), False, 5),
+        ("bounded:64", Mode("bounded:64", bound=64), False, 65),
+        ("async", Mode("async", quorum=1, bound=None), False, 1),
+        ("quorum:1", Mode("quorum:1", quorum=1, bound=8), False, 1),
+        ("quorum:3", Mode("quorum:3", quorum=3, bound=8), False, 1),
+        ("local:1", Mode("local:1"), False, 1),
+        ("local:100000", Mode("local:100000", inner=100_000), False, 1),
+    ],
+)
+def test_modes_by_name(text: str, mode: Mode, exact: bool, depth: int) -> None:
+    assert parse(text) == parse(text, lanes=3) == mode
+    assert (mode.exact, mode.depth) == (exact, depth)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", FORMS),
+        ("often", FORMS),
+        ("asynch", f"{FORMS} Did you mean async?"),
+        ("asynch:3", f"{FORMS} Did you mean async?"),
+        ("bouned:4", f"{FORMS} Did you mean bounded:4?"),
+        ("Local:4", f"{FORMS} Did you mean local:4?"),
+        ("exact:1", "exact takes no number"),
+        ("async:", "async takes no number"),
+        ("bounded", "bounded:S needs a whole number for S, not ''"),
+        ("quorum:half", "quorum:K needs a whole number for K, not 'half'"),
+        ("local:2.5", "local:H needs a whole number for H, not '2.5'"),
+        ("bounded:4:5", "bounded:S needs a whole number for S, not '4:5'"),
+        ("bounded: 4", "bounded:S needs a whole number for S, not ' 4'"),
+        ("bounded:+4", "bounded:S needs a whole number for S, not '+4'"),
+        ("bounded:1_0", "bounded:S needs a whole number for S, not '1_0'"),
+        ("bounded:\u0664", "bounded:S needs a whole number for S, not '\u0664'"),
+        ("bounded:-1", "a lane cannot be -1 steps ahead: S is 0 to 64"),
+        ("bounded:65", "a lane cannot be 65 steps ahead: S is 0 to 64"),
+        ("quorum:5", "a quorum of 5 cannot come together: K is 1 to 4, the number of lanes"),
+        ("quorum:0", "a quorum of 0 cannot come together: K is 1 to 4, the number of lanes"),
+        ("local:0", "0 steps cannot lie between two exchanges: H is 1 to 100000"),
+        ("local:100001", "100001 steps cannot lie between two exchanges: H is 1 to 100000"),
+    ],
+)
+def test_what_is_no_mode_is_refused_with_a_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        parse(text, lanes=4)
+
+
+def test_a_quorum_has_no_upper_end_while_the_lanes_are_not_known() -> None:
+    assert parse("quorum:1000").quorum == 1000
+    with pytest.raises(ValueError, match=r"^a quorum of 0 cannot come together: K is 1 or more$"):
+        parse("quorum:0")
+
+
+# ------------------------------------------------------------ who may begin
+
+
+def test_exact_waits_for_the_version_and_names_the_lanes_that_are_missing() -> None:
+    why = "lane 0 is 1 steps ahead, and exact allows 0"
+    assert held_back(EXACT, Clocks(5, (0, 0, 0), (0, 0, 0), (0, 0, 0)), 0) is None
+    assert held_back(EXACT, Clocks(5, (1, 0, 1), (0, 0, 0), (0, 0, 0)), 0) == Held((1,), why)
+    assert held_back(EXACT, Clocks(5, (1, 1, 1), (1, 1, 1), (0, 0, 0)), 0) == Held((), why)  # taken is not applied
+    assert held_back(EXACT, Clocks(5, (1, 1, 1), (1, 1, 1), (1, 1, 1)), 0) is None
+
+
+def test_bounded_allows_so_many_steps_and_no_more() -> None:
+    mode = parse("bounded:2")
+    for pushed, free in ((0, True), (1, True), (2, True), (3, False)):
+        assert (held_back(mode, Clocks(9, (pushed, 0), (0, 0), (0, 0)), 0) is None) == free
+
+
+def test_a_quorum_names_the_lanes_that_are_too_far_behind() -> None:
+    clocks = Clocks(20, (12, 3, 3, 12), (12, 3, 3, 12), (12, 3, 3, 12))
+    assert held_back(parse("quorum:2"), clocks, 0) == Held((1, 2), "lane 0 is 9 steps ahead, and quorum:2 allows 8")
+    assert held_back(parse("quorum:2"), clocks, 1) is None
+
+
+def test_a_lane_runs_ahead_of_lanes_that_are_late_only() -> None:
+    made = "lane 0 is let ahead of lanes that are late, and none is: the next version is being made"
+    mode, late = parse("bounded:2"), Clocks(9, (1, 0), (0, 0), (0, 0))
+    assert held_back(mode, late, 0) is None
+    assert held_back(mode, late._replace(pushed=(1, 1)), 0) == Held((), made)  # its docket can be made,
+    assert held_back(mode, late._replace(pushed=(1, 1), taken=(1, 1)), 0) == Held((), made)  # or is being applied
+    assert held_back(mode, Clocks(9, (1, 1), (1, 1), (1, 1)), 0) is None
+
+
+def test_a_lane_without_room_waits_whatever_the_others_do() -> None:
+    full = Held((), "lane 1 has room for no push more (1) before one is applied")
+    for mode in (parse("async"), parse("quorum:2")):
+        assert held_back(mode, Clocks(9, (2, 4, 2), (2, 4, 2), (2, 3, 2)), 1) == full
+        assert held_back(mode, Clocks(9, (2, 4, 2), (2, 4, 2), (2, 4, 2)), 1) is None
+
+
+def test_async_waits_for_nobody() -> None:
+    assert held_back(parse("async"), Clocks(10**6, (10**5, 0), (10**5, 0), (10**5, 0)), 0) is None
+
+
+def test_a_lane_that_has_pushed_all_is_not_held() -> None:
+    assert held_back(EXACT, Clocks(3, (3, 2), (2, 2), (2, 2)), 0) is None
+
+
+def test_the_next_lane_is_the_one_that_is_furthest_behind() -> None:
+    mode, clocks = parse("bounded:4"), Clocks(9, (3, 1, 2, 1), (1,) * 4, (1,) * 4)
+    assert next_lane(mode, clocks, (0, 1, 2, 3)) == 1
+    assert next_lane(mode, clocks, (3, 2)) == 3
+    assert next_lane(mode, clocks, (0,)) == 0
+
+
+def test_a_lane_that_is_held_does_not_hold_the_others_of_its_driver() -> None:
+    clocks = Clocks(9, (1, 7), (0, 7), (0, 7))
+    assert next_lane(parse("async"), clocks, (0, 1)) == 1
+    assert next_lane(parse("async"), clocks, (0,)) == held_back(parse("async"), clocks, 0)
+    assert isinstance(next_lane(parse("async"), clocks, (0,)), Held)
+
+
+def test_no_lane_is_next_when_all_have_pushed_all() -> None:
+    assert next_lane(EXACT, Clocks(2, (2, 2, 1), (1, 1, 1), (1, 1, 1)), (0, 1)) is None
+    assert next_lane(EXACT, Clocks(2, (2, 2, 1), (1, 1, 1), (1, 1, 1)), ()) is None
+
+
+# ------------------------------------------------------------ dockets
+
+
+def test_a_docket_waits_for_all_lanes_or_for_the_quorum() -> None:
+    clocks = Clocks(9, (1, 0, 1), (0, 0, 0), (0, 0, 0))
+    assert docket(EXACT, clocks) is None
+    assert docket(parse("bounded:3"), clocks) is None
+    assert docket(parse("quorum:3"), clocks) is None
+    for mode in (parse("quorum:2"), parse("quorum:1"), parse("async")):
+        assert docket(mode, clocks) == (Taken(0, 0), Taken(2, 0))
+    assert docket(EXACT, clocks._replace(pushed=(1, 1, 1))) == (Taken(0, 0), Taken(1, 0), Taken(2, 0))
+
+
+def test_a_docket_takes_the_oldest_push_of_each_lane() -> None:
+    clocks = Clocks(9, (6, 3, 4), (4, 2, 4), (4, 2, 3))
+    assert docket(parse("quorum:2"), clocks) == (Taken(0, 4), Taken(1, 2))
+
+
+@pytest.mark.parametrize("text", ["exact", "bounded:2", "async", "quorum:3", "local:5"])
+def test_there_is_no_docket_of_nothing(text: str) -> None:
+    assert docket(parse(text), Clocks(9, (2, 2, 2), (2, 2, 2), (2, 2, 2))) is None
+    assert docket(parse(text), Clocks(2, (2, 2, 2), (2, 2, 2), (2, 2, 2))) is None
+    assert docket(parse(text), Clocks(0, (0, 0, 0), (0, 0, 0), (0, 0, 0))) is None
+
+
+def test_the_last_docket_is_made_though_fewer_lanes_than_the_quorum_are_left() -> None:
+    left = Clocks(5, (5, 5, 5), (5, 4, 5), (5, 4, 5))
+    assert docket(parse("quorum:3"), left) == docket(EXACT, left) == (Taken(1, 4),)
+    assert docket(parse("quorum:3"), Clocks(5, (5, 4, 5), (5, 3, 4), (5, 3, 4))) == (Taken(1, 3), Taken(2, 4))
+
+
+def test_a_quorum_does_not_wait_for_lanes_that_wait_for_it() -> None:
+    """Lanes 0 and 1 are as far ahead as they may be, lane 2 has pushed all it has room for: it alone is the docket."""
+    clocks = Clocks(20, (9, 9, 1), (9, 9, 0), (9, 9, 0))
+    assert all(held_back(parse("quorum:2"), clocks, lane) for lane in range(3))
+    assert docket(parse("quorum:2"), clocks) == (Taken(2, 0),)
+
+
+def test_a_quorum_waits_for_lanes_that_may_still_push() -> None:
+    assert docket(parse("quorum:2"), Clocks(20, (8, 9, 1), (8, 9, 0), (8, 9, 0))) is None  # lane 0 has one more
+
+
+def test_late_pushes_count_less_with_a_quorum_only() -> None:
+    taken = [Taken(0, 7), Taken(1, 6), Taken(2, 4)]
+    assert weights(parse("quorum:2"), taken, newest=7) == (1.0, 0.5, 0.25)
+    for text in ("exact", "bounded:4", "async", "local:3"):
+        assert weights(parse(text), taken, newest=7) == (1.0, 1.0, 1.0)
+
+
+def test_late_pushes_count_less_also_where_they_are_among_themselves() -> None:
+    assert weights(parse("quorum:2"), [Taken(2, 0), Taken(3, 0)], newest=8) == (1 / 9, 1 / 9)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=20), st.integers(0, 9))
+def test_weights_fall_with_lateness(steps: list[int], before: int) -> None:
+    found = weights(parse("quorum:1"), [Taken(lane, step) for lane, step in enumerate(steps)], max(steps) + before)
+    assert all(0.0 < weight <= 1.0 for weight in found)
+    assert max(found) == 1 / (1 + before)
+    assert sorted(found) == [weight for _, weight in sorted(zip(steps, found, strict=True))]
+
+
+# ------------------------------------------------------------ every order of events
+
+
+class Play:
+    """A pass in one random order: lanes begin and push, dockets are made, and applied some time later."""
+
+    def __init__(self, mode: Mode, steps: int, speeds: list[float], rng: random.Random) -> None:
+        self.mode, self.steps, self.speeds, self.rng = mode, steps, speeds, rng
+        self.lanes = range(len(speeds))
+        self.pushed, self.taken, self.applied = ([0] * len(speeds) for _ in range(3))
+        self.busy: set[int] = set()
+        self.dockets: list[tuple[Taken, ...]] = []
+        self.waiting: list[tuple[Taken, ...]] = []  #: made, not applied yet
+
+    @property
+    def clocks(self) -> Clocks:
+        return Clocks(self.steps, tuple(self.pushed), tuple(self.taken), tuple(self.applied))
+
+    def run(self) -> Play:
+        while min(self.applied) < self.steps:
+            moves = self.moves()
+            assert moves, f"nobody can move: {[held_back(self.mode, self.clocks, lane) for lane in self.lanes]}"
+            self.rng.choices([move for _, move in moves], [speed for speed, _ in moves])[0]()
+        return self
+
+    def moves(self) -> list[tuple[float, Callable[[], None]]]:
+        """All that can happen now, with how likely it is to be next."""
+        clocks = self.clocks
+        found: list[tuple[float, Callable[[], None]]] = []
+        for lane, speed in zip(self.lanes, self.speeds, strict=True):
+            if lane in self.busy:
+                found.append((speed, partial(self.push, lane)))
+            elif clocks.pushed[lane] < self.steps and held_back(self.mode, clocks, lane) is None:
+                found.append((speed, partial(self.begin, lane)))
+        if (made := docket(self.mode, clocks)) is not None:
+            found.append((1.0, partial(self.take, made)))
+        if self.waiting:
+            found.append((1.0, self.apply))
+        return found
+
+    def begin(self, lane: int) -> None:
+        step = self.pushed[lane]
+        assert step - self.applied[lane] < self.mode.depth
+        if self.mode.bound is not None:
+            assert step - min(self.applied) <= self.mode.bound
+        if self.mode.quorum is None and step > min(self.applied):  # ahead: somebody must be late
+            assert not self.waiting and docket(self.mode, self.clocks) is None
+        assert next_lane(self.mode, self.clocks, [lane]) == lane
+        self.busy.add(lane)
+
+    def push(self, lane: int) -> None:
+        self.busy.remove(lane)
+        self.pushed[lane] += 1
+        assert self.pushed[lane] - self.applied[lane] <= self.mode.depth
+
+    def take(self, made: tuple[Taken, ...]) -> None:
+        seen_by_others = self.clocks._replace(applied=tuple(self.taken))
+        assert docket(self.mode, seen_by_others) == made  # whatever of it somebody has seen published
+        assert [push.lane for push in made] == sorted({push.lane for push in made})
+        for lane, step in made:
+            assert step == self.taken[lane] < self.pushed[lane]
+        if len(made) < (len(self.lanes) if self.mode.quorum is None else self.mode.quorum):
+            others = set(self.lanes) - {push.lane for push in made}
+            for lane in others:  # nobody else could have joined it
+                assert self.taken[lane] == self.steps or held_back(self.mode, seen_by_others, lane) is not None
+        for lane, _ in made:
+            self.taken[lane] += 1
+        self.dockets.append(made)
+        self.waiting.append(made)
+
+    def apply(self) -> None:
+        for lane, step in self.waiting.pop(0):
+            assert self.applied[lane] == step
+            self.applied[lane] += 1
+
+
+names = (
+    st.sampled_from(["exact", "bounded:0", "async", "local:3"])
+    | st.builds("bounded:{}".format, st.integers(1, 5))
+    | st.builds("quorum:{}".format, st.integers(1, 6))
+)
+paces = st.lists(st.sampled_from([0.001, 0.1, 1.0, 10.0]), min_size=1, max_size=6)
+
+
+@given(names, st.integers(0, 14), paces, st.integers())
+@example("quorum:2", 14, [10.0, 10.0, 0.001], 0)
+@example("quorum:4", 14, [10.0, 10.0, 10.0, 0.001, 0.001], 0)
+def test_every_push_is_taken_once_in_order_and_nobody_waits_for_ever(
+    text: str, steps: int, speeds: list[float], seed: int
+) -> None:
+    play = Play(parse(text), steps, speeds, random.Random(seed)).run()
+    for lane in play.lanes:
+        assert [push.step for made in play.dockets for push in made if push.lane == lane] == list(range(steps))
+
+
+@given(names.filter(lambda text: "quorum" not in text and text != "async"), st.integers(0, 10), paces, st.integers())
+def test_where_all_lanes_must_be_there_a_docket_is_a_step(
+    text: str, steps: int, speeds: list[float], seed: int
+) -> None:
+    play = Play(parse(text), steps, speeds, random.Random(seed)).run()
+    assert play.dockets == [tuple(Taken(lane, step) for lane in play.lanes) for step in range(steps)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=5), st.data())
+def test_in_async_a_lane_is_held_by_its_own_pushes_only(clocks: list[tuple[int, int]], data: st.DataObject) -> None:
+    applied, pushed = zip(*(sorted(pair) for pair in clocks), strict=True)
+    lane = data.draw(st.sampled_from(range(len(clocks))))
+    held = held_back(parse("async"), Clocks(10, pushed, applied, applied), lane)
+    assert (held is not None) == (pushed[lane] > applied[lane])
