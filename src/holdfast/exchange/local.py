@@ -30,11 +30,8 @@ from holdfast.transport.arena import Arena, Sections
 
 __all__ = ["Local", "add_sections", "outer_optimizer"]
 
-#: DiLoCo's own: what its authors found best over a wide range of H.
-LR, MOMENTUM = 0.7, 0.9
 
-
-def outer_optimizer(user: torch.optim.Optimizer, lr: float = LR, momentum: float = MOMENTUM) -> torch.optim.Optimizer:
+def outer_optimizer(user: torch.optim.Optimizer, lr: float, momentum: float) -> torch.optim.Optimizer:
     """What the owners run, over the same groups of parameters."""
     groups = [{"params": group["params"]} for group in user.param_groups]
     return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0.0)

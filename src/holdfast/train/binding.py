@@ -49,6 +49,7 @@ class Crewing(Protocol):
     steered: Steered | None  #: None in a run of one process
     mode: Mode
     scaled: bool  #: do stale pushes count less
+    outer: tuple[float, float]  #: learning rate and momentum of the step after local ones
 
     def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
         """Note which samples a unit used."""
@@ -68,7 +69,7 @@ class Binding:
         inner, script = _schemas(space, user), user
         schemas = inner
         if mode.rounds:  # the owners run another optimizer than the lanes
-            user = outer_optimizer(script)
+            user = outer_optimizer(script, *crewing.outer)
             schemas = _schemas(space, user)
         sections = Sections()
         sections.add("board", board_bytes(crewing.lanes, rows, len(space.layout.slices)))

@@ -97,6 +97,11 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
             "sync = quorum:5: a quorum of 5 cannot come together: K is 1 to 4, the number of lanes (set by --sync). "
             "Use --sync exact, or leave it out.",
         ),
+        ({"sets": ("local.lr=0",)}, "local.lr = 0.0: must be more than 0 (set by --set). The default is 0.7."),
+        (
+            {"sets": ("local.momentum=1",)},
+            "local.momentum = 1.0: must be 0 or more and less than 1 (set by --set). The default is 0.5.",
+        ),
         (
             {"sets": ("staleness=drop",)},
             "staleness = drop: unknown; there is auto, plain, scale (set by --set). Leave it out.",
