@@ -18,7 +18,8 @@ from holdfast.core import clocks
 from holdfast.errors import ConfigError
 
 __all__ = [
-    "DEFAULTS_OF_JOIN", "MAX_LANES", "MAX_SERVERS", "SECTIONS", "CrewConfig", "LocalConfig", "RunConfig", "board_rows", "check",
+    "DEFAULTS_OF_JOIN", "MAX_LANES", "MAX_SERVERS", "SECTIONS", "CrewConfig", "LocalConfig", "RunConfig", "board_rows",
+    "check",
 ]  # fmt: skip
 
 #: What `hf.join()` takes when neither the script nor the command line says anything.

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.config.run import SECTIONS, CrewConfig, RunConfig
+from holdfast.config.run import SECTIONS, CrewConfig, LocalConfig, RunConfig
 from holdfast.config.sources import Sources
 from holdfast.errors import ConfigError, UsageError
 
@@ -41,7 +41,8 @@ def test_every_value_is_shown_with_its_source() -> None:
     assert lines["seed = 5"] == "--seed"
     assert lines["# lanes = 4"] == "default, unless the script's join() says otherwise"
     assert lines["sync = \"exact\""] == "default"
-    assert len(lines) == len(RunConfig.__struct_fields__) - len(SECTIONS) + len(CrewConfig.__struct_fields__)
+    plain = len(RunConfig.__struct_fields__) - len(SECTIONS)
+    assert len(lines) == plain + len(CrewConfig.__struct_fields__) + len(LocalConfig.__struct_fields__)
 
 
 def test_what_is_shown_can_be_a_file_again() -> None:
