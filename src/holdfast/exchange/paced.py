@@ -103,7 +103,7 @@ class Paced(Member):
                 self._controls.ring()
                 continue
             if not self.pushes.begun(course.op):
-                self._await(marks, "the pass to begin", ())
+                self._await(marks, self.at.owner[:1])
                 continue
             found = self._choose(clocks)
             if isinstance(found, tuple) and not isinstance(found, Held):
@@ -115,7 +115,7 @@ class Paced(Member):
             if found is None and min(clocks.applied) >= clocks.steps:
                 self._complete()
                 return None
-            self._await(marks, *self._whom(found, clocks))
+            self._await(marks, self._whom(found, clocks))
 
     def _choose(self, clocks: Clocks) -> tuple[int, int] | Held | None:
         """The next unit (step of the pass, lane) that is mine and may be begun."""
@@ -147,18 +147,20 @@ class Paced(Member):
         steps = -(-self._course.steps // self.mode.inner) if self._limit is None else self._limit
         return self.pushes.clocks(self.version, steps)
 
-    def _whom(self, held: Held | None, clocks: Clocks) -> tuple[str, tuple[int, ...]]:
+    def _whom(self, held: Held | None, clocks: Clocks) -> Sequence[int]:
+        """For which workers, or owners, this one waits."""
         if held is not None and held.lanes:
-            return held.why, tuple(self.at.driver[lane] for lane in held.lanes)
+            return [self.at.driver[lane] for lane in held.lanes]
         late = [lane for lane, pushed in enumerate(clocks.pushed) if pushed < clocks.steps]
-        drivers = tuple(self.at.driver[lane] for lane in late if self.at.driver[lane] != self.at.worker)
-        return (held.why if held is not None else "the other lanes"), drivers or tuple(self.at.owner[:1])
+        drivers = [self.at.driver[lane] for lane in late if self.at.driver[lane] != self.at.worker]
+        return (drivers if held is None else []) or self.at.owner[:1]
 
-    def _await(self, marks: bytes, why: str, whom: Sequence[int]) -> None:
+    def _await(self, marks: bytes, whom: Sequence[int]) -> None:
+        self._marks = marks
         self.before_wait()
         start = time.perf_counter_ns()
         self.board.put(cells.R_WAITING_FOR, whom[0] if whom else -1)
-        self._controls.wait(lambda: self._marked() != marks)
+        self._controls.wait(self.changed)
         self.board.put(cells.R_WAITING_FOR, -1)
         self.board.add(cells.R_WAIT_NS, time.perf_counter_ns() - start)
         self._controls.look()
@@ -167,8 +169,8 @@ class Paced(Member):
         return self.board.marks() + self.pushes.marks()
 
     def changed(self) -> bool:
-        """Always: who waits looks for itself."""
-        return True
+        """Has anything moved since this worker began to wait?"""
+        return self._marked() != self._marks
 
     def install(
         self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int],
