@@ -96,7 +96,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: int | None = None
     sync: str = "exact"
     #: How much a push counts that was computed from older parameters: "plain" (like any other), "scale" (1 / (1 +
-    #: staleness)), or "auto": scaled with bounded:S, where staleness is counted in whole steps.
+    #: staleness)), or "auto": scaled with bounded:S and async; quorum:K has weights of its own.
     staleness: str = "auto"
     #: Processes on this machine that own the parameters and run the optimizer; 0: the workers do.
     servers: int = 0

@@ -61,6 +61,11 @@ class Mode:
         return self.name == "exact"
 
     @property
+    def folds_late(self) -> bool:
+        """Does a push that comes after its version was made count less, by how late it is?"""
+        return self.quorum is not None and self.bound is not None
+
+    @property
     def rounds(self) -> bool:
         """Do lanes train by themselves between two pushes?"""
         return self.name.startswith("local:")
@@ -209,6 +214,6 @@ def weights(mode: Mode, taken: Sequence[Taken], newest: int) -> tuple[float, ...
     >>> weights(parse("quorum:2"), [Taken(1, 6), Taken(2, 4)], newest=7)
     (0.5, 0.25)
     """
-    if mode.quorum is None or mode.bound is None:
+    if not mode.folds_late:
         return (1.0,) * len(taken)
     return tuple(1.0 / (1 + newest - push.step) for push in taken)

@@ -144,7 +144,7 @@ class Run:
         self.mode = _mode(spec.sync if spec is not None else "exact", lanes)
         asked = spec.staleness if spec is not None else "auto"
         self.outer = spec.outer if spec is not None else (0.7, 0.5)
-        self.scaled = asked == "scale" or (asked == "auto" and self.mode.quorum is None)
+        self.scaled = asked == "scale" or (asked == "auto" and not self.mode.folds_late)
         self.steered = steered
         self.worker, self.row = (spec.worker, spec.row) if spec is not None else (0, 0)
         self._started = time.perf_counter()
