@@ -25,6 +25,6 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     threads: int | None = None
     sync: str = "exact"
     staleness: str = "auto"
-    outer: tuple[float, float] = (0.7, 0.5)
+    outer: tuple[float, float] = (0.8, 0.3)
     audit: bool = False
     scratch: str = ""

@@ -98,10 +98,10 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
             "sync = quorum:5: a quorum of 5 cannot come together: K is 1 to 4, the number of lanes (set by --sync). "
             "Use --sync exact, or leave it out.",
         ),
-        ({"sets": ("local.lr=0",)}, "local.lr = 0.0: must be more than 0 (set by --set). The default is 0.7."),
+        ({"sets": ("local.lr=0",)}, "local.lr = 0.0: must be more than 0 (set by --set). The default is 0.8."),
         (
             {"sets": ("local.momentum=1",)},
-            "local.momentum = 1.0: must be 0 or more and less than 1 (set by --set). The default is 0.5.",
+            "local.momentum = 1.0: must be 0 or more and less than 1 (set by --set). The default is 0.3.",
         ),
         (
             {"sets": ("staleness=drop",)},
