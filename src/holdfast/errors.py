@@ -18,6 +18,12 @@
     │   ├── Unreachable               nothing listens there, or nobody answers    exit 10
     │   ├── NotHoldfast               something answers there that is not a run   exit 10
     │   └── FrameError                a peer sent bytes that are no frame         exit 10
+    ├── StoreError                    the parameter store could not do it         exit 12
+    │   ├── UnknownKey                a key that was never initialised            exit 12
+    │   ├── Mismatch                  clients disagree about a shape or dtype     exit 12
+    │   ├── HandlerFailed             a handler of yours raised in its server     exit 12
+    │   ├── StoreTimeout              no answer before the deadline               exit 12
+    │   └── ServerLost                a server is gone, and nobody replaces it    exit 12
     └── Refused                       a run will not have this machine            exit 11
         ├── WrongToken                it does not hold the run's token            exit 11
         ├── OtherVersion              it has another version of Holdfast          exit 11
@@ -154,6 +160,32 @@ class FrameError(NetworkError):
             f"What came over the connection is no frame of this run: {what}. The connection is closed; if it happens "
             "again, look for a proxy or a broken network card between the two hosts."
         )
+
+
+class StoreError(HoldfastError):
+    """The parameter store could not do what it was asked for."""
+
+    exit_code = 12
+
+
+class UnknownKey(StoreError):
+    """A key was pushed or pulled that was never initialised."""
+
+
+class Mismatch(StoreError):
+    """Two clients of the store disagree about the shape or the dtype of a key."""
+
+
+class HandlerFailed(StoreError):
+    """A handler raised; its push was not applied."""
+
+
+class StoreTimeout(StoreError, TimeoutError):
+    """A server of the store did not answer before the deadline; what was asked for may still happen."""
+
+
+class ServerLost(StoreError):
+    """A server of the store is gone and nobody takes over."""
 
 
 class Refused(HoldfastError):

@@ -1,0 +1,49 @@
+"""The parameter store: push, pull, push_pull, barrier and broadcast on keys, for algorithms of your own.
+
+    from holdfast import store
+
+    with store.local(servers=2) as group, group.connect("worker-0") as mine:
+        mine.init("w", torch.zeros(1000)).wait()
+        mine.push("w", torch.ones(1000))
+        w = mine.pull("w").result(timeout=5.0)
+
+Values never travel through a socket: what is pushed is written once into shared memory, and what is pulled is a view
+of the version that the server has published. docs/store.md tells the rest. Importing this package imports no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.store.client import Store, connect
+    from holdfast.store.group import Group, local
+    from holdfast.store.handle import Handle, wait
+    from holdfast.store.handlers import elementwise
+    from holdfast.store.server import Server
+    from holdfast.store.values import Rows
+
+__all__ = ["Group", "Handle", "Rows", "Server", "Store", "connect", "elementwise", "local", "wait"]
+
+_PARTS = {
+    "Group": "group",
+    "Handle": "handle",
+    "Rows": "values",
+    "Server": "server",
+    "Store": "client",
+    "connect": "client",
+    "elementwise": "handlers",
+    "local": "group",
+    "wait": "handle",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return getattr(import_module(f"holdfast.store.{_PARTS[name]}"), name)
+    raise AttributeError(f"module 'holdfast.store' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,193 @@
+"""What clients and servers of one host say to each other, as msgpack. Pure.
+
+No message has a value in it: values lie in shared memory, the client's (what is pushed, and rows that are pulled) or
+the server's (what is published), and messages say where. A client's requests have numbers (`id`); it sends those that
+are unanswered again, unchanged and in order, to a server that takes over.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.errors import Mismatch
+from holdfast.store.heap import Place
+
+__all__ = [
+    "Answer", "Done", "Failed", "Grown", "Hello", "Init", "Meet", "Meta", "Open", "Pull", "Push", "Release", "Request",
+    "Say", "View", "Welcome", "answers", "check_alike", "pack", "says",
+]  # fmt: skip
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    pass
+
+
+class Meta(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of a key. `rows` is the number of rows of the whole where it is spread, else -1."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    by: str  #: the client that initialised it, or that says this
+    rows: int = -1
+
+    def __str__(self) -> str:
+        spread = f" (a share of {self.rows} rows)" if self.rows >= 0 else ""
+        return f"{self.dtype} {list(self.shape)}{spread}"
+
+
+def check_alike(key: str, known: Meta, mine: Meta, verb: str) -> None:
+    """Does a client mean the same by a key as the one that initialised it? Raises Mismatch."""
+    if (known.dtype, known.shape, known.rows) != (mine.dtype, mine.shape, mine.rows):
+        raise Mismatch(
+            f"Client {mine.by!r} {verb} key {key!r} as {mine}, but client {known.by!r} has initialised it as {known}. "
+            "All clients must give the same shape and dtype."
+        )
+
+
+# ------------------------------------------------------------ from a client
+
+
+class Hello(_Message, frozen=True):
+    """The first words. With them comes the client's memory. `looks`: buffers of keys it still looks at."""
+
+    client: str
+    looks: tuple[tuple[str, int], ...] = ()
+
+
+class Open(_Message, frozen=True):
+    """What about this key?"""
+
+    id: int
+    key: str
+
+
+class Init(_Message, frozen=True):
+    """A key and its first value."""
+
+    id: int
+    key: str
+    meta: Meta
+    value: Place
+
+
+class Push(_Message, frozen=True):
+    """Hand the value (or the rows with these numbers) to the handler.
+
+    `number` is what it counts under (see `tally`), `here` how many bytes of the value are written already. `again`: it
+    was sent before, to a server that is gone, and nobody here knows what became of it.
+    """
+
+    id: int
+    key: str
+    number: int
+    meta: Meta
+    value: Place
+    here: int
+    rows: Place | None = None
+    pull: bool = False
+    again: bool = False
+
+
+class Grown(_Message, frozen=True):
+    """More bytes of a push are written."""
+
+    id: int
+    here: int
+
+
+class Pull(_Message, frozen=True):
+    """Show me the published version, or copy the rows with these numbers into my memory."""
+
+    id: int
+    key: str
+    rows: Place | None = None
+    into: Place | None = None
+
+
+class Release(_Message, frozen=True):
+    """I no longer look at this buffer of a key."""
+
+    key: str
+    buffer: int
+
+
+class Meet(_Message, frozen=True):
+    """I am at this round. With a key: a broadcast; with a value: I am its root."""
+
+    id: int
+    name: str
+    turn: int
+    parties: int
+    key: str = ""
+    meta: Meta | None = None
+    value: Place | None = None
+
+
+Request = Open | Init | Push | Pull | Meet
+Say = Hello | Open | Init | Push | Grown | Pull | Release | Meet
+
+
+# ------------------------------------------------------------ from a server
+
+
+class Welcome(_Message, frozen=True):
+    """The answer to Hello. With it comes the server's memory, to be looked at only."""
+
+    server: int
+    num_servers: int
+    pid: int
+
+
+class Done(_Message, frozen=True):
+    """It is done. `number`: the last push of this client on the key, or the last round of the meeting.
+
+    `here`: of a meeting, who has arrived at the round that is not over.
+    """
+
+    id: int
+    meta: Meta | None = None
+    number: int = 0
+    here: tuple[str, ...] = ()
+
+
+class View(_Message, frozen=True):
+    """It is done, and here is the value; the buffer is yours to look at until you release it."""
+
+    id: int
+    key: str
+    meta: Meta
+    place: Place
+    buffer: int
+    version: int
+
+
+class Failed(_Message, frozen=True):
+    """It cannot be done. `kind` is the name of an error class; id -1: it is about all of this client's requests."""
+
+    id: int
+    kind: str
+    text: str
+
+
+Answer = Welcome | Done | View | Failed
+
+_encoder = msgspec.msgpack.Encoder()
+_says = msgspec.msgpack.Decoder(list[Say])
+_answers = msgspec.msgpack.Decoder(list[Answer])
+
+
+def pack(*messages: Say | Answer) -> bytes:
+    """Messages that travel together, as bytes."""
+    return _encoder.encode(messages)
+
+
+def says(data: bytes) -> list[Say]:
+    """What a client says. Raises msgspec.DecodeError."""
+    messages: list[Say] = _says.decode(data)
+    return messages
+
+
+def answers(data: bytes) -> list[Answer]:
+    """What a server answers. Raises msgspec.DecodeError."""
+    messages: list[Answer] = _answers.decode(data)
+    return messages

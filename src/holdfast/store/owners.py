@@ -1,0 +1,43 @@
+"""Who holds what: a key by its name, or the rows of a spread key by their numbers. Pure, so all sides agree unasked.
+
+>>> owner("user", 2), parts(5, 2), server_of(3, 5, 2)
+(1, [(0, 2), (2, 5)], 1)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import pairwise
+
+from holdfast.errors import UsageError
+
+__all__ = ["MAX_NAME", "checked_name", "owner", "parts", "server_of"]
+
+MAX_NAME = 200  #: bytes of a key's, a meeting's or a client's name
+
+
+def checked_name(name: str, what: str) -> str:
+    """The name, if it can be one. Raises UsageError."""
+    size = len(name.encode(errors="replace"))
+    if not 0 < size <= MAX_NAME or not name.isprintable():
+        raise UsageError(
+            f"{name[:60]!r} cannot be the name of a {what}: use 1 to {MAX_NAME} bytes of printable text, not {size}."
+        )
+    return name
+
+
+def owner(name: str, num_servers: int) -> int:
+    """The server that holds a key, or where a meeting takes place. Not Python's `hash`: that differs by process."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % num_servers
+
+
+def parts(num_rows: int, num_servers: int) -> list[tuple[int, int]]:
+    """First and last-but-one row of every server's share of a spread key; shares differ by one row at most."""
+    cuts = [num_rows * server // num_servers for server in range(num_servers + 1)]
+    return list(pairwise(cuts))
+
+
+def server_of(row: int, num_rows: int, num_servers: int) -> int:
+    """The server whose share has this row: the inverse of `parts`."""
+    return ((row + 1) * num_servers - 1) // num_rows

@@ -1,0 +1,204 @@
+"""A server: serves the keys it holds, one request at a time, over memory that outlives it.
+
+One thread, one loop. It reads what clients say, has it done (see `desk`) and answers. It never waits for a client: what
+a client does not read is kept for it. When it is killed, another Server over the same memory and the same listening
+socket goes on where it was; clients notice a pause.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+from collections import deque
+from functools import partial
+
+import msgspec
+import torch
+
+from holdfast.errors import HoldfastError
+from holdfast.store.desk import Desk, Visitor
+from holdfast.store.handlers import Handler, add
+from holdfast.store.ledger import LEDGER, Ledger
+from holdfast.store.messages import Answer, Failed, Hello, Say, Welcome, pack, says
+from holdfast.store.region import Owned, Region, create
+from holdfast.store.waiting import Waiting
+from holdfast.transport.doorbell import spin_seconds
+from holdfast.transport.link import DescriptorsLost, Link, Outcome
+
+__all__ = ["Server", "listen"]
+
+
+def listen(name: str) -> socket.socket:
+    """A socket for clients of this host to connect to. Its name is in no file system: nothing is left of it."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.bind("\0" + name)
+    sock.listen(256)
+    return sock
+
+
+class Peer:
+    """A connection. `visitor` is who is at its other end, once it has said so."""
+
+    def __init__(self, link: Link, pid: int) -> None:
+        self.link, self.pid = link, pid
+        self.visitor: Visitor | None = None
+        self.unsent: deque[bytes] = deque()
+        self.blocked = False  #: there is more for it than the kernel takes
+
+
+class Server:
+    """Server `index` of `num_servers`. `memory` is the descriptor of a region; what is in it goes on.
+
+    Resources: owns `memory` and `listener`; `serve` closes them when it returns.
+    """
+
+    def __init__(
+        self, index: int, num_servers: int, listener: socket.socket, *, handler: Handler | None = None,
+        memory: int | None = None,
+    ) -> None:  # fmt: skip
+        self.index, self.num_servers = index, num_servers
+        self._region = Owned(create() if memory is None else memory)
+        self._ledger = Ledger(self._region)
+        self._region.begin(max(self._ledger.top, LEDGER))
+        self._desk = Desk(self._region, self._ledger, handler or add, index)
+        self._listener = listener
+        listener.setblocking(False)
+        self._peers: dict[int, Peer] = {}  # by descriptor
+        self._named: dict[str, Peer] = {}
+        self._poll = select.poll()
+        self._waiting = Waiting()
+
+    def serve(self, lifeline: int) -> None:
+        """Serve until the descriptor `lifeline` has something to read or is at its end."""
+        torch.set_grad_enabled(False)  # of this thread
+        self._poll.register(self._listener, select.POLLIN)
+        self._poll.register(lifeline, select.POLLIN)
+        try:
+            while True:
+                for fd, event in self._waiting.wait(self._poll, None):
+                    if fd == lifeline:
+                        return
+                    if fd == self._listener.fileno():
+                        self._accept()
+                    elif (peer := self._peers.get(fd)) is not None:
+                        if event & select.POLLOUT:
+                            self._flush(peer)
+                        if event & ~select.POLLOUT:
+                            self._read(peer)
+        finally:
+            for peer in self._peers.values():
+                peer.link.close()
+            self._listener.close()
+            self._ledger.close()
+            self._region.close()
+
+    def _count(self) -> None:
+        """Clients have come or gone: is there a core for each of us?"""
+        here = len(self._named)
+        self._waiting.spin = spin_seconds(here + self.num_servers, os.cpu_count() or 1) if here else 0.0
+
+    # ------------------------------------------------------------ clients come, speak and go
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return  # it went away again
+        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid != os.getuid():  # anybody on this host may know the name
+            sock.close()
+            return
+        self._peers[sock.fileno()] = Peer(Link(sock, blocking=False), pid)
+        self._poll.register(sock, select.POLLIN)
+
+    def _read(self, peer: Peer) -> None:
+        """Take one message: asking once more, to be told that there is none, costs more than another turn."""
+        try:
+            frame = peer.link.recv()
+        except BlockingIOError:
+            return
+        except (DescriptorsLost, ValueError):
+            frame = None
+        if frame is None:
+            self._lose(peer)
+            return
+        fds = frame.fds
+        try:
+            for message in says(frame.data):
+                if peer.link.fileno() >= 0:
+                    fds = self._hear(peer, message, fds)
+        except msgspec.DecodeError as error:
+            self._refuse(peer, "StoreError", f"Server {self.index} does not understand what was said: {error}.")
+        for fd in fds:  # that nobody has taken
+            os.close(fd)
+
+    def _hear(self, peer: Peer, message: Say, fds: tuple[int, ...]) -> tuple[int, ...]:
+        """Heed a message; the descriptors that it has left."""
+        if isinstance(message, Hello) and peer.visitor is None and len(fds) == 1:
+            self._welcome(peer, message, fds[0])
+            return ()
+        if peer.visitor is None or isinstance(message, Hello):
+            self._refuse(peer, "StoreError", f"Server {self.index} heard {type(message).__name__} out of turn.")
+        else:
+            self._desk.heed(peer.visitor, message)
+        return fds
+
+    def _welcome(self, peer: Peer, message: Hello, memory: int) -> None:
+        if (old := self._named.get(message.client)) is not None:
+            text = f"Another process has connected as client {message.client!r}. Give every process a name of its own."
+            self._refuse(old, "StoreError", text)
+        try:
+            number = self._ledger.add_client(message.client)
+        except HoldfastError as error:
+            os.close(memory)
+            self._refuse(peer, type(error).__name__, str(error))
+            return
+        peer.visitor = Visitor(message.client, number, Region(memory, writable=True), partial(self._answer, peer))
+        self._named[message.client] = peer
+        self._count()
+        self._ledger.note_process(number, peer.pid)
+        self._desk.enter(peer.visitor, message.looks)
+        looking = self._region.look_only()
+        try:
+            peer.link.send(pack(Welcome(self.index, self.num_servers, os.getpid())), [looking])
+        finally:
+            os.close(looking)
+
+    def _refuse(self, peer: Peer, kind: str, text: str) -> None:
+        self._answer(peer, Failed(-1, kind, text))
+        self._lose(peer)
+
+    def _lose(self, peer: Peer) -> None:
+        if peer.link.fileno() < 0:
+            return
+        del self._peers[peer.link.fileno()]
+        self._poll.unregister(peer.link.fileno())
+        peer.link.close()
+        if (visitor := peer.visitor) is not None:
+            del self._named[visitor.name]
+            self._count()
+            self._ledger.note_process(visitor.number, 0)
+            self._desk.leave(visitor)
+            visitor.close()
+
+    def _answer(self, peer: Peer, message: Answer) -> None:
+        if peer.link.fileno() >= 0:
+            peer.unsent.append(pack(message))
+            self._flush(peer)
+
+    def _flush(self, peer: Peer) -> None:
+        while peer.unsent:
+            outcome = peer.link.offer(peer.unsent[0])
+            if outcome is Outcome.FULL:
+                peer.blocked = True
+                self._poll.modify(peer.link.fileno(), select.POLLIN | select.POLLOUT)
+                return
+            if outcome is Outcome.GONE:
+                peer.unsent.clear()  # its end is read next
+                return
+            peer.unsent.popleft()
+            if peer.blocked and not peer.unsent:
+                peer.blocked = False
+                self._poll.modify(peer.link.fileno(), select.POLLIN)

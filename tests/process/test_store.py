@@ -1,0 +1,238 @@
+"""The store on real processes with real kills: every push counts once, and no value is ever torn."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast import store
+from holdfast.errors import ServerLost, UsageError
+from holdfast.store.wire import Wire
+from holdfast.transport.link import Link
+from tests.process.harness import SCRIPTS, alive, environment, until
+
+pytestmark = pytest.mark.process
+
+WORKER = str(SCRIPTS / "store_worker.py")
+HANDLERS = str(SCRIPTS / "store_handlers.py")
+
+
+@contextlib.contextmanager
+def worker(group: store.Group, name: str, kind: str, pushes: int) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, WORKER, group.address, name, kind, str(pushes)]
+    child = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+def going(child: subprocess.Popen[str]) -> None:
+    assert child.stdout is not None
+    assert child.stdout.readline() == "going\n"
+
+
+def total(kind: str, pushes: int) -> torch.Tensor:
+    if kind == "dense":
+        return torch.full((1_500_000,), float(pushes))
+    value = torch.zeros(400, 50)
+    value[::2] = pushes
+    return value
+
+
+@pytest.mark.parametrize("kind", ["dense", "rows", "spread"])
+def test_servers_are_killed_and_every_push_counts_once(kind: str) -> None:
+    dice, pushes = random.Random(kind), 400
+    with store.local(servers=2, clients=2, handler="holdfast.store.handlers:add") as group:
+        with worker(group, "one", kind, pushes) as one, worker(group, "two", kind, pushes) as two:
+            for child in (one, two):
+                going(child)
+            while one.poll() is None and two.poll() is None and group.replaced < 4:
+                time.sleep(dice.uniform(0.01, 0.15))  # a kill may come at any moment; that is the test
+                server = dice.randrange(2)
+                if pid := group.pids[server]:
+                    os.kill(pid, signal.SIGKILL)
+                    until(lambda gone=pid, at=server: group.pids[at] not in (0, gone), "another server")
+            assert [child.wait(60) for child in (one, two)] == [0, 0]
+        assert group.replaced >= 2
+        with group.connect("reader") as mine:
+            assert torch.equal(mine.pull("w").result(), total(kind, 2 * pushes))
+
+
+@pytest.mark.parametrize("kind", ["dense", "rows", "spread"])
+def test_workers_are_killed_and_every_push_counts_once(kind: str) -> None:
+    dice, pushes, kills = random.Random(kind), 200, 0
+    with store.local(servers=2, clients=2) as group, worker(group, "two", kind, pushes) as two:
+        going(two)
+        with group.connect("reader") as mine:
+            while True:
+                with worker(group, "one", kind, pushes) as one:
+                    going(one)
+                    time.sleep(dice.uniform(0.0, 0.2))
+                    if kills < 3 and one.poll() is None:
+                        one.kill()
+                        one.wait()
+                        kills += 1
+                        view = mine.pull("w").result()
+                        if kind == "dense":
+                            assert len(view.unique()) == 1  # whole, or not at all
+                        continue
+                    assert one.wait(60) == 0
+                    break
+            assert two.wait(60) == 0
+            assert torch.equal(mine.pull("w").result(), total(kind, 2 * pushes))
+    assert kills == 3
+
+
+def test_a_handler_that_is_killed_halfway_is_undone_and_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = tmp_path / "once"
+    monkeypatch.setenv("STORE_ONCE", str(once))
+    with store.local(handler=f"{HANDLERS}:torn") as group, group.connect("a", timeout=30.0) as mine:
+        mine.init("w", torch.zeros(1000)).wait()
+        mine.init("t", torch.zeros(10, 4)).wait()
+        mine.push("w", torch.ones(1000)).wait()
+        view = mine.pull("w").result()
+        once.touch()
+        mine.push("w", torch.ones(1000)).wait()
+        assert group.replaced == 1
+        assert torch.equal(view, torch.ones(1000))  # what was pulled before is whole
+        assert torch.equal(mine.pull("w").result(), torch.full((1000,), 2.0))
+        once.touch()
+        mine.push("t", store.Rows([1, 2, 3, 4], torch.ones(4, 4))).wait()
+        assert group.replaced == 2
+        assert torch.equal(mine.pull("t").result().sum(1), torch.tensor([0.0, 4, 4, 4, 4, 0, 0, 0, 0, 0]))
+
+
+def test_a_push_that_kills_every_server_is_given_up() -> None:
+    with store.local(handler=f"{HANDLERS}:deadly") as group:
+        mine = group.connect("a", timeout=60.0)
+        mine.init("w", torch.zeros(3)).wait()
+        with pytest.raises(ServerLost):
+            mine.push("w", torch.ones(3)).wait()
+        assert group.replaced == 3
+
+
+def test_a_barrier_outlives_its_server() -> None:
+    with store.local(clients=2) as group, group.connect("a") as one, group.connect("b") as two:
+        for _ in range(3):
+            waiting = one.barrier("x")
+            (pid,) = group.pids
+            assert not waiting.done
+            os.kill(pid, signal.SIGKILL)
+            with ThreadPoolExecutor(1) as pool:  # who does not wait does not see that it has to ask again
+                end = pool.submit(waiting.wait)
+                two.barrier("x").wait()
+                end.result()
+
+
+def test_a_client_that_is_stopped_in_the_middle_of_a_push_stops_nobody_else(tmp_path: Path) -> None:
+    size = 25_000_000
+    code = (
+        "import sys, torch; from holdfast import store\n"
+        f"mine, value = store.connect(sys.argv[1], 'slow'), torch.ones({size})\n"
+        f"mine.init('w', torch.zeros({size})).wait()\n"
+        "print('going', flush=True)\n"
+        "while True: mine.push('w', value).wait()"
+    )
+    with store.local() as group:
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, group.address], env=environment(), stdout=subprocess.PIPE, text=True
+        )
+        try:
+            going(child)
+            with group.connect("a", timeout=20.0) as mine:
+                for _ in range(5):
+                    time.sleep(0.03)
+                    os.kill(child.pid, signal.SIGSTOP)
+                    first = mine.pull("w").result()
+                    more = mine.push_pull("w", torch.ones(size)).result() - first
+                    # Ours, and perhaps one of the other's that was whole when it was stopped.
+                    assert more.unique().tolist() in ([1.0], [2.0])
+                    os.kill(child.pid, signal.SIGCONT)
+                    del first
+        finally:
+            child.kill()
+            child.wait()
+            assert child.stdout is not None
+            child.stdout.close()
+
+
+def test_no_value_goes_through_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+    offer = Link.offer
+
+    def counted(self: Link, data: bytes, fds: object = ()) -> object:
+        sent.append(len(data))
+        return offer(self, data, fds)  # type: ignore[arg-type]
+
+    size = 5_000_000
+    with store.local() as group, group.connect("a") as mine:
+        mine.init("w", torch.zeros(size)).wait()
+        monkeypatch.setattr(Link, "offer", counted)
+        value = torch.ones(size)
+        for _ in range(5):
+            view = mine.push_pull("w", value).result()
+        assert sum(sent) < 20_000  # for 100 MB
+        assert isinstance(mine._wires[0], Wire)
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        ranges = [line.split() for line in maps if "holdfast-store" in line]
+        at = view.data_ptr()
+        (where,) = [
+            words for words in ranges if int(words[0].split("-")[0], 16) <= at < int(words[0].split("-")[1], 16)
+        ]
+        assert where[1] == "r--s"  # it is the server's memory, and we can only look
+
+
+def test_nothing_outlives_whoever_keeps_the_servers() -> None:
+    code = (
+        "from holdfast import store; import torch, time\n"
+        "with store.local(servers=2) as group, group.connect('a') as mine:\n"
+        "    mine.init('w', torch.zeros(10)).wait(); print(*group.pids, flush=True); time.sleep(60)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    pids = [int(word) for word in child.stdout.readline().split()]
+    assert len(pids) == 2 and all(map(alive, pids))
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    until(lambda: not any(map(alive, pids)), "the servers' end")
+
+
+@pytest.mark.parametrize(
+    ("handler", "text"),
+    [
+        (
+            "nowhere:nothing",
+            "The handler 'nowhere:nothing' could not be loaded: ModuleNotFoundError: No module named 'nowhere'. Give "
+            "'module:function' or 'path/to/file.py:function'.",
+        ),
+        (
+            lambda key, stored, pushed: None,
+            "The handler 'tests.process.test_store:<lambda>' cannot be found by its name in a server's process: write "
+            "a function at the top level of a module, and give it, or its name as 'module:function' or "
+            "'path/to/file.py:function'.",
+        ),
+    ],
+    ids=["nowhere", "lambda"],
+)
+def test_a_handler_that_cannot_be_found(handler: object, text: str) -> None:
+    with pytest.raises(UsageError) as caught, store.local(handler=handler):  # type: ignore[arg-type]
+        pass
+    assert str(caught.value) == text
