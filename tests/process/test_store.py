@@ -54,7 +54,7 @@ def total(kind: str, pushes: int) -> torch.Tensor:
     return value
 
 
-@pytest.mark.parametrize("kind", ["dense", "rows", "spread"])
+@pytest.mark.parametrize("kind", ["rows", *(pytest.param(k, marks=pytest.mark.chaos) for k in ("dense", "spread"))])
 def test_servers_are_killed_and_every_push_counts_once(kind: str) -> None:
     dice, pushes = random.Random(kind), 400
     with store.local(servers=2, clients=2, handler="holdfast.store.handlers:add") as group:
@@ -73,7 +73,7 @@ def test_servers_are_killed_and_every_push_counts_once(kind: str) -> None:
             assert torch.equal(mine.pull("w").result(), total(kind, 2 * pushes))
 
 
-@pytest.mark.parametrize("kind", ["dense", "rows", "spread"])
+@pytest.mark.parametrize("kind", ["spread", *(pytest.param(k, marks=pytest.mark.chaos) for k in ("dense", "rows"))])
 def test_workers_are_killed_and_every_push_counts_once(kind: str) -> None:
     dice, pushes, kills = random.Random(kind), 200, 0
     with store.local(servers=2, clients=2) as group, worker(group, "two", kind, pushes) as two:
