@@ -144,7 +144,8 @@ def test_the_trace_is_the_same_in_another_process() -> None:
 
 def test_swarms_hold_every_kind_of_fault() -> None:
     kinds = {fault.what for seed in range(300) for fault in draw(seed).schedule.faults}
-    assert kinds == {"kill", "freeze", "leave", "slow", "kill all", "scale", "drain", "crash", "raise", "hang"}
+    told = {"kill", "freeze", "leave", "slow", "kill all", "scale", "servers", "drain", "crash", "raise", "hang"}
+    assert kinds == told
 
 
 def test_faults_are_data() -> None:

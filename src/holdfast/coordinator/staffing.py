@@ -64,7 +64,7 @@ def _target(run: RunState, active: Sequence[Worker], room: Mapping[int, int]) ->
     """How many workers should drive lanes, or be on their way to."""
     if run.lead is not None:
         return len(active)
-    if run.drain is not None and run.crew.driving():
+    if run.drain is not None and any(not w.server for w in run.crew.driving()):
         return sum(w.stage is Stage.MEMBER for w in active)
     somebody = int(sum(room.values()) > 0)  # to end what the others left
     if run.drain is not None:

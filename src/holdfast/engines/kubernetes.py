@@ -23,7 +23,17 @@ from typing import Any
 from holdfast.config.cluster import KubernetesConfig
 from holdfast.engines.batch import ATTEMPTS, BatchJob, Shell, call, share, words
 from holdfast.engines.yaml import document
-from holdfast.errors import BadUnit, CrewLost, DirectoryBusy, Hang, NonFinite, OutOfSync, ScriptFailed, UsageError
+from holdfast.errors import (
+    BadUnit,
+    CrewLost,
+    DirectoryBusy,
+    Hang,
+    NonFinite,
+    OutOfSync,
+    ScriptFailed,
+    StoreError,
+    UsageError,
+)
 from holdfast.transport.place import parse
 from holdfast.transport.stream import name_of
 
@@ -48,7 +58,7 @@ _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _MISSING = "Install it, or use --dry-run, which prints what would be applied."
 #: A bug of ours, and what a shell says when it cannot find or start a command.
 _NO_USE = sorted({70, 126, 127, *(error.exit_code for error in (
-    UsageError, ScriptFailed, BadUnit, NonFinite, Hang, CrewLost, DirectoryBusy, OutOfSync,
+    UsageError, ScriptFailed, BadUnit, NonFinite, Hang, CrewLost, DirectoryBusy, OutOfSync, StoreError,
 ))})  # fmt: skip
 
 _START_TEXT = """\
