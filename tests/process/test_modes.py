@@ -36,6 +36,7 @@ def test_bounded_0_gives_the_bits_of_exact(tmp_path: Path, model: str, servers: 
     run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
 
 
+@pytest.mark.chaos
 def test_bounded_0_gives_the_bits_of_exact_though_workers_are_killed(tmp_path: Path) -> None:
     with Launch(
         tmp_path, "normed", "--workers", 2, "--servers", 1, "--sync", "bounded:0",
@@ -65,6 +66,7 @@ def test_local_steps_give_the_same_bits_for_every_crew(tmp_path: Path, model: st
     assert len(hashes) == 1
 
 
+@pytest.mark.chaos
 def test_local_steps_give_the_same_bits_though_workers_and_servers_are_killed(tmp_path: Path) -> None:
     args = f"--epochs 6 --pace 0.008 --linger {tmp_path}/go"
     options = ("--workers", 2, "--servers", 1, "--sync", "local:4")
@@ -149,7 +151,7 @@ def exactly_once(tmp_path: Path, mode: str, seed: int, rounds: int, servers: int
         assert more == [EPOCHS * SAMPLES / BATCH * LANES] * 4, run.err
 
 
-@pytest.mark.parametrize("mode", ["async", "quorum:2"])
+@pytest.mark.parametrize("mode", ["async", pytest.param("quorum:2", marks=pytest.mark.chaos)])
 def test_every_push_is_applied_exactly_once(tmp_path: Path, mode: str) -> None:
     exactly_once(tmp_path, mode, seed=1, rounds=2)
 

@@ -110,6 +110,7 @@ def test_workers_and_servers_are_killed_by_a_seed(tmp_path: Path, seed: int) -> 
         finished(run)
 
 
+@pytest.mark.chaos
 def test_servers_on_one_of_two_hosts_sum_for_both(tmp_path: Path) -> None:
     with Launch(
         tmp_path, "normed", "--listen", "127.0.0.1:0", "--hosts", 2, "--workers", 1, "--servers", 1,

@@ -119,6 +119,7 @@ def test_a_handler_that_is_killed_halfway_is_undone_and_done_again(
         assert torch.equal(mine.pull("t").result().sum(1), torch.tensor([0.0, 4, 4, 4, 4, 0, 0, 0, 0, 0]))
 
 
+@pytest.mark.chaos
 def test_a_push_that_kills_every_server_is_given_up() -> None:
     with store.local(handler=f"{HANDLERS}:deadly") as group:
         mine = group.connect("a", timeout=60.0)
@@ -128,6 +129,7 @@ def test_a_push_that_kills_every_server_is_given_up() -> None:
         assert group.replaced == 3
 
 
+@pytest.mark.chaos
 def test_a_barrier_outlives_its_server() -> None:
     with store.local(clients=2) as group, group.connect("a") as one, group.connect("b") as two:
         for _ in range(3):
@@ -141,6 +143,7 @@ def test_a_barrier_outlives_its_server() -> None:
                 end.result()
 
 
+@pytest.mark.chaos
 def test_a_client_that_is_stopped_in_the_middle_of_a_push_stops_nobody_else(tmp_path: Path) -> None:
     size = 25_000_000
     code = (
