@@ -170,6 +170,7 @@ def test_torchs_store_keeps_counts_and_drops() -> None:
     client = TorchStore(World(1, 2, "127.0.0.1", port))
     assert client.look("a") is None
     server.put("a", "text")
+    assert server.look("a") == "text"  # torch's store does not answer a write; asking behind it, it has been made
     assert client.look("a") == "text"
     assert client.count("n", 1) == 1 and server.count("n", 2) == 3 and client.count("n", 0) == 3
     client.drop("a")
