@@ -14,6 +14,7 @@ import msgspec
 from holdfast.config import ray
 from holdfast.config.cluster import KubernetesConfig, SlurmConfig
 from holdfast.config.ray import RayConfig
+from holdfast.config.worker import OUTER
 from holdfast.core import clocks
 from holdfast.errors import ConfigError
 
@@ -80,8 +81,8 @@ class LocalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     handwritten digits nor on Fashion-MNIST did it settle. These were the best of three tried there.
     """
 
-    lr: float = 0.8
-    momentum: float = 0.3
+    lr: float = OUTER[0]
+    momentum: float = OUTER[1]
 
 
 class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["WorkerSpec"]
+__all__ = ["OUTER", "WorkerSpec"]
+
+#: Learning rate and momentum of the outer step of `local:H`, unless somebody says otherwise.
+OUTER = (0.8, 0.3)
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
@@ -25,6 +28,6 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     threads: int | None = None
     sync: str = "exact"
     staleness: str = "auto"
-    outer: tuple[float, float] = (0.8, 0.3)
+    outer: tuple[float, float] = OUTER
     audit: bool = False
     scratch: str = ""

@@ -37,7 +37,7 @@ from holdfast.exchange.slots import LaneSlots
 from holdfast.exchange.space import Space
 from holdfast.exchange.work import StepWork, UnitResult
 
-__all__ = ["Controls", "Member"]
+__all__ = ["Controls", "Member", "clip_scale", "finite", "norm_of"]
 
 
 class Controls(Protocol):
@@ -149,16 +149,20 @@ class Member:
                     self._finish(slices)
                     self._controls.ring()
                 case decide.Wait():
-                    self.before_wait()
-                    start = time.perf_counter_ns()
-                    self.board.put(cells.R_WAITING_FOR, action.workers[0])
-                    self._controls.wait(self.changed)
-                    self.board.put(cells.R_WAITING_FOR, -1)
-                    self.board.add(cells.R_WAIT_NS, time.perf_counter_ns() - start)
-                    self._controls.look()
+                    self._await(action.workers[0])
                     self._news = self._heeding(self._news)
                 case decide.Quiesce():
                     self._controls.rest(work.step)
+
+    def _await(self, whom: int) -> None:
+        """Wait until something has moved, or the link speaks; show for whom."""
+        self.before_wait()
+        start = time.perf_counter_ns()
+        self.board.put(cells.R_WAITING_FOR, whom)
+        self._controls.wait(self.changed)
+        self.board.put(cells.R_WAITING_FOR, -1)
+        self.board.add(cells.R_WAIT_NS, time.perf_counter_ns() - start)
+        self._controls.look()
 
     def _heeding(self, news: decide.Board | None) -> decide.Board | None:
         """What ended a wait, with what the link has said since."""
@@ -250,13 +254,9 @@ class Member:
             partial = [*nodes, *pieces.nodes(work.step, index, but=nodes)] if sums else nodes
             # Without clipping, the factor is applied where the sum is used: one way through memory less.
             self.slots.total(piece, partial, work.lanes, work.factor if clips else 1.0, total)
-            if sums and self.finite and not _finite(total):
+            if sums and self.finite and not finite(total):
                 raise self._not_finite(index, partial)  # here lie the lanes apart, elsewhere only their sum
-            norm = 0.0
-            if clips:
-                wide = torch.promote_types(total.dtype, torch.float32)  # a sum of squares in bfloat16 says nothing
-                norm = float(torch.linalg.vector_norm(total, dtype=wide))
-            self.board.publish_norm(index, work.step + 1, norm)
+            self.board.publish_norm(index, work.step + 1, norm_of(total) if clips else 0.0)
 
     def _finish(self, slices: Sequence[int]) -> None:
         work, board, optimizer = self._work, self.board, self.optimizer
@@ -264,34 +264,45 @@ class Member:
         absent = self.slots.absent(work.step, work.lanes)
         self._check_settings()
         clip_norm, clip_value = self._clipping()
-        grad_norm = math.sqrt(math.fsum(norm * norm for norm in board.norms())) if clip_norm > 0.0 else 0.0
-        scale = min(1.0, clip_norm / (grad_norm + 1e-6)) if clip_norm > 0.0 else 1.0
+        grad_norm = self._grad_norm() if clip_norm > 0.0 else 0.0
         for index in slices:
             piece = self.space.layout.slices[index]
             gradient = optimizer.scratch(piece)
             if clip_norm > 0.0:
-                torch.mul(self.slots.sum_of(piece), scale, out=gradient)
+                torch.mul(self.slots.sum_of(piece), clip_scale(clip_norm, grad_norm), out=gradient)
             elif self.at.sums(work.step):
                 torch.mul(self.slots.sum_of(piece), work.factor, out=gradient)
             else:
                 self.slots.total(piece, nodes, work.lanes, work.factor, gradient)
             if clip_value > 0.0:
                 gradient.clamp_(-clip_value, clip_value)
-            if self.finite and not _finite(gradient):
+            if self.finite and not finite(gradient):
                 raise self._not_finite(index, nodes)
-            if self.guarded:
-                if not self._undo_free():
-                    return
-                optimizer.guard(index, board.row)
-                board.begin_undo(index, work.step)
+            if self.guarded and not self._undo_free():
+                return
+            self._begin_change(index, work.step)
             if index == 0:
                 self.buffers.merge(work.step, work.lanes, dict(enumerate(work.counts)))
                 samples = board.step_facts(work.step).samples + sum(work.counts)
                 board.put_step(work.step + 1, StepFacts(self._loss(), samples, grad_norm))
             optimizer.apply(index, self.hyper[piece.group], absent)
-            board.publish(index, work.step + 1)
-            board.clear_undo(board.row)
-            board.add(cells.R_APPLIED, 1)
+            self._end_change(index, work.step)
+
+    def _grad_norm(self) -> float:
+        """The norm of the whole gradient, from those of all slices."""
+        return math.sqrt(math.fsum(norm * norm for norm in self.board.norms()))
+
+    def _begin_change(self, index: int, version: int) -> None:
+        """From here on a slice may be torn: keep it as it is."""
+        if self.guarded:
+            self.optimizer.guard(index, self.board.row)
+            self.board.begin_undo(index, version)
+
+    def _end_change(self, index: int, version: int) -> None:
+        """The slice has its next version."""
+        self.board.publish(index, version + 1)
+        self.board.clear_undo(self.board.row)
+        self.board.add(cells.R_APPLIED, 1)
 
     def _clipping(self) -> tuple[float, float]:
         """(norm, value) that this step is clipped to: what its units asked for, all alike."""
@@ -347,6 +358,16 @@ class Member:
         )
 
 
-def _finite(gradient: Tensor) -> bool:
+def norm_of(total: Tensor) -> float:
+    """Of a slice's gradient; in single precision or better, for a sum of squares in bfloat16 says nothing."""
+    return float(torch.linalg.vector_norm(total, dtype=torch.promote_types(total.dtype, torch.float32)))
+
+
+def clip_scale(limit: float, norm: float) -> float:
+    """What a gradient of this norm is multiplied by, as torch clips it."""
+    return min(1.0, limit / (norm + 1e-6))
+
+
+def finite(gradient: Tensor) -> bool:
     """A sum is the cheapest look at every element; only a sum that is not finite needs a second one."""
     return math.isfinite(float(gradient.sum())) or bool(torch.isfinite(gradient).all())

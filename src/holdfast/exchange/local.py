@@ -20,6 +20,7 @@ from torch import Tensor
 
 from holdfast.core.clocks import Clocks, Held, Taken, held_back
 from holdfast.exchange import optimizer as slices
+from holdfast.exchange.crew import clip_scale
 from holdfast.exchange.optimizer import SliceOptimizer
 from holdfast.exchange.paced import Paced
 from holdfast.exchange.pushes import Record
@@ -134,7 +135,9 @@ class Local(Paced):
 
     def _lane(self, lane: int) -> _Lane:
         """The lane, in a round."""
-        one = self._lanes.setdefault(lane, _Lane(self._user, self.space, self._schemas))
+        one = self._lanes.get(lane)
+        if one is None:
+            one = self._lanes[lane] = _Lane(self._user, self.space, self._schemas)
         if one.unit < 0:
             self.pull()
             one.begin(self.parameters, self._arena.section(f"inner/{lane}/{self.version % 2}"))
@@ -189,7 +192,7 @@ class Local(Paced):
         self.push_slots.fill(Taken(lane, round_), gone)
         one.save(self._arena.section(f"inner/{lane}/{(version + 1) % 2}"))
         loss = one.loss / max(1, one.samples)
-        self.pushes.push(lane, Record(round_, version, one.samples, loss, 0.0, 0.0, 0))
+        self.pushes.push(lane, Record(round_, version, one.samples, loss, 0.0, 0.0))
         one.unit = -1
         self._controls.ring()
 
@@ -206,7 +209,7 @@ def _clip(gradients: Sequence[Tensor | None], result: UnitResult) -> None:
     there = [gradient for gradient in gradients if gradient is not None]
     if result.clip_norm > 0.0:
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(gradient) for gradient in there]))
-        torch._foreach_mul_(there, min(1.0, result.clip_norm / (float(norm) + 1e-6)))
+        torch._foreach_mul_(there, clip_scale(result.clip_norm, float(norm)))
     if result.clip_value > 0.0:
         for gradient in there:
             gradient.clamp_(-result.clip_value, result.clip_value)

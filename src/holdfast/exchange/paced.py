@@ -15,7 +15,6 @@ before each unit, slice by slice, never a half-written one.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from holdfast.core.clocks import Clocks, Held, Mode, Taken, docket, next_lane, s
 from holdfast.errors import NonFinite, NotExact
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import StepFacts
-from holdfast.exchange.crew import Member
+from holdfast.exchange.crew import Member, clip_scale, finite, norm_of
 from holdfast.exchange.pushes import Pushes, Record
 from holdfast.exchange.pushslots import PushSlots
 from holdfast.exchange.work import UnitResult
@@ -97,13 +96,13 @@ class Paced(Member):
             if self.pushes.over(course.op):
                 self._complete()
                 return None
-            marks = self._marked()
+            self._marks = self._marked()  # before the look: what changes during it ends the wait
             clocks = self._clocks()
             if self._own_up(clocks):
                 self._controls.ring()
                 continue
             if not self.pushes.begun(course.op):
-                self._await(marks, self.at.owner[:1])
+                self._await(self.at.owner[0])
                 continue
             found = self._choose(clocks)
             if isinstance(found, tuple) and not isinstance(found, Held):
@@ -115,7 +114,7 @@ class Paced(Member):
             if found is None and min(clocks.applied) >= clocks.steps:
                 self._complete()
                 return None
-            self._await(marks, self._whom(found, clocks))
+            self._await(self._whom(found, clocks))
 
     def _choose(self, clocks: Clocks) -> tuple[int, int] | Held | None:
         """The next unit (step of the pass, lane) that is mine and may be begun."""
@@ -128,7 +127,7 @@ class Paced(Member):
 
     def _skip(self, step: int, lane: int) -> None:
         """The lane has no samples in this step: it pushes nothing, so that it goes on."""
-        self.pushes.push(lane, Record(step, self.version, 0, 0.0, 0.0, 0.0, 0))
+        self.pushes.push(lane, Record(step, self.version, 0, 0.0, 0.0, 0.0))
         self._controls.ring()
 
     def _complete(self) -> None:
@@ -147,23 +146,13 @@ class Paced(Member):
         steps = -(-self._course.steps // self.mode.inner) if self._limit is None else self._limit
         return self.pushes.clocks(self.version, steps)
 
-    def _whom(self, held: Held | None, clocks: Clocks) -> Sequence[int]:
-        """For which workers, or owners, this one waits."""
+    def _whom(self, held: Held | None, clocks: Clocks) -> int:
+        """For which worker, or owner, this one waits."""
         if held is not None and held.lanes:
-            return [self.at.driver[lane] for lane in held.lanes]
+            return self.at.driver[held.lanes[0]]
         late = [lane for lane, pushed in enumerate(clocks.pushed) if pushed < clocks.steps]
         drivers = [self.at.driver[lane] for lane in late if self.at.driver[lane] != self.at.worker]
-        return (drivers if held is None else []) or self.at.owner[:1]
-
-    def _await(self, marks: bytes, whom: Sequence[int]) -> None:
-        self._marks = marks
-        self.before_wait()
-        start = time.perf_counter_ns()
-        self.board.put(cells.R_WAITING_FOR, whom[0] if whom else -1)
-        self._controls.wait(self.changed)
-        self.board.put(cells.R_WAITING_FOR, -1)
-        self.board.add(cells.R_WAIT_NS, time.perf_counter_ns() - start)
-        self._controls.look()
+        return drivers[0] if drivers and held is None else self.at.owner[0]
 
     def _marked(self) -> bytes:
         return self.board.marks() + self.pushes.marks()
@@ -232,13 +221,9 @@ class Paced(Member):
         """Let the owners use it."""
         step, result = self.pushes.pushed(lane), self._result
         count = self.course_counts(step)[lane]
-        self.pushes.push(
-            lane, Record(step, self._read, count, result.loss, result.clip_norm, result.clip_value, self.settings_mark)
-        )
+        self.pushes.push(lane, Record(step, self._read, count, result.loss, result.clip_norm, result.clip_value))
         self.board.put(cells.R_STEP, self.committed())
         self._controls.ring()
-
-    settings_mark = 0  #: a fingerprint of the settings the unit was made with
 
     # ------------------------------------------------------------ owning
 
@@ -274,14 +259,15 @@ class Paced(Member):
         load = {push.lane: heavy[push] * records[push].samples for push in full.values()}
         share = 1.0 if self.mode.rounds else sum(load.values()) / max(1, sum(self.course_counts(newest)))
         work = _Work(version, full, load, share, newest, self._clipping_of(records))
-        if work.clip[0] > 0.0 and full and not self._normed(work, mine):
+        clips = work.clip[0] > 0.0 and bool(full)
+        if clips and not self._normed(work, mine):
             return False
-        norms = math.sqrt(math.fsum(norm * norm for norm in self.board.norms())) if work.clip[0] > 0.0 and full else 0.0
+        norm = self._grad_norm() if clips else 0.0
         hyper = self._hyper(work)
         for index in mine:
             if not self._undo_free():
                 return False
-            self._one(work, index, norms, hyper, records)
+            self._one(work, index, norm, hyper, records)
         self.board.put(cells.R_STEP, self.committed())
         return True
 
@@ -293,37 +279,31 @@ class Paced(Member):
                 piece = self.space.layout.slices[index]
                 total = self.slots.sum_of(piece)
                 self.push_slots.total(piece, work.pushes, work.load, total)
-                wide = torch.promote_types(total.dtype, torch.float32)
-                norm = float(torch.linalg.vector_norm(total, dtype=wide))
-                self.board.publish_norm(index, work.version + 1, norm)
+                self.board.publish_norm(index, work.version + 1, norm_of(total))
                 self._controls.ring()
         return all(at > work.version for at in self.board.summed())
 
     def _one(
         self, work: _Work, index: int, norm: float, hyper: list[dict[str, Any]], records: dict[Taken, Record]
     ) -> None:
-        board, optimizer, version = self.board, self.optimizer, work.version
+        optimizer = self.optimizer
         piece = self.space.layout.slices[index]
         gradient = optimizer.scratch(piece)
         if work.pushes:
             if work.clip[0] > 0.0:
-                scale = min(1.0, work.clip[0] / (norm + 1e-6))
-                torch.mul(self.slots.sum_of(piece), scale, out=gradient)
+                torch.mul(self.slots.sum_of(piece), clip_scale(work.clip[0], norm), out=gradient)
             else:
                 self.push_slots.total(piece, work.pushes, work.load, gradient)
             if work.clip[1] > 0.0:
                 gradient.clamp_(-work.clip[1], work.clip[1])
-            if self.finite and not math.isfinite(float(gradient.sum())) and not bool(torch.isfinite(gradient).all()):
+            if self.finite and not finite(gradient):
                 raise self._bad(work, index)
-        optimizer.guard(index, board.row)
-        board.begin_undo(index, version)
+        self._begin_change(index, work.version)
         if index == 0:
             self._note(work, norm, records)
         if work.pushes:
             optimizer.apply(index, hyper[piece.group], self.push_slots.absent(list(work.pushes.values())))
-        board.publish(index, version + 1)
-        board.clear_undo(board.row)
-        board.add(cells.R_APPLIED, 1)
+        self._end_change(index, work.version)
 
     def _note(self, work: _Work, norm: float, records: dict[Taken, Record]) -> None:
         """What a version gives besides parameters. By the owner of the first slice; doing it twice is harmless."""

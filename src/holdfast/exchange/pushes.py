@@ -19,7 +19,7 @@ from holdfast.core.clocks import Clocks, Taken
 
 __all__ = ["Pushes", "Record", "pushes_bytes"]
 
-_HEADER, _RECORD = 8, 8  # words
+_HEADER, _RECORD = 8, 6  # words
 P_OP, P_TOTAL, P_BASE, P_DONE = range(4)
 
 
@@ -32,7 +32,6 @@ class Record(NamedTuple):
     loss: float
     clip_norm: float
     clip_value: float
-    settings: int
 
 
 def pushes_bytes(num_lanes: int, depth: int) -> int:
@@ -105,7 +104,7 @@ class Pushes:
         """The gradient of this push is in its place: let it count."""
         at = self._record(lane, record.step)
         words, reals = self._words, self._reals
-        words[at], words[at + 1], words[at + 2], words[at + 6] = record.step, *record[1:3], record.settings
+        words[at], words[at + 1], words[at + 2] = record[:3]
         reals[at + 3], reals[at + 4], reals[at + 5] = record.loss, record.clip_norm, record.clip_value
         words[self._lanes + lane * self._stride] = record.step + 1
 
@@ -121,9 +120,7 @@ class Pushes:
         """What a push says, while it is not applied."""
         at = self._record(push.lane, push.step)
         words, reals = self._words, self._reals
-        return Record(
-            words[at], words[at + 1], words[at + 2], reals[at + 3], reals[at + 4], reals[at + 5], words[at + 6]
-        )
+        return Record(words[at], words[at + 1], words[at + 2], reals[at + 3], reals[at + 4], reals[at + 5])
 
     # ------------------------------------------------------------ dockets
 

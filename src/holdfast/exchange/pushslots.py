@@ -13,8 +13,8 @@ from torch import Tensor
 
 from holdfast.core.clocks import Taken
 from holdfast.core.slices import Slice
-from holdfast.core.tree import ADD, Node, plan
-from holdfast.errors import NotExact
+from holdfast.core.tree import Node, plan
+from holdfast.exchange.slots import add_up, refuse_sparse, spare_buffers
 from holdfast.exchange.space import Space, typed
 from holdfast.transport.arena import Arena, Sections
 
@@ -45,9 +45,7 @@ class PushSlots:
         ]
         self._windows: dict[tuple[int, int], list[Tensor]] = {}
         self._present = arena.section("push-present").cast("B")
-        longest = {n: max(s.stop - s.start for s in space.layout.slices if s.dtype == n) for n in names}
-        deep = max(1, num_lanes.bit_length()) + 1
-        self._spare = {n: [torch.empty(longest[n], dtype=space.dtypes[n]) for _ in range(deep)] for n in names}
+        self._spare = spare_buffers(space, num_lanes)
 
     def fill(self, push: Taken, gradients: Sequence[Tensor | None]) -> None:
         """Put a unit's gradient into its place. Nobody uses it before the lane's clock has moved."""
@@ -58,11 +56,8 @@ class PushSlots:
         for window, gradient, name in zip(self._windows[key], gradients, self._space.names, strict=False):
             if gradient is None:
                 window.zero_()
-            elif gradient.layout != torch.strided:
-                raise NotExact(
-                    f"the gradient of {name} is sparse, and slices are dense", "Use sparse=False for this embedding."
-                )
             else:
+                refuse_sparse(gradient, name)
                 window.copy_(gradient)
         count = len(gradients)
         at = (turn * self._num_lanes + push.lane) * count
@@ -79,19 +74,12 @@ class PushSlots:
         """The mean of these pushes (by lane) over one slice, each with its weight, summed over the tree of lanes."""
         name, start, stop = piece.dtype, piece.start, piece.stop
         even = len(set(weights.values())) == 1
-        free = [buffer[: stop - start] for buffer in self._spare[name]]
-        stack: list[tuple[Tensor, bool]] = []  # (value, is it a buffer of ours)
-        for code in plan([Node(lane, 1) for lane in pushes], sorted(pushes), self._num_lanes):
-            if code != ADD:
-                leaf = self._flats[code][pushes[code].step % self._depth][name][start:stop]
-                stack.append((leaf, False) if even else (torch.mul(leaf, weights[code], out=free.pop()), True))
-                continue
-            right, right_ours = stack.pop()
-            left, left_ours = stack.pop()
-            target = left if left_ours else right if right_ours else free.pop()
-            torch.add(left, right, out=target)
-            if left_ours and right_ours:
-                free.append(right)
-            stack.append((target, True))
+        spare = [buffer[: stop - start] for buffer in self._spare[name]]
+
+        def load(lane: int) -> Tensor:
+            leaf = self._flats[lane][pushes[lane].step % self._depth][name][start:stop]
+            return leaf if even else torch.mul(leaf, weights[lane], out=spare.pop())
+
+        codes = plan([Node(lane, 1) for lane in pushes], sorted(pushes), self._num_lanes)
         factor = 1.0 / (len(pushes) if even else sum(weights.values()))
-        torch.mul(stack.pop()[0], factor, out=out)
+        torch.mul(add_up(codes, load, spare), factor, out=out)

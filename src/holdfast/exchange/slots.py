@@ -17,20 +17,20 @@ that got no gradient in a lane counts as zeros there; one that got none in any l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from holdfast.core.slices import Slice
-from holdfast.core.tree import ADD, Node, keep, plan, push
+from holdfast.core.tree import ADD, Node, Plan, keep, plan, push
 from holdfast.errors import NotExact
 from holdfast.exchange.board import Board
 from holdfast.exchange.pieces import Pieces
 from holdfast.exchange.space import Space, typed
 from holdfast.transport.arena import Arena, Sections
 
-__all__ = ["LaneSlots", "add_sections"]
+__all__ = ["LaneSlots", "add_sections", "add_up", "refuse_sparse", "spare_buffers"]
 
 
 def add_sections(sections: Sections, space: Space, num_lanes: int) -> None:
@@ -46,6 +46,43 @@ def add_sections(sections: Sections, space: Space, num_lanes: int) -> None:
         sections.add(f"host/{name}", total * space.dtypes[name].itemsize)
     sections.add("present", 2 * num_lanes * len(space.trainable))
     sections.add("pieces", 8 * num_lanes * len(space.layout.slices))
+
+
+def refuse_sparse(gradient: Tensor, name: str) -> None:
+    """A gradient must be dense, as slices are."""
+    if gradient.layout != torch.strided:
+        raise NotExact(
+            f"the gradient of {name} is sparse, and slices are dense", "Use sparse=False for this embedding."
+        )
+
+
+def spare_buffers(space: Space, num_lanes: int) -> dict[str, list[Tensor]]:
+    """Room for what lies between in adding up any slice, by dtype."""
+    longest = {n: max(s.stop - s.start for s in space.layout.slices if s.dtype == n) for n in space.layout.totals}
+    deep = max(1, num_lanes.bit_length()) + 1
+    return {n: [torch.empty(longest[n], dtype=space.dtypes[n]) for _ in range(deep)] for n in longest}
+
+
+def add_up(codes: Plan, load: Callable[[int], Tensor], spare: list[Tensor], out: Tensor | None = None) -> Tensor:
+    """Carry out a plan of `core.tree`, with few buffers: `load` gives a lane's values, which are not written to.
+
+    Values that `load` has taken from `spare` are written to. The sum is in one of those buffers; with `out`, there, if
+    anything was added.
+    """
+    mine = {buffer.data_ptr() for buffer in spare}
+    stack: list[Tensor] = []
+    for place, code in enumerate(codes):
+        if code != ADD:
+            stack.append(load(code))
+            continue
+        right, left = stack.pop(), stack.pop()
+        ours = [value for value in (left, right) if value.data_ptr() in mine]
+        target = ours[0] if ours else spare.pop()
+        spare += ours[1:]
+        if out is not None and place == len(codes) - 1:
+            target = out
+        stack.append(torch.add(left, right, out=target))
+    return stack.pop()
 
 
 class LaneSlots:
@@ -67,9 +104,7 @@ class LaneSlots:
         self._all_present = bytes([1]) * count
         self._stack: list[Node] = []
         self._stack_step = -1
-        longest = {n: max(s.stop - s.start for s in space.layout.slices if s.dtype == n) for n in names}
-        depth = max(1, self._num_lanes.bit_length())
-        self._spare = {n: [torch.empty(longest[n], dtype=space.dtypes[n]) for _ in range(depth)] for n in names}
+        self._spare = spare_buffers(space, self._num_lanes)
 
     # ------------------------------------------------------------ filling
 
@@ -118,11 +153,7 @@ class LaneSlots:
             if gradient is None:
                 flags = bytes(0 if g is None else 1 for g in gradients)
                 gradient = torch.zeros_like(self._space.trainable[index])
-            elif gradient.layout != torch.strided:
-                raise NotExact(
-                    f"the gradient of {self._space.names[index]} is sparse, and slices are dense",
-                    "Use sparse=False for this embedding.",
-                )
+            refuse_sparse(gradient, self._space.names[index])
             leaves.append(gradient)
         self._present[at : at + count] = flags
         return leaves
@@ -157,27 +188,14 @@ class LaneSlots:
         With `leaf` = (lane, values), the slice of that lane's slot is taken from there.
         """
         name, start, stop = piece.dtype, piece.start, piece.stop
-        spare, used = self._spare[name], 0
-        stack: list[tuple[Tensor, bool]] = []  # (value, is it a buffer of ours)
-        codes = plan(nodes, lanes, self._num_lanes)
-        for place, code in enumerate(codes):
-            if code != ADD:
-                elsewhere = leaf is not None and code == leaf[0]
-                stack.append((leaf[1] if leaf and elsewhere else self._flats[code][name][start:stop], False))
-                continue
-            right, right_ours = stack.pop()
-            left, left_ours = stack.pop()
-            if not left_ours and not right_ours:
-                target = spare[used][: stop - start]
-                used += 1
-            else:
-                target = left if left_ours else right
-                used -= 1 if left_ours and right_ours else 0
-            if factor == 1.0 and place == len(codes) - 1:
-                target = out
-            torch.add(left, right, out=target)
-            stack.append((target, True))
-        value, _ = stack.pop()
+
+        def load(lane: int) -> Tensor:
+            if leaf is not None and lane == leaf[0]:
+                return leaf[1]
+            return self._flats[lane][name][start:stop]
+
+        spare = [buffer[: stop - start] for buffer in self._spare[name]]
+        value = add_up(plan(nodes, lanes, self._num_lanes), load, spare, out if factor == 1.0 else None)
         if factor != 1.0:
             torch.mul(value, factor, out=out)
         elif value is not out:

@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from holdfast.config.run import MAX_LANES
-from holdfast.config.worker import WorkerSpec
+from holdfast.config.worker import OUTER, WorkerSpec
 from holdfast.core.clocks import Mode, parse
 from holdfast.core.keys import STREAM_START, key
 from holdfast.data.batches import Batches
@@ -143,7 +143,7 @@ class Run:
         self.lanes, self.seed, self.threads, self.finite = lanes, seed, threads, finite
         self.mode = _mode(spec.sync if spec is not None else "exact", lanes)
         asked = spec.staleness if spec is not None else "auto"
-        self.outer = spec.outer if spec is not None else (0.8, 0.3)
+        self.outer = spec.outer if spec is not None else OUTER
         self.scaled = asked == "scale" or (asked == "auto" and not self.mode.folds_late)
         self.steered = steered
         self.worker, self.row = (spec.worker, spec.row) if spec is not None else (0, 0)
