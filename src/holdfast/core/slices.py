@@ -27,6 +27,10 @@ from math import lcm
 
 __all__ = ["Entry", "Layout", "Piece", "Slice", "Span", "even_shares", "layout", "owners", "shares"]
 
+#: More slices than a few come in multiples of this, so that two, three, four or six owners get equally many. With ten
+#: slices, one of four hosts would own three and carry a fifth more than its share, and the others would wait for it.
+_SHARED, _FEW = 12, 6
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -184,6 +188,8 @@ def _cuts(start: int, end: int, begins: Sequence[int], target: int, align: int) 
     if start == end:
         return []
     number = max(1, -(-(end - start) // target))
+    if number > _FEW:
+        number = -(-number // _SHARED) * _SHARED
     reach = (end - start) // number // 4
     cuts = {start, end}
     for i in range(1, number):

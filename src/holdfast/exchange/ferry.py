@@ -38,7 +38,7 @@ __all__ = ["Assembly", "Ferry"]
 
 #: Bytes of slices in one frame between two hosts: large enough that calls are few. Among more hosts, whose frames meet
 #: at one of them, smaller ones let the next stage begin before the last of them has come.
-RUN = 8 << 20
+RUN = 6 << 20
 _POLL = 0.001  # seconds between two looks whether a guide has written down the sums of a step
 _AGAIN = 0.05  # seconds between two tries to reach a host that is not there yet
 
