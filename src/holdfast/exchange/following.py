@@ -163,7 +163,7 @@ class Guide:
         """Wait until all sums and facts of a step are here. False: nobody wants to know any more."""
         board = self._hold.board
         while not self._closed:
-            self._write(*packer.where(), *packer.changes(), *self._past(packer))
+            self._write(*packer.where(tuple(map(self._hold.row, packer.rows))), *packer.changes(), *self._past(packer))
             if min(board.versions()) > step or board.decided(step):
                 return True
             with self._moved:

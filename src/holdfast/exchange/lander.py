@@ -80,6 +80,8 @@ class Lander:
             step, body = _numbers.decode(meta), self._body(header, None)
             self.turn(step - 1)
             self.hold.land_facts(step, body)
+            work = self.hold.board.work(step)
+            return work is None or len(self.hold.board.known(step)) >= len(work)
         elif header.kind is Kind.ROWS:
             self._body(header, None)
             for row in _rows.decode(meta):

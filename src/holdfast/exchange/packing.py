@@ -57,9 +57,8 @@ class Packer:
         """What an evaluation that is over has given."""
         return [pack(Kind.PAST, self.generation, _encode(op), len(result)), result]
 
-    def where(self) -> Buffers:
+    def where(self, rows: tuple[tuple[int, int, int, int], ...]) -> Buffers:
         """Where workers stand, if that has changed."""
-        rows = tuple(map(self.hold.row, self.rows))
         if rows == self._rows:
             return []
         self._rows = rows

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.cargo import Facts, Piece, Route, Sent, View, due
@@ -22,6 +22,28 @@ from holdfast.exchange.packing import Buffers, Packer
 from holdfast.transport.stream import Stream
 
 __all__ = ["Leg", "Porter"]
+
+
+class Sight:
+    """What the board shows in one round of turns: read once, for all legs that ask."""
+
+    def __init__(self, hold: Hold, rows: Sequence[int]) -> None:
+        self._board, self._numbers = hold.board, rows
+        # Before any view: who is shown as arrived has nothing left to correct in it.
+        self.rows = tuple(map(hold.row, rows))
+        self._views: dict[int, View] = {}
+
+    def view(self, step: int) -> View:
+        """Of this step."""
+        if step not in self._views:
+            board = self._board
+            # The version first: what is read after it is at least as new.
+            version = min(board.versions())
+            self._views[step] = View(
+                version, board.known(step), board.nodes(step), board.work(step), board.gathered(), board.summed(),
+                board.early(self._numbers, step),
+            )
+        return self._views[step]
 
 
 @dataclass(slots=True)
@@ -40,20 +62,20 @@ class Leg:
     def __post_init__(self) -> None:
         self._sent = Sent(self.step)
 
-    def carry(self) -> bool:
+    def carry(self, sight: Sight) -> bool:
         """Send the next load. False: nothing is due. Raises OSError when the other host is gone."""
-        if not self._loads and not self._look():
+        if not self._loads and not self._look(sight):
             return False
         if self._loads:
             self.stream.send(*self._loads.popleft())
         return True
 
-    def _look(self) -> bool:
+    def _look(self, sight: Sight) -> bool:
         """Find out what is due. False: nothing, and the step is not over."""
         sent = self._sent
         buffers = self.packer.changes()
-        where = self.packer.where()  # before the view: who is shown as arrived has nothing left to correct in it
-        view = self._view(sent.step)
+        where = self.packer.where(sight.rows)
+        view = sight.view(sent.step)
         cargo = due(self.route, view, sent)
         for one in cargo:
             if not isinstance(one, Facts) and not (isinstance(one, Piece) and one.again):
@@ -71,15 +93,6 @@ class Leg:
             self._sent = Sent(sent.step + 1)  # all that was left of the last step is on its way
             return True
         return bool(self._loads)
-
-    def _view(self, step: int) -> View:
-        board = self.hold.board
-        # The version first: what is read after it is at least as new.
-        version = min(board.versions())
-        return View(
-            version, board.known(step), board.nodes(step), board.work(step), board.gathered(), board.summed(),
-            board.early(self.packer.rows, step),
-        )
 
 
 class Porter:
@@ -111,9 +124,12 @@ class Porter:
         """Carry until the generation ends."""
         while not self._closing():
             busy = False
-            for leg in self._legs:
+            legs = self._legs
+            sight = Sight(legs[0].hold, legs[0].packer.rows) if legs else None
+            for leg in legs:
+                assert sight is not None
                 try:
-                    busy = leg.carry() or busy
+                    busy = leg.carry(sight) or busy
                 except OSError as error:
                     with self._lock:
                         self._legs = [one for one in self._legs if one is not leg]

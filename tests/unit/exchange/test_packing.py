@@ -75,8 +75,8 @@ def test_the_next_evaluation_begins_with_nothing_sent(worker: Worker) -> None:
 
 def test_where_workers_stand_is_packed_when_it_changes(worker: Worker) -> None:
     packer = packer_of(worker)
-    assert len(packer.where()) == 1
-    assert packer.where() == []
+    assert len(packer.where(tuple(map(packer.hold.row, packer.rows)))) == 1
+    assert packer.where(tuple(map(packer.hold.row, packer.rows))) == []
     worker.board.put(2, 7)  # R_ARRIVED
-    (frame,) = packer.where()
+    (frame,) = packer.where(tuple(map(packer.hold.row, packer.rows)))
     assert msgspec.msgpack.decode(bytes(frame)[HEADER:])[0] == [0, 0, 7, -1]
