@@ -40,6 +40,7 @@ from holdfast.coordinator.requests import Ask, Scale
 from holdfast.coordinator.roster import CrewLimits
 from holdfast.coordinator.server import Server
 from holdfast.coordinator.story import Entry
+from holdfast.core import clocks
 from holdfast.engines.engine import open_engine
 from holdfast.engines.gate import Gate
 from holdfast.engines.host import LocalHost
@@ -352,6 +353,7 @@ def _limits(config: RunConfig, workers: int, alone: str) -> CrewLimits:
         join_grace=crew.join_grace,
         luck_budget=crew.luck_budget, unit_attempts=crew.unit_attempts, gather=crew.gather, frozen=crew.frozen_limit,
         repeat=crew.repeat, settle=crew.settle, alone=alone, hosts=config.hosts, listening=bool(config.listen),
+        central=not clocks.parse(config.sync).exact,
     )
 
 

@@ -173,11 +173,6 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
             "staleness", config.staleness, f"nothing is stale with sync = {config.sync}", "Leave it out, or use --sync "
             "bounded:4.",
         )
-    if not mode.exact and (config.listen or config.on != "local"):
-        raise wrong(
-            "sync", config.sync, "between machines this build keeps step exactly or not at all",
-            "Use --sync exact, or one machine.",
-        )
     if not config.local.lr > 0.0:
         raise wrong("local.lr", config.local.lr, "must be more than 0", "The default is 0.8.")
     if not 0.0 <= config.local.momentum < 1.0:

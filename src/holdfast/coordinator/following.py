@@ -31,7 +31,7 @@ def attend(run: RunState, now: float) -> None:
     """See to it that hosts that come late follow, one at a time."""
     crew, hosts = run.crew, run.hosts
     run.summed = False
-    if not crew.generation or len(hosts.live) < 2 or not run.limits.follow:
+    if not crew.generation or len(hosts.live) < 2 or not run.limits.follow or run.limits.central:
         return
     guides = _guides(run)
     waiting: list[Host] = []

@@ -51,10 +51,14 @@ def _welcome(run: RunState, now: float) -> None:
             worker.stage = Stage.WAITING
             run.crew.welcome(worker, now, seed=False)
     elif ready and run.seeder is None:
-        run.seeder = ready[0].number
-        ready[0].stage = Stage.SEEDING
-        run.follows.append("its weights become everybody's")
-        run.crew.welcome(ready[0], now, seed=True)
+        if run.limits.central:  # whose weights count holds the state for good: a machine that was there first
+            keeper = min((host for host, most in run.room().items() if most), default=0)
+            ready = [worker for worker in ready if worker.host == keeper]
+        for worker in ready[:1]:
+            run.seeder = worker.number
+            worker.stage = Stage.SEEDING
+            run.follows.append("its weights become everybody's")
+            run.crew.welcome(worker, now, seed=True)
 
 
 def _turn(run: RunState, now: float) -> None:

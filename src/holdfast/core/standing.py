@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 
 from holdfast.core.step import Place
 
-__all__ = ["Crewed", "Standing"]
+__all__ = ["Crewed", "Standing", "home_of"]
+
+
+def home_of(hosts: Sequence[int], sources: Mapping[int, int]) -> int:
+    """The host of a generation that holds the state, where lanes need not keep step: the first that needs no source.
+
+    >>> home_of([0, 1, 1, 2], {0: 1, 2: 1})
+    1
+    """
+    return min(set(hosts).difference(sources))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,7 @@ class Crewed:
     summed: bool = False
     following: bool = False
     servers: Sequence[int] = ()  #: members that own slices and drive nothing; where there are none, all own
+    home: int | None = None  #: the one host that holds the state, where lanes need not keep step; else all hold it
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,8 @@ class Standing:
         where = dict(zip(crew.members, crew.hosts or [0] * len(crew.members), strict=True))
         here = where[worker]
         local = tuple(member for member in crew.members if where[member] == here)
-        owner = tuple(share([member for member in local if member in crew.servers] or local))
+        near = local if crew.home is None else [member for member in crew.members if where[member] == crew.home]
+        owner = tuple(share([member for member in near if member in crew.servers] or near))
         hosts = sorted(set(where.values()))
         homes = sorted({where[server] for server in crew.servers}) or hosts
         home: tuple[bool, ...] | None = None

@@ -12,7 +12,7 @@ parameters) is written before it and read after it (on ordering, see `doorbell`)
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.core.tree import Node
@@ -24,7 +24,7 @@ MAGIC = 0x484F4C44_46415354  # "HOLDFAST"
 HEADER, ROW, _LANE, _SLICE = 72, 32, 16, 4  # words
 SAMPLES = 64  #: of the unit at hand, as many of their numbers as a row shows
 (H_MAGIC, H_LANES, H_ROWS, H_SLICES, H_OP, H_OP_FIRST0, H_OP_FIRST1, H_EPOCH, H_EPOCH_OP0, H_EPOCH_OP1,
- H_STEPS_PER_EPOCH, H_EPOCHS, H_BATCH, H_CLOSED_OP, H_OP_KIND0, H_OP_KIND1, _) = range(17)
+ H_STEPS_PER_EPOCH, H_EPOCHS, H_BATCH, H_CLOSED_OP, H_OP_KIND0, H_OP_KIND1, H_MIRROR) = range(17)
 H_STEP0, H_STEP1 = 17, 20  # three words each
 H_CURRENT, H_CHART, H_CHART_SIZE, H_RECORDED, H_WORK_STEP, H_WORK, H_STALENESS = *range(24, 29), 36, 40
 STALENESS = 32  #: counts of pushes by their staleness; the last one is for all beyond
@@ -290,13 +290,17 @@ class Board:
         """What the board holds of the state, for a host that fetches it: where the script stands, and the versions."""
         return bytes(self.words[H_OP:H_CURRENT]) + bytes(self._versions.tobytes())
 
-    def land_state(self, data: memoryview, generation: int) -> int:
-        """The state of another host is here, at one version: say so. The magic goes last. Returns the version."""
+    def land_state(self, data: memoryview, generation: int, *, mirror: bool = False) -> int:
+        """The state of another host is here, at one version: say so. The magic goes last. Returns the version.
+
+        A `mirror` shows what another host holds, as far as workers compute with it. Its slices may be at several.
+        """
         words = memoryview(bytes(data)).cast("q")
         versions = words[H_CURRENT - H_OP :].tolist()
-        if len(versions) != self.num_slices or len(set(versions)) != 1:
+        if len(versions) != self.num_slices or (len(set(versions)) != 1 and not mirror):
             raise FrameError(f"it brings {len(versions)} slices at {len(set(versions))} versions")
         self.words[H_OP:H_CURRENT] = words[: H_CURRENT - H_OP]
+        self.words[H_MIRROR] = mirror
         for slice_, version in enumerate(versions):
             at = self._slices + slice_ * _SLICE
             self.words[at + S_SUMMED], self.words[at + S_GATHERED] = version, version
@@ -305,7 +309,18 @@ class Board:
             self.clear_undo(row)  # what was torn here was overwritten
         self.words[H_CURRENT] = generation
         self.words[H_MAGIC] = MAGIC
-        return int(versions[0])
+        return int(min(versions))
+
+    def land_slice(self, row: int, slice_: int, version: int, put: Callable[[], None]) -> None:
+        """Have a slice of another host's put in place: who looks meanwhile sees that it is torn.
+
+        `row` is one that no worker of this host writes to.
+        """
+        at = self._rows + row * ROW + R_UNDO
+        self.words[at] = (version + 1) << 24 | slice_ + 1
+        put()
+        self.publish(slice_, version)
+        self.words[at] = 0
 
     def current(self) -> int:
         """The newest generation for which this host has fetched the state from another one."""
@@ -315,8 +330,10 @@ class Board:
         """The version that this host's state stands at, or can reach alone. Valid while nobody writes.
 
         It can reach the next one alone when the step at hand is decided here, or when it has begun to finish it, which
-        it does not before.
+        it does not before. A mirror holds nothing of its own.
         """
+        if self.words[H_MIRROR]:
+            return -1
         versions = self.versions()
         step = min(versions)
         return step + 1 if max(versions) > step or self.decided(step) else step

@@ -19,6 +19,8 @@ __all__ = ["Chart", "add_section", "read_chart", "write_chart"]
 #: What a host without state fetches from another one, besides the board: all that outlives a step.
 _STATE = ("parameters/", "state/", "scalar/", "ready", "buffers", "settings", "evaluation", "fixed/")
 _NOT_STATE = ("buffers-changed",)
+#: What only the owners of slices use. Where lanes need not keep step, one host has it, and the others mirror the rest.
+_OWNERS = ("state/", "scalar/", "ready")
 
 
 class Chart(msgspec.Struct, frozen=True, array_like=True):
@@ -31,6 +33,7 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
     buffers: list[tuple[int, int]]  #: (begin, size) within one copy of the buffers
     buffers_size: int  #: of one copy
     sections: dict[str, tuple[int, int]]  #: (begin, size)
+    depth: int = 0  #: pushes of a lane that there is room for, where lanes need not keep step; 0: they do
 
     def spaces(self) -> tuple[str, ...]:
         """Slice -> the flat space it lies in."""
@@ -41,26 +44,28 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
         return tuple(end - begin for _, begin, end in self.slices)
 
     def state(self) -> list[str]:
-        """The sections that make up the state, in order."""
-        return [name for name in self.sections if name.startswith(_STATE) and name not in _NOT_STATE]
+        """The sections that make up the state, in order; of one that is mirrored, those that workers compute with."""
+        kinds = tuple(kind for kind in _STATE if not self.depth or kind not in _OWNERS)
+        return [name for name in self.sections if name.startswith(kinds) and name not in _NOT_STATE]
 
 
 def make(
     layout: Layout, sections: Mapping[str, tuple[int, int]], lanes: int, rows: int,
-    buffers: Sequence[tuple[int, int]], buffers_size: int,
+    buffers: Sequence[tuple[int, int]], buffers_size: int, depth: int = 0,
 ) -> bytes:  # fmt: skip
     """The bytes of a chart."""
     slices = [(s.dtype, s.start * s.itemsize, s.stop * s.itemsize) for s in layout.slices]
     return msgspec.msgpack.encode(
-        Chart(lanes, rows, len(layout.entries), slices, list(buffers), buffers_size, dict(sections))
+        Chart(lanes, rows, len(layout.entries), slices, list(buffers), buffers_size, dict(sections), depth)
     )
 
 
 def add_section(
-    sections: Sections, layout: Layout, lanes: int, rows: int, buffers: Sequence[tuple[int, int]], buffers_size: int
-) -> bytes:
+    sections: Sections, layout: Layout, lanes: int, rows: int, buffers: Sequence[tuple[int, int]], buffers_size: int,
+    depth: int = 0,
+) -> bytes:  # fmt: skip
     """Lay out the chart itself, as the last section; returns its bytes."""
-    data = make(layout, sections.spans, lanes, rows, buffers, buffers_size)
+    data = make(layout, sections.spans, lanes, rows, buffers, buffers_size, depth)
     sections.add("chart", len(data))
     return data
 

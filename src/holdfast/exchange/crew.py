@@ -87,17 +87,18 @@ class Member:
     def install(
         self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int],
         hosts: Sequence[int] | None = None, *, summed: bool = False, following: bool = False,
-        servers: Sequence[int] = (),
+        servers: Sequence[int] = (), home: int | None = None,
     ) -> None:  # fmt: skip
         """Take my place in a new generation. `hosts` says on which host each member is; None: all on one.
 
         With `summed`, steps are finished from sums also on one host, because somebody follows. With `following`,
         that is me: my host drives and sums nothing, and gets all sums. `servers` own the slices of their host.
+        With a `home`, only members of that host own any.
 
         Everybody was quiet when it was made. Others may have installed it before me and act already; they
         touch neither my lanes nor my slices.
         """
-        crew = Crewed(members, rows, driver, hosts, summed, following, servers)
+        crew = Crewed(members, rows, driver, hosts, summed, following, servers, home)
         share = partial(owners, self.space.layout)
         self.at = Standing.of(worker, crew, share, self.board.versions(), complete=complete(self.board))
         self.board.put(cells.R_OWNED, self.at.owner.count(worker))
@@ -167,6 +168,11 @@ class Member:
     def _heeding(self, news: decide.Board | None) -> decide.Board | None:
         """What ended a wait, with what the link has said since."""
         return news and news._replace(pausing=self._controls.pausing)
+
+    @property
+    def version(self) -> int:
+        """The version that is published as a whole."""
+        return min(self.board.versions())
 
     def rows(self) -> Sequence[tuple[int, int]]:
         """(member, its row on the board)."""

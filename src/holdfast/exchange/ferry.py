@@ -23,15 +23,20 @@ from typing import Protocol
 from holdfast.config.run import board_rows
 from holdfast.core.cargo import Route
 from holdfast.core.slices import even_shares
+from holdfast.core.standing import home_of
 from holdfast.errors import FrameError
 from holdfast.exchange.board import Board
 from holdfast.exchange.chart import Chart, read_chart
-from holdfast.exchange.fetching import fetch, serve
+from holdfast.exchange.fetching import fetch, serve, serve_mirror
 from holdfast.exchange.glance import level
 from holdfast.exchange.hold import Hold, await_hold
+from holdfast.exchange.inbound import FromHome, Inbound, ToHome
 from holdfast.exchange.lander import Lander
+from holdfast.exchange.outbound import Aside, Homeward, Publishing
 from holdfast.exchange.packing import Packer
-from holdfast.exchange.porter import Leg, Porter
+from holdfast.exchange.porter import Carrier, Leg, Porter
+from holdfast.exchange.pushes import Told
+from holdfast.exchange.tender import Tender
 from holdfast.transport.stream import Stream
 
 __all__ = ["Assembly", "Ferry"]
@@ -87,8 +92,10 @@ class Ferry:
         self._homes = sorted({where[server] for server in assembly.servers}) or self._hosts
         self._peers = [host for host in self._hosts if host != me]
         self._rows = [row for row, host in zip(assembly.rows, assembly.hosts, strict=True) if host == me]
-        self._lanes = frozenset(lane for lane, driver in enumerate(assembly.drivers) if where[driver] == me)
+        self._lanes = self._lanes_of(me)
         self._closed = threading.Event()
+        self._home = home_of(assembly.hosts, assembly.sources)  # of the state, where lanes need not keep step
+        self._begun: Told | None = None  # how far lanes were at home when this host began to mirror it
         self._current = threading.Event()  # the state is here
         self._hold: Hold | None = None
         self._level = -1  # of this host, when the generation began
@@ -203,9 +210,10 @@ class Ferry:
         stream = self._open(source, "fetch") if hold is not None else None
         if hold is None or stream is None:
             return
-        got = fetch(hold, stream, self._assembly.generation)
+        got = fetch(hold, stream, self._assembly.generation, self._lanes)
         stream.close()
         hold.begin(self._lanes)
+        self._begun = got.clocks
         self._report(f"the state at step {got.version} has come from host {source} ({got.told()})")
         self._current.set()
         self._ring()
@@ -213,7 +221,9 @@ class Ferry:
     def _serve(self, host: int, stream: Stream) -> None:
         self._current.wait()
         hold = self._ready_hold()
-        if hold is not None:
+        if hold is not None and hold.chart.depth:
+            serve_mirror(hold, stream, self._assembly.generation, self._closed.is_set, self._lanes_of(host))
+        elif hold is not None:
             serve(hold, stream, self._assembly.generation, self._closed.is_set, self._level)
 
     def _connect(self, peer: int) -> None:
@@ -230,10 +240,35 @@ class Ferry:
         generation, closing = self._assembly.generation, self._closed.is_set
         packer = Packer(hold, generation, self._rows, self._computed_here)
         lander = Lander(hold, stream, generation, self._ring, closing, packer.there, partial(self._await_turn, hold))
-        # Where the route begins is settled before anything lands: what comes in may take this host a step further.
-        leg = Leg(peer, hold, stream, self._route(hold.chart, peer), packer, min(hold.board.versions()))
+        if hold.chart.depth:
+            leg, lander.paced = self._paced(hold, stream, packer, peer)
+        else:
+            # Where the route begins is settled before anything lands: what comes in may take this host a step further.
+            leg = Leg(peer, hold, stream, self._route(hold.chart, peer), packer, min(hold.board.versions()))
         self._start(_landing, peer, lander)
         self._porter.add(leg)
+
+    def _paced(self, hold: Hold, stream: Stream, packer: Packer, peer: int) -> tuple[Carrier, Inbound | None]:
+        """What goes to another host and what comes from it, where lanes need not keep step."""
+        tender, most = Tender(hold), self._most()
+        if self._me == self._home:
+            there = ToHome(tender, self._lanes_of(peer))
+            return Publishing(peer, hold, stream, packer, tender=tender, most=most), there
+        if peer != self._home:
+            return Aside(peer, hold, stream, packer), None
+        assert self._begun is not None
+        sent = {lane: self._begun.pushed[lane] for lane in self._lanes}
+        where = zip(self._assembly.rows, self._assembly.hosts, strict=True)
+        here = FromHome(tender, self._lanes, next(row for row, host in where if host == peer))
+        return Homeward(peer, hold, stream, packer, tender=tender, sent=sent, op=self._begun.op, most=most), here
+
+    def _lanes_of(self, host: int) -> frozenset[int]:
+        """The lanes that are driven there."""
+        where = dict(zip(self._assembly.members, self._assembly.hosts, strict=True))
+        return frozenset(lane for lane, driver in enumerate(self._assembly.drivers) if where[driver] == host)
+
+    def _most(self) -> int:
+        return max(1 << 20, RUN // len(self._peers))
 
     def _await_turn(self, hold: Hold, step: int) -> None:
         """Let a guide write down the sums of the last step before those of this one take their place."""
@@ -249,7 +284,7 @@ class Ferry:
         return Route(
             lanes=self._lanes, num_lanes=chart.lanes, here=tuple(home == self._me for home in homes),
             there=tuple(home == peer for home in homes), spaces=chart.spaces(), sizes=sizes,
-            most=max(1 << 20, RUN // len(self._peers)),
+            most=self._most(),
         )
 
 

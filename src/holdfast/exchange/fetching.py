@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import msgspec
@@ -19,11 +19,14 @@ import msgspec
 from holdfast.errors import FrameError
 from holdfast.exchange import board as cells
 from holdfast.exchange.hold import CELL, Hold
+from holdfast.exchange.pushes import Told
+from holdfast.exchange.tender import Tender
 from holdfast.transport.frames import HEADER, Kind, pack, unpack
 from holdfast.transport.stream import Stream
 
-__all__ = ["Fetched", "fetch", "send_state", "serve"]
+__all__ = ["Fetched", "fetch", "send_state", "serve", "serve_mirror"]
 
+_CLOCKS = "clocks"  # in the place of a section's name: how far all lanes are
 _CHUNK = 512 << 10  # small enough that what is empty is seldom sent
 _EMPTY = bytes(_CHUNK)
 _POLL = 0.002  # seconds between two looks whether the source has completed its step
@@ -39,6 +42,7 @@ class Fetched(NamedTuple):
     version: int
     size: int
     seconds: float
+    clocks: Told | None = None  #: where a mirror was made: how far lanes were
 
     def told(self) -> str:
         """How much it was, and how long it took."""
@@ -60,21 +64,49 @@ def serve(hold: Hold, stream: Stream, generation: int, closing: Callable[[], boo
 def send_state(hold: Hold, send: Callable[..., None], generation: int, closing: Callable[[], bool]) -> None:
     """Send the state as it lies here; whoever calls sees to it that it stands at one version."""
     for name in hold.chart.state():
-        section = hold.section(name)
-        for at in range(0, section.nbytes, _CHUNK):
-            if closing():
-                return
-            # A copy: settings and tables may change under us, and what is hashed must be what is sent. Whatever
-            # changes is also carried by this host's porter, and landed after the fetch.
-            chunk = bytes(section[at : at + _CHUNK])
-            _send(send, generation, name, at, chunk)
+        _send_section(hold, send, generation, closing, name)
     _send(send, generation, "", 0, hold.board.state_words())
 
 
-def fetch(hold: Hold, stream: Stream, generation: int) -> Fetched:
-    """Fill the arena from what `serve` sends. Settings of this host's own workers are kept where they are newer."""
+def serve_mirror(
+    hold: Hold, stream: Stream, generation: int, closing: Callable[[], bool], lanes: Collection[int]
+) -> None:
+    """Send what a host needs to compute these lanes, while the owners here go on: each slice whole, at its version.
+
+    Raises OSError when the other is gone.
+    """
+    tender = Tender(hold)
+    inner = _inner(hold, lanes)
+    # With local steps, a round that was pushed whole is applied first: then it is settled with what the next begins.
+    while inner and tender.pushes.decided(min(hold.board.versions())) and not closing():
+        time.sleep(_POLL)
+    for name in [name for name in hold.chart.state() if not name.startswith("parameters/")] + inner:
+        _send_section(hold, stream.send, generation, closing, name)
+    words = memoryview(bytearray(hold.board.state_words())).cast("q")
+    published = tender.published()
+    for slice_, (space, begin, _) in enumerate(hold.chart.slices):
+        while (copy := tender.copied(slice_)) is None:
+            if closing():
+                return
+            time.sleep(_POLL)
+        version, data = copy
+        words[len(words) - len(hold.chart.slices) + slice_] = version
+        for at in range(0, len(data), _CHUNK):
+            _send(stream.send, generation, f"parameters/{space}", begin + at, data[at : at + _CHUNK])
+    told = len(published.clocks).to_bytes(8, "little") + published.clocks + published.buffers
+    for at in range(0, len(told), _CHUNK):
+        _send(stream.send, generation, _CLOCKS, at, told[at : at + _CHUNK])
+    _send(stream.send, generation, "", 0, bytes(words))
+
+
+def fetch(hold: Hold, stream: Stream, generation: int, lanes: Collection[int] = ()) -> Fetched:
+    """Fill the arena from what `serve` sends. Settings of this host's own workers are kept where they are newer.
+
+    `lanes` are those that this host is to compute.
+    """
     began, size = time.monotonic(), 0
-    names = hold.chart.state()
+    names = hold.chart.state() + _inner(hold, lanes)
+    told = bytearray()
     apart = set(names) if hold.board.words[cells.H_MAGIC] == cells.MAGIC else {"settings"}
     places = {name: _apart(hold, name) if name in apart else hold.section(name) for name in names}
     head = bytearray(HEADER)
@@ -97,8 +129,15 @@ def fetch(hold: Hold, stream: Stream, generation: int) -> Fetched:
             for name in apart - {"settings"}:
                 hold.section(name)[:] = places[name]
             _land_settings(hold, places["settings"])
-            version = hold.board.land_state(memoryview(words), generation)
-            return Fetched(version, size + header.body, time.monotonic() - began)
+            clocks = _mirror(hold, memoryview(told)) if hold.chart.depth else None
+            version = hold.board.land_state(memoryview(words), generation, mirror=clocks is not None)
+            return Fetched(version, size + header.body, time.monotonic() - began, clocks)
+        if name == _CLOCKS and at == len(told) and header.body == length <= _CHUNK:
+            chunk = bytearray(length)
+            stream.recv_into(memoryview(chunk))
+            _verify(name, at, memoryview(chunk), digest)
+            told += chunk
+            continue
         if name not in names:
             raise FrameError(f"it brings the section {name!r}, which is no state")
         place = places[name]
@@ -110,6 +149,35 @@ def fetch(hold: Hold, stream: Stream, generation: int) -> Fetched:
         else:
             place[at : at + length] = _EMPTY[:length]
         size += header.body
+
+
+def _send_section(
+    hold: Hold, send: Callable[..., None], generation: int, closing: Callable[[], bool], name: str
+) -> None:
+    section = hold.section(name)
+    for at in range(0, section.nbytes, _CHUNK):
+        if closing():
+            return
+        # A copy: settings and tables may change under us, and what is hashed must be what is sent. Whatever
+        # changes is also carried by this host's porter, and landed after the fetch.
+        _send(send, generation, name, at, bytes(section[at : at + _CHUNK]))
+
+
+def _inner(hold: Hold, lanes: Collection[int]) -> list[str]:
+    """With local steps: what the next rounds of these lanes begin with, in either turn."""
+    names = (f"inner/{lane}/{turn}" for lane in sorted(lanes) for turn in (0, 1))
+    return [name for name in names if name in hold.chart.sections]
+
+
+def _mirror(hold: Hold, data: memoryview) -> Told:
+    """Begin to mirror another host: all clocks are its own, also those of lanes that this host had further on."""
+    size = int.from_bytes(data[:8], "little")
+    tender = Tender(hold)
+    tender.pushes.forget()
+    try:
+        return tender.mirror(data[8 : 8 + size], data[8 + size :], ())
+    except msgspec.MsgspecError as error:
+        raise FrameError(f"its clocks are none: {error}") from None
 
 
 def _send(send: Callable[..., None], generation: int, name: str, at: int, chunk: bytes) -> None:

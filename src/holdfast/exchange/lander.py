@@ -14,6 +14,7 @@ import msgspec
 from holdfast.core.tree import Node
 from holdfast.errors import FrameError
 from holdfast.exchange.hold import Hold
+from holdfast.exchange.inbound import Inbound
 from holdfast.transport.frames import HEADER, Header, Kind, unpack
 from holdfast.transport.stream import Stream
 
@@ -39,6 +40,7 @@ class Lander:
     there: set[int]  #: rows of the table that the other host has (shared with its packer)
     turn: Callable[[int], None]  #: waits until sums and facts of a step may be landed
     mine: frozenset[int] = frozenset()  #: rows of this host, which others know nothing about
+    paced: Inbound | None = None  #: takes what belongs to lanes that need not keep step, if this host has it so
     _spare: bytearray = field(default_factory=bytearray)
     _head: bytearray = field(default_factory=lambda: bytearray(HEADER))
 
@@ -96,6 +98,8 @@ class Lander:
             if rows:
                 self.hold.land_table(body[:size], rows, body[size:])
                 self.there.update(rows)
+        elif self.paced is not None:
+            return self.paced.land(header, meta, self._body)
         else:
             raise FrameError(f"a {header.kind.name} has no place among hosts")
         return True

@@ -71,8 +71,9 @@ class Paced(Member):
 
     @property
     def version(self) -> int:
-        """The version that is published as a whole."""
-        return min(self.board.versions())
+        """The version that is published as a whole, and that the clocks are of."""
+        mirrored = self.pushes.published
+        return min(self.board.versions()) if mirrored is None else mirrored
 
     def committed(self) -> int:
         """Steps of the run of which every lane's push has been applied."""
@@ -164,10 +165,12 @@ class Paced(Member):
     def install(
         self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int],
         hosts: Sequence[int] | None = None, *, summed: bool = False, following: bool = False,
-        servers: Sequence[int] = (),
+        servers: Sequence[int] = (), home: int | None = None,
     ) -> None:  # fmt: skip
         """Take my place in a new generation (see `Member.install`)."""
-        super().install(worker, members, rows, driver, hosts, summed=summed, following=following, servers=servers)
+        super().install(
+            worker, members, rows, driver, hosts, summed=summed, following=following, servers=servers, home=home
+        )
         if self._stopping and self._limit is None:
             self._limit = self.pushes.furthest()  # nobody has gone beyond it, and from now on nobody does
 

@@ -15,13 +15,25 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from holdfast.core.cargo import Facts, Piece, Route, Sent, View, due
 from holdfast.exchange.hold import Hold
 from holdfast.exchange.packing import Buffers, Packer
 from holdfast.transport.stream import Stream
 
-__all__ = ["Leg", "Porter"]
+__all__ = ["Carrier", "Leg", "Porter", "Sight"]
+
+
+class Carrier(Protocol):
+    """What goes to one other host in one generation."""
+
+    host: int
+    hold: Hold
+    packer: Packer
+
+    def carry(self, sight: Sight) -> bool:
+        """Send the next load. False: nothing is due. Raises OSError when the other host is gone."""
 
 
 class Sight:
@@ -48,7 +60,7 @@ class Sight:
 
 @dataclass(slots=True)
 class Leg:
-    """What goes to one other host in one generation."""
+    """To one other host, where all keep step."""
 
     host: int
     hold: Hold
@@ -106,10 +118,10 @@ class Porter:
     def __init__(self, me: int, closing: Callable[[], bool], broke: Callable[[int, OSError], None]) -> None:
         self.bell = os.eventfd(0, os.EFD_CLOEXEC)
         self._me, self._closing, self._broke = me, closing, broke
-        self._legs: list[Leg] = []
+        self._legs: list[Carrier] = []
         self._lock = threading.Lock()
 
-    def add(self, leg: Leg) -> None:
+    def add(self, leg: Carrier) -> None:
         """From now on, carry to this host too."""
         with self._lock:
             legs = [*self._legs, leg]

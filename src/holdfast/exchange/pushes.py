@@ -8,19 +8,25 @@ A push counts from the one store that moves its lane's clock on: before it, whoe
 unit again; after it, nobody does. A docket counts from the store of its tag; it holds, for every lane, how many pushes
 were taken up to and including it, so what it takes is the difference to the one before. No torch here; the gradients
 lie in `PushSlots`.
+
+On a host that mirrors another one's state, the section shows what that host has told (`mirror`): the clocks of its own
+lanes are this host's, the dockets' places hold what was applied and taken, and nothing is decided here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from holdfast.core.clocks import Clocks, Taken
 
-__all__ = ["Pushes", "Record", "pushes_bytes"]
+__all__ = ["Pushes", "Record", "Told", "pushes_bytes"]
 
 _HEADER, _RECORD = 8, 6  # words
-P_OP, P_TOTAL, P_BASE, P_DONE = range(4)
+P_OP, P_TOTAL, P_BASE, P_DONE, P_MIRRORED, P_TURN = range(6)
 
 
 class Record(NamedTuple):
@@ -32,6 +38,19 @@ class Record(NamedTuple):
     loss: float
     clip_norm: float
     clip_value: float
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True):
+    """How far all lanes are, as the host that holds the state tells others."""
+
+    version: int
+    op: int  #: the pass, as its word; 0: none has begun
+    total: int
+    base: int
+    done: int
+    pushed: list[int]
+    taken: list[int]
+    applied: list[int]
 
 
 def pushes_bytes(num_lanes: int, depth: int) -> int:
@@ -54,6 +73,11 @@ class Pushes:
     def begun(self, op: int) -> bool:
         """Has this pass begun?"""
         return self._words[P_OP] == op + 1
+
+    @property
+    def op(self) -> int:
+        """The pass at hand, as a word; 0: none has begun."""
+        return self._words[P_OP]
 
     def over(self, op: int) -> bool:
         """Has a later pass begun?"""
@@ -96,6 +120,8 @@ class Pushes:
 
         `steps` is how many pushes each of them makes.
         """
+        if self._words[P_MIRRORED]:
+            return self._mirrored(steps)
         applied = self._counts(version - 1)
         taken = self._counts(version) if self.decided(version) else applied
         return Clocks(steps, self._pushed.tolist(), taken, applied)
@@ -146,6 +172,55 @@ class Pushes:
     def newest(self, version: int) -> int:
         """The newest step that was taken of any lane, up to this docket."""
         return max(self._counts(version)) - 1
+
+    # ------------------------------------------------------------ several hosts
+
+    @property
+    def published(self) -> int | None:
+        """On a mirror, the version that the clocks are of; None where the state itself is."""
+        return self._words[P_MIRRORED] - 1 if self._words[P_MIRRORED] else None
+
+    def told(self, version: int) -> Told | None:
+        """What is to be told while `version` is published; None where it is not any more."""
+        words = self._words
+        op, applied, decided = words[P_OP], self._counts(version - 1), self.decided(version)
+        taken = self._counts(version) if decided else applied
+        whole = not op or (words[self._docket(version - 1)] == version and self.decided(version) == decided)
+        begun = words[P_TOTAL], words[P_BASE], words[P_DONE]
+        found = Told(version, op, *begun, self._pushed.tolist(), taken, applied)
+        return found if whole and words[P_OP] == op else None
+
+    def mirror(self, told: Told, mine: Collection[int]) -> None:
+        """Show what another host has told. Lanes in `mine` may be further on here than they were there.
+
+        A reader takes it as a whole: the turn is odd while it changes.
+        """
+        words = self._words
+        keep = mine if words[P_MIRRORED] and words[P_OP] == told.op else ()
+        words[P_TURN] += 1
+        for lane, pushed in enumerate(told.pushed):
+            if lane not in keep:
+                words[self._lanes + lane * self._stride] = pushed
+        for place, counts in ((0, told.applied), (1, told.taken)):
+            at = self._docket(place)
+            words[at] = 0
+            for lane, count in enumerate(counts):
+                words[at + 1 + lane] = count
+        words[P_TOTAL], words[P_BASE], words[P_DONE] = told.total, told.base, told.done
+        words[P_OP], words[P_MIRRORED] = told.op, told.version + 1
+        words[P_TURN] += 1
+
+    def forget(self) -> None:
+        """What a mirror showed does not count any more, the clocks of its own lanes included."""
+        self._words[P_MIRRORED] = 0
+
+    def _mirrored(self, steps: int) -> Clocks:
+        while True:
+            turn = self._words[P_TURN]
+            found = Clocks(steps, self._pushed.tolist(), self._counts(1), self._counts(0))
+            if turn % 2 == 0 and self._words[P_TURN] == turn:
+                return found
+            time.sleep(0)
 
     def marks(self) -> bytes:
         """All clocks and dockets: while they are the same, nobody has pushed and nothing was decided."""

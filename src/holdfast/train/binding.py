@@ -16,6 +16,7 @@ from torch import nn
 from holdfast.config.run import board_rows
 from holdfast.coordinator import messages as say
 from holdfast.core.clocks import Mode
+from holdfast.core.standing import home_of
 from holdfast.exchange import board as cells
 from holdfast.exchange import buffers, chart, local, optimizer, pushslots, slots
 from holdfast.exchange.board import Board, board_bytes
@@ -88,7 +89,8 @@ class Binding:
             sections.add(f"fixed/{index}", parameter.numel() * parameter.element_size())
         offsets, size = buffers.placed(space)
         placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, space.buffers, strict=True)]
-        self._chart = chart.add_section(sections, space.layout, crewing.lanes, rows, placed, size)
+        depth = 0 if mode.exact else mode.depth
+        self._chart = chart.add_section(sections, space.layout, crewing.lanes, rows, placed, size, depth)
         self.late = False
         self._stop_at: int | None = None
         welcome, arena = self._arena(sections, script, facts)
@@ -130,7 +132,7 @@ class Binding:
     @property
     def version(self) -> int:
         """The version that is published as a whole."""
-        return min(self.board.versions())
+        return self.member.version
 
     @property
     def paced(self) -> Paced | None:
@@ -173,6 +175,7 @@ class Binding:
         self.member.install(
             self._crewing.worker, install.members, install.rows, install.drivers, install.hosts,
             summed=install.summed, following=install.guide >= 0, servers=install.servers,
+            home=None if self.paced is None else home_of(install.hosts, install.sources),
         )
         if install.stop and self._stop_at is None:
             self._stop_at = install.stop

@@ -43,7 +43,6 @@ class Pass:
         self._going = going
         self._displaced = False
         self._newest = StepWork(-1, (), ())
-        self._at = -1  # step of the newest unit, where lanes need not keep step
         self._course = Course(training.op, batches.steps, batches.counts)
 
     def __iter__(self) -> Pass:
@@ -113,10 +112,7 @@ class Pass:
             self._end(early=training.bound.stopping(training.step))
             raise StopIteration
         at, lane = found
-        if at > self._at:
-            if self._at >= 0:
-                training.went_on()
-            self._at = at
+        training.turn_to(paced.pushes.base + at)
         training.step = paced.committed()
         counts = batches.counts(at)
         lanes = tuple(other for other, count in enumerate(counts) if count)

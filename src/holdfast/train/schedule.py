@@ -141,18 +141,19 @@ class Settings:
     def enter(self, step: int, op: int) -> None:
         """The script is about to begin operation `op` at `step`: leave the settings it begins with."""
         now = self._plain()
-        self._write(_tag(step, op + 1), now[0], now)
+        self._write(_tag(step, op + 1), now[0], now, step)
 
-    def write(self, step: int, applied: list[dict[str, Any]]) -> int:
+    def write(self, step: int, applied: list[dict[str, Any]], least: int) -> int:
         """Before a unit of `step` is shown: leave its settings for whoever comes later.
 
         `applied` are those the step is made with, taken at `optimizer.step()`. Returns a fingerprint of the
-        settings and of this unit's calls, which must be the same in all units of the step.
+        settings and of this unit's calls, which must be the same in all units of the step. Whoever comes later begins
+        at step `least` at the soonest.
         """
         if self._written is not None and not self._pending and (applied, self.hyper()) == self._unmoved:
             return self._fingerprint  # no call and no other settings since: what was written still holds
         made, now = [_plain(group) for group in applied], self._plain()
-        self._write(_tag(step + 1), made, now)
+        self._write(_tag(step + 1), made, now, least)
         self._fingerprint = zlib.crc32(_encoder.encode([made, now, self._called_in_unit]))
         self._unmoved = (applied, self.hyper()) if not self._pending else None
         return self._fingerprint
@@ -165,7 +166,7 @@ class Settings:
         now = self.hyper()
         return [_like(mine, values) for mine, values in zip(now, found[0], strict=True)]
 
-    def _write(self, tag: int, made: list[Any], now: list[Any]) -> None:
+    def _write(self, tag: int, made: list[Any], now: list[Any], least: int) -> None:
         if self._cells is None:
             return
         data = _encoder.encode([made, now, self._pending])
@@ -178,7 +179,9 @@ class Settings:
             )
         mine = range(3 * self._row, 3 * self._row + 3)
         if tag != self._tag_written:
-            self._cell = min(mine, key=lambda cell: self._head(cell)[0])
+            # What begins with `least` is kept, however far this worker is beyond it.
+            kept = max((cell for cell in mine if self._head(cell)[0] < _tag(least + 1)), key=self._tag_of, default=-1)
+            self._cell = min((cell for cell in mine if cell != kept), key=self._tag_of)
         at = self._cell * _CELL
         head = self._cells[at : at + 16].cast("q")
         head[0] = 0
@@ -219,6 +222,9 @@ class Settings:
         at, length = where * _CELL + _HEAD, self._head(where)[1]
         applied, plain, pending = msgspec.msgpack.decode(bytes(self._cells[at : at + length]))
         return applied, plain, pending
+
+    def _tag_of(self, cell: int) -> int:
+        return self._head(cell)[0]
 
     def _head(self, cell: int) -> tuple[int, int]:
         """(tag, length) of a cell."""

@@ -78,6 +78,7 @@ class Training:
         self.clip_norm = self.clip_value = 0.0
         self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
         self.grad_norm = math.nan
+        self._tempo: dict[int, list[dict[str, Any]]] = {}  # step -> settings it was made with, where lanes differ in it
         self._apart: tuple[tuple[int, ...], float] | None = None  # who of another host has gone on, and since when
         self.first_step = 0  #: at which the newest operation began
 
@@ -234,6 +235,7 @@ class Training:
             self.step = self.committed()
             self.bound.settings.restore(self.step)
         self.order = order
+        self._tempo = {}
         begun = Pass(self, batches, order, going)
         self._open = weakref.ref(begun)
         return begun
@@ -345,7 +347,7 @@ class Training:
                 f"{list(request)[:16]}{' ...' if len(request) > 16 else ''}. Look at these samples, lower the learning "
                 "rate or clip; hf.join(finite=False) lets such steps pass."
             )
-        self.bound.member.hyper = self.bound.settings.hyper()
+        self.bound.member.hyper = self._hyper(work.step)
         gradients = [parameter.grad for parameter in self.space.trainable]
         self.bound.member.fill(lane, gradients, UnitResult(loss, self.clip_norm, self.clip_value))
         self.bound.settings.filled()
@@ -364,9 +366,10 @@ class Training:
                 "for a loop that only looks, use run.evaluate or a loader that was not prepared.",
             )
         board = self.bound.board
-        mark = self.bound.settings.write(work.step, self.bound.member.hyper)
-        if self.bound.paced is None:
-            board.put_settings(lane, work.step, mark)
+        if work.step >= max(self._tempo, default=0):  # else others have moved on from it, and so have my schedulers
+            mark = self.bound.settings.write(work.step, self.bound.member.hyper, self.step)
+            if self.bound.paced is None:
+                board.put_settings(lane, work.step, mark)
         self._crewing.audit(self.order, work.step, lane, request)
         self.bound.member.show(lane)
         spent = time.perf_counter_ns() - self._unit_started
@@ -409,8 +412,29 @@ class Training:
         self.bound.board.put_loss(self.facts.loss)
         self.step += 1
 
-    def went_on(self) -> None:
-        """Where lanes need not keep step: this worker's next unit is of a later step than its last one."""
+    def turn_to(self, step: int) -> None:
+        """Where lanes need not keep step: the next unit of this worker is of this step.
+
+        Schedulers go on with the worker's newest step. For a step behind it (of a lane that was another's), there is
+        what it was made with before; where steps were left out, others have made their calls.
+        """
+        newest = max(self._tempo, default=None)
+        if newest is not None and step > newest:
+            self._went_on()
+        if step > (self.step if newest is None else newest + 1):
+            self.bound.settings.restore(step)
+
+    def _hyper(self, step: int) -> list[dict[str, Any]]:
+        """The settings that the unit at hand is made with."""
+        if self.bound.paced is None:
+            return self.bound.settings.hyper()
+        if step not in self._tempo:
+            self._tempo[step] = self.bound.settings.hyper()
+            for old in [other for other in self._tempo if other < min(self.step, step)]:
+                del self._tempo[old]
+        return self._tempo[step]
+
+    def _went_on(self) -> None:
         self.bound.settings.end_units()
         self._units_of_step = 0
 
@@ -419,7 +443,7 @@ class Training:
         if self._units_of_step == 0:
             self.bound.settings.restore(self.committed())
         else:
-            self.went_on()
+            self._went_on()
         self.facts = self.bound.member.facts
         if self.facts.grad_norm > 0.0:
             self.grad_norm = self.facts.grad_norm

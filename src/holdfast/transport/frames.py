@@ -51,6 +51,10 @@ class Kind(IntEnum):
     PROBE = 9  #: a measurement of the network
     BYE = 10  #: the last frame: this end is meant
     PAST = 11  #: what an evaluation that is over has given
+    PUSH = 12  #: a part of a lane's gradient, where lanes need not keep step, on its way to its owners
+    PUSHED = 13  #: that all of it is there, and what the lane says beside it
+    SLICES = 14  #: new parameters, on their way to a host that computes with them
+    CLOCKS = 15  #: how far all lanes are, with what is published beside parameters
 
 
 #: Most bytes of the raw part, by kind.
@@ -66,6 +70,10 @@ MAX_BODY = {
     Kind.PROBE: 64 * _MIB,
     Kind.BYE: 0,
     Kind.PAST: 64 * 1024,
+    Kind.PUSH: 64 * _MIB,
+    Kind.PUSHED: 64 * _MIB,
+    Kind.SLICES: 64 * _MIB,
+    Kind.CLOCKS: 64 * _MIB,
 }
 
 

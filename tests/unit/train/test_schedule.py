@@ -192,7 +192,7 @@ def unit(optimizer: optim.Optimizer, scheduler: Any, settings: Settings, step: i
     settings.filled()
     applied = settings.hyper()
     scheduler.step()
-    settings.write(step, applied)
+    settings.write(step, applied, step)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

@@ -1,0 +1,127 @@
+"""Outbound: what goes from one host to another where lanes need not keep step (see `tender`).
+
+Three kinds of legs, for a porter that takes turns over them. To the home go pushes, from it what is published; between
+two others only where their workers stand, settings, and results of evaluations.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from holdfast.core.cargo import runs
+from holdfast.core.clocks import Taken
+from holdfast.exchange.hold import Hold
+from holdfast.exchange.packing import Buffers, Packer
+from holdfast.exchange.porter import Sight
+from holdfast.exchange.tender import Published, Tender
+from holdfast.transport.frames import Kind, pack
+from holdfast.transport.stream import Stream
+
+__all__ = ["Aside", "Homeward", "Publishing"]
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(slots=True)
+class Aside:
+    """To a host that neither holds the state nor needs it from here."""
+
+    host: int
+    hold: Hold
+    stream: Stream
+    packer: Packer
+    _loads: deque[Buffers] = field(default_factory=deque)  #: what is due, in order; each is sent in one go
+
+    def carry(self, sight: Sight) -> bool:
+        """Send the next load. False: nothing is due. Raises OSError when the other host is gone."""
+        if not self._loads:
+            news = self.packer.changes() + self.packer.where(sight.rows)
+            if news:
+                self._loads.append(news)
+            self.look()
+        if self._loads:
+            self.stream.send(*self._loads.popleft())
+            return True
+        return False
+
+    def look(self) -> None:
+        """Find out what else is due."""
+
+    def load(self, kind: Kind, meta: bytes, *bodies: bytes | memoryview) -> None:
+        """Have a frame sent."""
+        size = sum(len(body) for body in bodies)
+        self._loads.append([pack(kind, self.packer.generation, meta, size), *(body for body in bodies if len(body))])
+
+
+@dataclass(slots=True)
+class Homeward(Aside):
+    """To the host that holds the state: pushes of the lanes that are driven here, each in its order."""
+
+    tender: Tender = field(kw_only=True)
+    sent: dict[int, int] = field(kw_only=True)  #: lane driven here -> its pushes that the home has
+    op: int = field(kw_only=True)  #: in this pass
+    most: int = field(kw_only=True)  #: bytes in one frame
+
+    def look(self) -> None:
+        """Pushes that were made since."""
+        pushes, sent = self.tender.pushes, self.sent
+        if pushes.op != self.op:  # all of the last pass have been applied, or there would be no other
+            self.op = pushes.op
+            sent.update(dict.fromkeys(sent, 0))
+        for lane in sent:
+            if sent[lane] < pushes.pushed(lane):
+                self._push(Taken(lane, sent[lane]))
+                sent[lane] += 1
+
+    def _push(self, push: Taken) -> None:
+        record, body = self.tender.record(push)
+        for part in self.tender.parts(push, record.version, self.most):
+            self.load(Kind.PUSH, _encode([push, record.version, part]), self.tender.part(part))
+        self.load(Kind.PUSHED, _encode([push.lane, record]), body)
+
+
+@dataclass(slots=True)
+class Publishing(Aside):
+    """From the host that holds the state: slices that are newer than what the other one has, then the clocks."""
+
+    tender: Tender = field(kw_only=True)
+    most: int = field(kw_only=True)
+    _sent: list[int] = field(default_factory=list)  #: slice -> version that went
+    _told: bytes = b""
+    _buffered: int = -1  #: version of the buffers that went
+    _next: Published | None = None  #: what is to be told as soon as all slices of its version have gone
+
+    def look(self) -> None:
+        """What was published since. The clocks go last: all slices of their version are there before them."""
+        if not self._sent:
+            self._sent = [-1] * len(self.hold.chart.slices)
+        if self._next is None:
+            found = self.tender.published()
+            self._next = found if found.clocks != self._told else None
+        versions, next_ = self.hold.board.versions(), self._next
+        newer = [s for s, (at, sent) in enumerate(zip(versions, self._sent, strict=True)) if at > sent]
+        owed = [s for s in newer if next_ is not None and self._sent[s] < next_.version]
+        if next_ is not None and not owed:
+            self.load(Kind.CLOCKS, next_.clocks, next_.buffers if next_.version > self._buffered else b"")
+            self._told, self._buffered, self._next = next_.clocks, next_.version, None
+        elif newer:
+            self._publish(owed or newer)
+
+    def _publish(self, slices: Sequence[int]) -> None:
+        """A run of them: while it is on its way, newer ones may take the place of the rest."""
+        chart = self.hold.chart
+        first, last = next(runs(slices, chart.spaces(), chart.sizes(), self.most))
+        copies = [self._copy(slice_) for slice_ in range(first, last)]
+        versions = [version for version, _ in copies]
+        self._sent[first:last] = versions
+        self.load(Kind.SLICES, _encode([first, versions]), *(data for _, data in copies))
+
+    def _copy(self, slice_: int) -> tuple[int, bytes]:
+        while (copy := self.tender.copied(slice_)) is None:
+            time.sleep(0)  # its owner is at it
+        return copy

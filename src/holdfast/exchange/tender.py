@@ -1,0 +1,195 @@
+"""The tender: what is carried between hosts where lanes need not keep step, and where it lies in the arena. No torch.
+
+One host holds the state: the *home*. Its owners take pushes and publish versions, as on one machine. The others mirror
+what workers compute with:
+
+    home                                            every other host
+    push slots, clocks    ◄── pushes of its lanes ──  push slots, clocks of its own lanes
+    parameters, dockets   ── slices, then clocks ──►  parameters, clocks of all lanes
+
+A push counts from the store that moves its lane's clock at home, which is made after all of it is there: what is
+under way when a generation ends is computed again, by whoever drives the lane then. Clocks are sent after the
+parameters of the version they tell of, so nobody computes with older ones than its mode allows.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.core.clocks import Taken
+from holdfast.errors import FrameError
+from holdfast.exchange.board import StepFacts
+from holdfast.exchange.hold import Hold
+from holdfast.exchange.pushes import Pushes, Record, Told
+
+__all__ = ["Part", "Published", "Tender"]
+
+_told = msgspec.msgpack.Decoder(tuple[Told, tuple[float, int, float]])
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Part(NamedTuple):
+    """Bytes [begin, end) of a section that belong to a push."""
+
+    section: str
+    begin: int
+    end: int
+
+
+class Published(NamedTuple):
+    """What is published beside parameters, at one moment."""
+
+    version: int
+    clocks: bytes  #: of all lanes, and the facts of the version
+    buffers: bytes
+
+
+class Tender:
+    """One arena whose lanes need not keep step, or a mirror of one."""
+
+    def __init__(self, hold: Hold) -> None:
+        chart = hold.chart
+        self.hold, self.pushes = hold, Pushes(hold.section("pushes"), chart.lanes, chart.depth)
+        self._present = hold.section("push-present")
+        self._buffers, self._changed = hold.section("buffers"), hold.section("buffers-changed")
+        self._newest = hold.section("buffers-versions")
+        self._turns = len(self._changed) // (max(1, len(chart.buffers)) * chart.lanes)
+
+    # ------------------------------------------------------------ pushes
+
+    def parts(self, push: Taken, version: int, most: int) -> Iterator[Part]:
+        """All that a push consists of, but for its record, in parts of at most `most` bytes."""
+        for name in self._sections(push, version):
+            size = self.hold.chart.sections[name][1]
+            for begin in range(0, size, most):
+                yield Part(name, begin, min(begin + most, size))
+
+    def part(self, part: Part) -> memoryview:
+        """The bytes of a part, to be sent."""
+        return self.hold.section(part.section)[part.begin : part.end]
+
+    def place_for_part(self, push: Taken, version: int, part: Part, lanes: Collection[int]) -> memoryview:
+        """Where a part goes that comes from the host which drives these lanes."""
+        self._check(push, lanes)
+        size = self.hold.chart.sections.get(part.section, (0, -1))[1]
+        if part.section not in self._sections(push, version) or not 0 <= part.begin < part.end <= size:
+            raise FrameError(f"it brings bytes {part.begin} to {part.end} of {part.section!r} for lane {push.lane}")
+        return self.part(part)
+
+    def record(self, push: Taken) -> tuple[Record, bytes]:
+        """What a push says besides its gradient: its record; its flags and the buffers it changed."""
+        chart, flags = self.hold.chart, len(self.hold.chart.buffers)
+        at, record = self._places(push)
+        changed = bytes(self._changed[record * flags : (record + 1) * flags])
+        body = [bytes(self._present[at * chart.entries : (at + 1) * chart.entries]), changed]
+        base = (2 + record) * chart.buffers_size
+        body += [
+            bytes(self._buffers[base + begin : base + begin + size])
+            for flag, (begin, size) in zip(changed, chart.buffers, strict=True) if flag
+        ]  # fmt: skip
+        return self.pushes.record(push), b"".join(body)
+
+    def land_record(self, lane: int, record: Record, data: memoryview, lanes: Collection[int]) -> None:
+        """All of a push is here: let it count."""
+        push = Taken(lane, record.step)
+        self._check(push, lanes)
+        chart, flags = self.hold.chart, len(self.hold.chart.buffers)
+        at, place = self._places(push)
+        changed = bytes(data[chart.entries : chart.entries + flags])
+        sizes = [size for flag, (_, size) in zip(changed, chart.buffers, strict=False) if flag]
+        if len(data) != chart.entries + flags + sum(sizes):
+            raise FrameError(f"the record of lane {lane} has {len(data)} bytes")
+        self._present[at * chart.entries : (at + 1) * chart.entries] = data[: chart.entries]
+        self._changed[place * flags : (place + 1) * flags] = changed
+        offset, base = chart.entries + flags, (2 + place) * chart.buffers_size
+        for flag, (begin, size) in zip(changed, chart.buffers, strict=True):
+            if flag:
+                self._buffers[base + begin : base + begin + size] = data[offset : offset + size]
+                offset += size
+        self.pushes.push(lane, record)
+
+    def _sections(self, push: Taken, version: int) -> list[str]:
+        """Where a push lies: its gradient, and with local steps the state that the lane's next round begins with."""
+        chart = self.hold.chart
+        gradient = f"push/{push.lane}/{push.step % chart.depth}/"
+        inner = f"inner/{push.lane}/{(version + 1) % 2}"
+        return [name for name in chart.sections if name.startswith(gradient) or name == inner]
+
+    def _places(self, push: Taken) -> tuple[int, int]:
+        """(of its flags, of its buffers), counted in records."""
+        lanes = self.hold.chart.lanes
+        return push.step % self.hold.chart.depth * lanes + push.lane, push.step % self._turns * lanes + push.lane
+
+    def _check(self, push: Taken, lanes: Collection[int]) -> None:
+        if push.lane not in lanes:
+            raise FrameError(f"it pushes for lane {push.lane}, which is not its own")
+        if push.step != self.pushes.pushed(push.lane):
+            raise FrameError(
+                f"it brings push {push.step} of lane {push.lane}, where {self.pushes.pushed(push.lane)} is due"
+            )
+
+    # ------------------------------------------------------------ parameters
+
+    def copied(self, slice_: int) -> tuple[int, bytes] | None:
+        """(version, bytes) of a slice, whole; None while its owner is at it."""
+        board = self.hold.board
+        version = board.versions()[slice_]
+        if slice_ in board.torn():
+            return None
+        data = bytes(self.hold.run("parameters", slice_, slice_ + 1))
+        return (version, data) if slice_ not in board.torn() and board.versions()[slice_] == version else None
+
+    def land_slices(self, row: int, first: int, versions: list[int], data: memoryview) -> None:
+        """Put slices in place, each as a whole; `row` is that of a worker at home."""
+        last = first + len(versions)
+        self.hold.check_run(first, last)
+        at = 0
+        for slice_, version in zip(range(first, last), versions, strict=True):
+            place = self.hold.run("parameters", slice_, slice_ + 1)
+            if at + place.nbytes > len(data):
+                raise FrameError(f"slices {first} to {last - 1} have {len(data)} bytes")
+            self.hold.board.land_slice(row, slice_, version, _copying(place, data[at : at + place.nbytes]))
+            at += place.nbytes
+
+    # ------------------------------------------------------------ clocks
+
+    def published(self) -> Published:
+        """How far everything is here, where the state is."""
+        board, pushes, size = self.hold.board, self.pushes, self.hold.chart.buffers_size
+        while True:
+            version = min(board.versions())
+            told = pushes.told(version)
+            facts = board.step_facts(version)
+            # The owner of the first slice may be merging those of the next version, and has said so of some.
+            newest = array("q", [min(at, version) for at in self._newest.cast("q")]).tobytes()
+            buffers = newest + bytes(self._buffers[version % 2 * size : (version % 2 + 1) * size])
+            if min(board.versions()) == version and told is not None:
+                return Published(version, _encode([told, facts]), buffers)
+
+    def mirror(self, clocks: bytes | bytearray | memoryview, data: memoryview, mine: Collection[int]) -> Told:
+        """Show what another host has told; the clocks of `mine` are this host's to move. Raises MsgspecError.
+
+        Buffers come with the first clocks of a version.
+        """
+        told, facts = _told.decode(clocks)
+        size, head, lanes = self.hold.chart.buffers_size, len(self._newest), self.hold.chart.lanes
+        if len(data) not in (0, head + size) or {len(told.pushed), len(told.applied), len(told.taken)} != {lanes}:
+            raise FrameError(f"clocks of {len(told.pushed)} lanes with {len(data)} bytes of buffers")
+        if len(data):
+            for copy in (0, 1):  # whichever of the two a worker takes
+                self._buffers[copy * size : (copy + 1) * size] = data[head:]
+            self._newest[:] = data[:head]
+        self.hold.board.put_step(told.version, StepFacts(*facts))
+        self.pushes.mirror(told, mine)
+        return told
+
+
+def _copying(place: memoryview, data: memoryview) -> Callable[[], None]:
+    def put() -> None:
+        place[:] = data
+
+    return put

@@ -1,0 +1,139 @@
+"""Ways of keeping step between machines, over loopback: one host holds the state, the others push and pull."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.harness import Launch, golden, until
+from tests.process.joined import Joined
+from tests.process.test_modes import BATCH, COUNTING, EPOCHS, SAMPLES, exactly_counted
+
+pytestmark = pytest.mark.process
+
+LOOPBACK = ("--listen", "127.0.0.1:0")
+
+
+@pytest.mark.parametrize(
+    ("model", "servers"),
+    [("normed", 1), *(pytest.param(m, s, marks=pytest.mark.chaos) for m in ("lenet", "transformer") for s in (0, 1))],
+)
+def test_bounded_0_gives_the_bits_of_exact(tmp_path: Path, model: str, servers: int) -> None:
+    options = (*LOOPBACK, "--hosts", 2, "--workers", 1, "--servers", servers, "--sync", "bounded:0")
+    with Launch(tmp_path, model, *options) as run, Joined(tmp_path, run, workers=2) as other:
+        assert run.end() == 0, run.err
+        assert other.end() == 0, other.err
+    assert run.sha256 == golden(model, 4)
+    run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
+
+
+@pytest.mark.parametrize("model", ["normed", pytest.param("transformer", marks=pytest.mark.chaos)])
+def test_local_steps_give_the_same_bits_though_a_host_is_lost(tmp_path: Path, model: str) -> None:
+    """What a lane's next round begins with is kept where the state is, so whoever takes the lane over has it."""
+    args = f"--epochs 6 --pace 0.008 --linger {tmp_path}/go"
+    with Launch(tmp_path, model, "--workers", 2, "--sync", "local:3", dir="calm", args="--epochs 6") as calm:
+        assert calm.end() == 0, calm.err
+    options = (*LOOPBACK, "--hosts", 2, "--workers", 1, "--servers", 1, "--sync", "local:3")
+    with Launch(tmp_path, model, *options, dir="struck", args=args) as run, Joined(tmp_path, run) as other:
+        run.at_step(8)
+        other.kill_all()
+        run.told("host 1 lost")
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.err
+    assert run.sha256 == calm.sha256
+    run.trace.audit(samples=484, steps_of_epoch=16, epochs=6)
+
+
+@contextlib.contextmanager
+def counting(tmp_path: Path, mode: str, *options: object, hosts: int = 1) -> Iterator[Launch]:
+    """A run of the counting model that is slow until the file `go` is there."""
+    with Launch(
+        tmp_path, COUNTING, *LOOPBACK, "--hosts", hosts, "--sync", mode, "--set", "staleness=plain", *options,
+        args=f"--epochs {EPOCHS} --pace 0.4 --go {tmp_path}/go --began {tmp_path}/began",
+    ) as run:  # fmt: skip
+        yield run
+
+
+def going(run: Launch, tmp_path: Path) -> None:
+    until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
+
+
+def schedule(tmp_path: Path, mode: str, seed: int, rounds: int) -> None:
+    """Strike workers, servers and whole hosts of three, again and again; machines come back meanwhile."""
+    chance = random.Random(seed)
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(counting(tmp_path, mode, "--workers", 1, "--servers", seed % 3, hosts=3))
+        joined = [stack.enter_context(Joined(tmp_path, run, name=f"j{n}")) for n in range(2)]
+        going(run, tmp_path)
+        for turn in range(rounds):
+            status = run.wait(lambda s: len(s["workers"]) >= 2, "a crew")
+            before = status["workers_lost"]
+            what = chance.choice(("worker", "server", "host"))
+            if what == "host" and joined:
+                joined.pop(chance.randrange(len(joined))).kill_all()
+                joined.append(stack.enter_context(Joined(tmp_path, run, name=f"again{turn}")))
+            elif what == "server" and status["servers"]:
+                run.strike(chance.choice(status["servers"])["pid"])
+            else:
+                run.strike(chance.choice(status["workers"])["pid"])
+            run.wait(lambda s, before=before: s["workers_lost"] > before, "the loss")
+        (tmp_path / "go").touch()
+        assert run.end(120) == 0, run.err
+    exactly_counted(run, mode)
+
+
+@pytest.mark.parametrize(
+    "mode", ["async", *(pytest.param(m, marks=pytest.mark.chaos) for m in ("bounded:2", "quorum:2"))]
+)
+def test_every_push_is_applied_exactly_once(tmp_path: Path, mode: str) -> None:
+    """A worker of another host is killed, then the whole host; and another one joins in the middle."""
+    with counting(tmp_path, mode, "--workers", 1, "--servers", 1, hosts=2) as run, \
+            Joined(tmp_path, run, workers=2, name="a") as other:  # fmt: skip
+        going(run, tmp_path)
+        away = run.wait(lambda s: sum(w["host_number"] == 1 for w in s["workers"]) == 2, "both workers over there")
+        run.strike(next(w["pid"] for w in away["workers"] if w["host_number"] == 1))
+        run.wait(lambda s: s["workers_lost"] == 1, "the loss")
+        with Joined(tmp_path, run, name="b") as third:
+            run.wait(lambda s: any(w["host_number"] == 2 and w["lanes"] for w in s["workers"]), "a third host's work")
+            other.kill_all()
+            run.told("host 1 lost")
+            (tmp_path / "go").touch()
+            assert run.end() == 0, run.err
+            assert third.end() == 0, third.err
+    exactly_counted(run, mode)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("mode", ["bounded:2", "bounded:4", "async", "quorum:2"])
+def test_every_push_is_applied_exactly_once_under_many_schedules(tmp_path: Path, mode: str, seed: int) -> None:
+    schedule(tmp_path, mode, seed, rounds=3)
+
+
+@pytest.mark.chaos
+def test_the_host_that_holds_the_state_is_lost(tmp_path: Path) -> None:
+    with counting(tmp_path, "async", "--workers", 0, hosts=2) as run, \
+            Joined(tmp_path, run, name="a") as home, Joined(tmp_path, run, name="b"):  # fmt: skip
+        going(run, tmp_path)
+        home.kill_all()
+        assert run.end() != 0
+    assert "The state of the run is lost at step" in run.err
+
+
+def test_a_host_leaves_and_the_run_is_asked_to_end(tmp_path: Path) -> None:
+    with counting(tmp_path, "bounded:2", "--workers", 1, "--servers", 1, hosts=2) as run, \
+            Joined(tmp_path, run, workers=2, name="a") as other:  # fmt: skip
+        going(run, tmp_path)
+        other.process.send_signal(signal.SIGTERM)
+        assert other.end() == 0, other.err
+        run.wait(lambda s: [w["host_number"] for w in s["workers"]] == [0], "one worker")
+        assert run.status()["workers_lost"] == 0
+        run.send(signal.SIGTERM)
+        run.end()
+    assert run.summary["samples"] == run.summary["steps"] * BATCH < EPOCHS * SAMPLES, "all lanes have come as far"
+    assert run.summary["staleness_most"] <= 2
