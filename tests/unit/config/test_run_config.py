@@ -112,11 +112,6 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
             "staleness = scale: nothing is stale with sync = exact (set by --set). Leave it out, or use --sync "
             "bounded:4.",
         ),
-        (
-            {"sync": "async", "listen": "::1"},
-            "sync = async: between machines this build keeps step exactly or not at all (set by --sync). Use --sync "
-            "exact, or one machine.",
-        ),
         ({"hosts": 0}, "hosts = 0: must be 1 or more (set by --hosts). Use --hosts 1."),
         (
             {"hosts": 2},

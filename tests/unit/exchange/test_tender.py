@@ -1,0 +1,358 @@
+"""What is carried where lanes need not keep step: pushes to the host that holds the state, and what it publishes."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+import torch
+
+from holdfast.config.run import board_rows
+from holdfast.core.clocks import Taken, docket, parse
+from holdfast.errors import FrameError
+from holdfast.exchange import buffers, chart, optimizer, pushslots, slots
+from holdfast.exchange.board import Board, StepFacts, board_bytes
+from holdfast.exchange.fetching import fetch, serve_mirror
+from holdfast.exchange.hold import Hold
+from holdfast.exchange.inbound import FromHome, ToHome
+from holdfast.exchange.lander import Lander
+from holdfast.exchange.outbound import Aside, Homeward, Publishing
+from holdfast.exchange.packing import Packer
+from holdfast.exchange.porter import Sight
+from holdfast.exchange.pushes import Record, pushes_bytes
+from holdfast.exchange.schema import pin, probe
+from holdfast.exchange.space import Space, dtype_name
+from holdfast.exchange.tender import Part, Tender
+from holdfast.train import evaluation, schedule
+from holdfast.transport.arena import Arena, Sections
+from holdfast.transport.frames import HEADER, Kind, unpack
+from holdfast.transport.stream import PlainStream
+
+from .crewed import adam, model_of
+
+LANES, DEPTH = 4, 3
+ROWS = board_rows(LANES)
+MINE, THEIRS = (0, 1), (2, 3)  #: lanes driven at home, and by the other host
+GENERATION = 5
+
+
+class Port:
+    """One host's arena, with a state in it if it is the home."""
+
+    def __init__(self, *, home: bool) -> None:
+        model = model_of()
+        user = adam(model)
+        pin(user)
+        space = Space([model], user)
+        schemas = {
+            (group, dtype_name(torch.float32)): probe(user, group, torch.float32)
+            for group in range(len(user.param_groups))
+        }
+        sections = Sections()
+        sections.add("board", board_bytes(LANES, ROWS, len(space.layout.slices)))
+        optimizer.add_sections(sections, space, schemas, ROWS)
+        slots.add_sections(sections, space, LANES)
+        buffers.add_sections(sections, space, LANES, DEPTH)
+        sections.add("pushes", pushes_bytes(LANES, DEPTH))
+        pushslots.add_sections(sections, space, LANES, DEPTH)
+        schedule.add_sections(sections, ROWS)
+        evaluation.add_sections(sections)
+        offsets, size = buffers.placed(space)
+        placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, space.buffers, strict=True)]
+        data = chart.add_section(sections, space.layout, LANES, ROWS, placed, size, DEPTH)
+        self.arena = Arena(sections)
+        self.board = Board(self.arena.section("board"), LANES, ROWS, len(space.layout.slices))
+        if home:
+            self.board.format()
+        chart.write_chart(self.arena, self.board, data)
+        memory = memoryview(self.arena._map)
+        found = chart.read_chart(memory)
+        assert found is not None
+        self.hold = Hold(memory, found)
+        self.tender = Tender(self.hold)
+
+    @property
+    def pushes(self):
+        return self.tender.pushes
+
+    def push(self, lane: int, value: int) -> Taken:
+        """A worker here computes the lane's next unit."""
+        push = Taken(lane, self.pushes.pushed(lane))
+        for part in self.tender.parts(push, 0, 1 << 20):
+            self.tender.part(part)[:] = bytes([value]) * (part.end - part.begin)
+        self.pushes.push(lane, Record(push.step, min(self.board.versions()), 8, 0.5, 0.0, 0.0))
+        return push
+
+    def publish(self, value: int) -> list[Taken]:
+        """The owners here take the next docket, if there is one; all parameters become `value`."""
+        version = min(self.board.versions())
+        found = docket(parse("bounded:2"), self.pushes.clocks(version, 100))
+        if found is None:
+            return []
+        self.pushes.decide(version, found)
+        self.board.put_step(version + 1, StepFacts(0.25, 8 * (version + 1), 0.0))
+        for index in range(len(self.hold.chart.slices)):
+            place = self.hold.run("parameters", index, index + 1)
+            place[:] = bytes([value]) * place.nbytes
+            self.board.publish(index, version + 1)
+        return list(found)
+
+    def shown(self) -> set[int]:
+        """Which values the parameters have."""
+        count = len(self.hold.chart.slices)
+        return {byte for index in range(count) for byte in bytes(self.hold.run("parameters", index, index + 1))}
+
+
+class Caught:
+    """A stream whose frames are looked at, and landed when the test says so."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[Kind, bytes]] = []
+
+    def send(self, *parts: bytes | memoryview) -> None:
+        data = b"".join(bytes(part) for part in parts)
+        while data:
+            header = unpack(data[:HEADER])
+            size = HEADER + header.meta + header.body
+            self.frames.append((header.kind, data[:size]))
+            data = data[size:]
+
+    def kinds(self) -> list[str]:
+        return [kind.name for kind, _ in self.frames if kind is not Kind.ROWS]
+
+    def land(self, lander: Lander, number: int | None = None) -> None:
+        """Let so many frames reach the other host; the rest is lost."""
+        data, self.frames = b"".join(frame for _, frame in self.frames[:number]), []
+        lander.stream = _Replay(data)  # type: ignore[assignment]
+        with pytest.raises(EOFError):
+            lander.run()
+
+
+class _Replay:
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+
+    def recv_into(self, view: memoryview) -> None:
+        if len(self._data) < len(view):
+            raise EOFError
+        view[:], self._data = self._data[: len(view)], self._data[len(view) :]
+
+
+def mirrored(home: Port, other: Port, lanes: tuple[int, ...] = THEIRS):
+    """What a generation begins with: the other host fetches what it needs."""
+    ours, theirs = PlainStream.pair()
+    serving = threading.Thread(target=serve_mirror, args=(home.hold, ours, GENERATION, lambda: False, lanes))
+    serving.start()
+    got = fetch(other.hold, theirs, GENERATION, lanes)
+    serving.join()
+    ours.close()
+    theirs.close()
+    assert got.clocks is not None
+    return got.clocks
+
+
+class Crossing:
+    """Both legs between the home and another host, for one generation."""
+
+    def __init__(self, home: Port, other: Port, lanes: tuple[int, ...] = THEIRS) -> None:
+        self.home, self.other = home, other
+        begun = mirrored(home, other, lanes)
+        self.out, self.back = Caught(), Caught()
+        self.publishing = Publishing(
+            1,
+            home.hold,
+            self.out,
+            Packer(home.hold, GENERATION, [0], lambda row: True),
+            tender=home.tender,
+            most=1 << 20,
+        )  # type: ignore[arg-type]
+        self.homeward = Homeward(
+            0, other.hold, self.back, Packer(other.hold, GENERATION, [1], lambda row: True), tender=other.tender,
+            sent={lane: begun.pushed[lane] for lane in lanes}, op=begun.op, most=1 << 10,
+        )  # type: ignore[arg-type]  # fmt: skip
+        self._to_home = self._lander(home, ToHome(home.tender, lanes))
+        self._from_home = self._lander(other, FromHome(other.tender, lanes, row=0))
+
+    def _lander(self, port: Port, paced: ToHome | FromHome) -> Lander:
+        return Lander(
+            port.hold, _Replay(b""), GENERATION, lambda: None, lambda: False, set(), lambda step: None, paced=paced
+        )  # type: ignore[arg-type]
+
+    def carry(self, leg: Aside, port: Port) -> None:
+        while leg.carry(Sight(port.hold, [0])):
+            pass
+
+    def tell(self) -> list[str]:
+        """The home tells; what went, in order."""
+        self.carry(self.publishing, self.home)
+        kinds = self.out.kinds()
+        self.out.land(self._from_home)
+        return kinds
+
+    def bring(self, number: int | None = None) -> list[str]:
+        """The other host brings its pushes; with a number, the connection ends after so many frames."""
+        self.carry(self.homeward, self.other)
+        kinds = self.back.kinds()
+        self.back.land(self._to_home, number)
+        return kinds
+
+
+@pytest.fixture
+def home() -> Port:
+    port = Port(home=True)
+    port.pushes.begin(0, 100, 0)
+    return port
+
+
+@pytest.fixture
+def other() -> Port:
+    return Port(home=False)
+
+
+def test_a_mirror_shows_what_the_home_has_and_holds_nothing_of_its_own(home: Port, other: Port) -> None:
+    for lane in range(LANES):
+        home.push(lane, 1)
+    home.publish(7)
+    mirrored(home, other)
+    assert other.shown() == {7}
+    assert other.board.versions() == home.board.versions()
+    assert other.pushes.published == 1
+    assert other.pushes.clocks(99, 100) == home.pushes.clocks(1, 100), "whatever version is asked for"
+    assert other.board.step_facts(1) == StepFacts(0.25, 8, 0.0)
+    assert (other.board.level(), home.board.level()) == (-1, 1)
+
+
+def test_a_push_counts_when_all_of_it_is_there(home: Port, other: Port) -> None:
+    crossing = Crossing(home, other)
+    crossing.tell()
+    push = other.push(2, 9)
+    assert (other.pushes.pushed(2), home.pushes.pushed(2)) == (1, 0)
+    kinds = crossing.bring()
+    assert kinds[-1] == "PUSHED" and set(kinds[:-1]) == {"PUSH"} and len(kinds) > 2, "in several parts, then that it is"
+    assert home.pushes.pushed(2) == 1
+    assert home.pushes.record(push) == other.pushes.record(push)
+    for part in home.tender.parts(push, 0, 1 << 20):
+        assert set(bytes(home.tender.part(part))) == {9}
+    assert crossing.bring() == [], "once"
+
+
+def test_what_did_not_arrive_as_a_whole_is_computed_again(home: Port, other: Port) -> None:
+    crossing = Crossing(home, other)
+    crossing.tell()
+    other.push(3, 9)
+    kinds = crossing.bring(number=2)
+    assert len(kinds) > 2 and home.pushes.pushed(3) == 0
+    again = Crossing(home, other)
+    assert other.pushes.pushed(3) == 0, "the other host knows what the home has, and no more"
+    again.tell()
+    other.push(3, 8)
+    again.bring()
+    assert home.pushes.pushed(3) == 1
+
+
+def test_clocks_come_after_the_parameters_of_their_version(home: Port, other: Port) -> None:
+    crossing = Crossing(home, other)
+    assert crossing.tell()[-1] == "CLOCKS"
+    for lane in MINE:
+        home.push(lane, 1)
+    assert crossing.tell() == ["CLOCKS"], "nothing but clocks has moved"
+    assert other.pushes.clocks(0, 100).pushed == [1, 1, 0, 0]
+    for lane in THEIRS:
+        other.push(lane, 1)
+    crossing.bring()
+    home.publish(7)
+    kinds = crossing.tell()
+    assert kinds[-1] == "CLOCKS" and set(kinds[:-1]) == {"SLICES"}
+    assert other.shown() == {7} and other.pushes.published == 1
+    assert other.pushes.clocks(0, 100).applied == [1, 1, 1, 1]
+    assert crossing.tell() == [], "once"
+
+
+def test_a_lane_of_its_own_is_not_set_back_by_old_news(home: Port, other: Port) -> None:
+    crossing = Crossing(home, other)
+    crossing.tell()
+    other.push(2, 1)
+    home.push(0, 1)
+    crossing.tell()
+    assert other.pushes.clocks(0, 100).pushed == [1, 0, 1, 0]
+
+
+def test_another_pass_begins_with_no_push(home: Port, other: Port) -> None:
+    crossing = Crossing(home, other)
+    crossing.tell()
+    other.push(2, 1)
+    crossing.bring()
+    home.pushes.begin(1, 100, 0)
+    crossing.tell()
+    assert other.pushes.begun(1) and other.pushes.pushed(2) == 0
+    other.push(2, 1)
+    assert crossing.bring()[-1] == "PUSHED"
+    assert home.pushes.pushed(2) == 1
+
+
+def test_a_slice_that_is_being_changed_is_not_copied(home: Port) -> None:
+    home.board.claim(1, 1, 1)
+    home.board.begin_undo(0, 0)
+    assert home.tender.copied(0) is None
+    home.board.clear_undo(1)
+    assert home.tender.copied(0) is not None
+
+
+@pytest.mark.parametrize(
+    ("push", "part", "why"),
+    [
+        (Taken(0, 0), Part("push/0/0/float32", 0, 8), "it pushes for lane 0, which is not its own"),
+        (Taken(2, 1), Part("push/2/1/float32", 0, 8), "it brings push 1 of lane 2, where 0 is due"),
+        (Taken(2, 0), Part("push/2/1/float32", 0, 8), "it brings bytes 0 to 8 of 'push/2/1/float32' for lane 2"),
+        (Taken(2, 0), Part("parameters/float32", 0, 8), "it brings bytes 0 to 8 of 'parameters/float32' for lane 2"),
+        (Taken(2, 0), Part("push/2/0/float32", 8, 8), "it brings bytes 8 to 8 of 'push/2/0/float32' for lane 2"),
+        (Taken(2, 0), Part("push/2/0/float32", 0, 1 << 40), "of 'push/2/0/float32' for lane 2"),
+    ],
+)
+def test_what_is_not_due_is_refused(home: Port, push: Taken, part: Part, why: str) -> None:
+    with pytest.raises(FrameError) as error:
+        home.tender.place_for_part(push, 0, part, THEIRS)
+    assert why in str(error.value)
+
+
+def test_nonsense_is_refused(home: Port, other: Port) -> None:
+    mirrored(home, other)
+    with pytest.raises(FrameError, match="slices 0 to 0 have 3 bytes"):
+        other.tender.land_slices(0, 0, [4], memoryview(b"abc"))
+    with pytest.raises(FrameError, match="the record of lane 2 has 1 bytes"):
+        home.tender.land_record(2, Record(0, 0, 8, 0.5, 0.0, 0.0), memoryview(b"a"), THEIRS)
+    clocks = home.tender.published().clocks
+    with pytest.raises(FrameError, match="clocks of 4 lanes with 1 bytes of buffers"):
+        other.tender.mirror(clocks, memoryview(b"a"), ())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_push_counts_once_whatever_is_lost(home: Port, other: Port, seed: int) -> None:
+    """Connections end in the middle of frames, lanes change hands, generations come and go."""
+    chance = random.Random(seed)
+    crossing, theirs = Crossing(home, other), THEIRS
+    counted = [0] * LANES
+    for _ in range(120):
+        what = chance.choice(("push", "push", "push", "bring", "tell", "publish", "cut"))
+        if what == "push":
+            lane = chance.randrange(LANES)
+            port = other if lane in theirs else home
+            version = min(home.board.versions())
+            clocks = port.pushes.clocks(version, 100)
+            if clocks.pushed[lane] - clocks.applied[lane] < DEPTH:
+                port.push(lane, chance.randrange(256))
+        elif what == "bring":
+            crossing.bring()
+        elif what == "tell":
+            crossing.tell()
+        elif what == "publish":
+            for push in home.publish(chance.randrange(256)):
+                assert push.step == counted[push.lane], "in the order of its lane"
+                counted[push.lane] += 1
+        else:
+            crossing.bring(number=chance.randrange(3))
+            theirs = tuple(sorted(chance.sample(range(LANES), 2)))
+            crossing = Crossing(home, other, theirs)
+    assert home.pushes.clocks(min(home.board.versions()), 100).applied == counted
+    assert sum(counted) >= LANES
