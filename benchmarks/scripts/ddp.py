@@ -51,7 +51,7 @@ def main() -> None:
     optimizer = optimizer_of(options.optimizer, model, fused=options.variant == "best")
     log = StepLog(options.out if options.note_steps else None)
     # Here a rank has an equal share of the batch for ever: so many lanes' worth of sleep.
-    nap = options.unit_ms / 1000 * options.lanes / world * (10 if rank == options.slow else 1)
+    nap = options.unit_ms / 1000 * options.lanes / world * (options.factor if rank == options.slow else 1)
     watch = Stopwatch(options.warm)
     for step in range(steps):
         if step == options.warm:

@@ -21,7 +21,8 @@ def parser(description: str) -> argparse.ArgumentParser:
     it.add_argument("--optimizer", choices=["sgd", "adam"], default="sgd")
     it.add_argument("--lanes", type=int, default=2)
     it.add_argument("--unit-ms", type=float, default=0.0, help="sleep this long for every lane's share")
-    it.add_argument("--slow", type=int, default=-1, help="the worker or rank that sleeps ten times as long")
+    it.add_argument("--slow", type=int, default=-1, help="the worker or rank that sleeps longer")
+    it.add_argument("--factor", type=float, default=10.0, help="how many times as long")
     it.add_argument("--note-steps", action="store_true", help="note when each step is committed")
     it.add_argument("--out", type=Path, required=True, help="the directory for what is measured")
     return it

@@ -42,7 +42,7 @@ def main() -> None:
 
     model, optimizer, loader = run.prepare(model, optimizer, loader)
     log = StepLog(options.out if options.note_steps else None)
-    nap = options.unit_ms / 1000 * (10 if run.worker == options.slow else 1)
+    nap = options.unit_ms / 1000 * (options.factor if run.worker == options.slow else 1)
     for _ in run.epochs(1):
         for x, y in loader:
             watch.at(run.step)
