@@ -59,8 +59,15 @@ def counting(tmp_path: Path, mode: str, *options: object, hosts: int = 1) -> Ite
         yield run
 
 
+def first(tmp_path: Path, run: Launch) -> Joined:
+    """The machine that joins first, and holds the state."""
+    joined = Joined(tmp_path, run, name="first")
+    run.told("host 1 (")
+    return joined
+
+
 def going(run: Launch, tmp_path: Path) -> None:
-    until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
+    until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}", 60.0)
 
 
 def schedule(tmp_path: Path, mode: str, seed: int, rounds: int) -> None:
@@ -118,11 +125,45 @@ def test_every_push_is_applied_exactly_once_under_many_schedules(tmp_path: Path,
 @pytest.mark.chaos
 def test_the_host_that_holds_the_state_is_lost(tmp_path: Path) -> None:
     with counting(tmp_path, "async", "--workers", 0, hosts=2) as run, \
-            Joined(tmp_path, run, name="a") as home, Joined(tmp_path, run, name="b"):  # fmt: skip
+            first(tmp_path, run) as home, Joined(tmp_path, run, name="b"):  # fmt: skip
         going(run, tmp_path)
         home.kill_all()
         assert run.end() != 0
     assert "The state of the run is lost at step" in run.err
+
+
+@pytest.mark.parametrize(
+    "mode", ["async", *(pytest.param(m, marks=pytest.mark.chaos) for m in ("bounded:0", "bounded:4", "quorum:2"))]
+)
+def test_the_host_that_holds_the_state_is_lost_and_another_has_a_replica(tmp_path: Path, mode: str) -> None:
+    with counting(tmp_path, mode, "--workers", 0, "--replicas", 1, hosts=3) as run, \
+            first(tmp_path, run) as home, Joined(tmp_path, run, name="b") as b, \
+            Joined(tmp_path, run, name="c") as c:  # fmt: skip
+        going(run, tmp_path)
+        run.wait(lambda s: s["step"] and s["step"] >= 2, "some steps")
+        home.kill_all()
+        run.told("host 1 lost")
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.err
+        assert (b.end(), c.end()) == (0, 0)
+    exactly_counted(run, mode)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("model", ["normed", "transformer"])
+def test_local_steps_give_the_same_bits_though_their_home_is_lost(tmp_path: Path, model: str) -> None:
+    with Launch(tmp_path, model, "--workers", 2, "--sync", "local:3", dir="calm", args="--epochs 6") as calm:
+        assert calm.end() == 0, calm.err
+    options = (*LOOPBACK, "--hosts", 2, "--workers", 0, "--replicas", 1, "--sync", "local:3")
+    args = f"--epochs 6 --pace 0.008 --linger {tmp_path}/go"
+    with Launch(tmp_path, model, *options, dir="struck", args=args) as run, \
+            first(tmp_path, run) as home, Joined(tmp_path, run, name="b"):  # fmt: skip
+        run.at_step(8)
+        home.kill_all()
+        run.told("host 1 lost")
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.err
+    assert run.sha256 == calm.sha256
 
 
 def test_a_host_leaves_and_the_run_is_asked_to_end(tmp_path: Path) -> None:

@@ -353,7 +353,7 @@ def _limits(config: RunConfig, workers: int, alone: str) -> CrewLimits:
         join_grace=crew.join_grace,
         luck_budget=crew.luck_budget, unit_attempts=crew.unit_attempts, gather=crew.gather, frozen=crew.frozen_limit,
         repeat=crew.repeat, settle=crew.settle, alone=alone, hosts=config.hosts, listening=bool(config.listen),
-        central=not clocks.parse(config.sync).exact,
+        central=not clocks.parse(config.sync).exact, replicas=config.replicas,
     )
 
 

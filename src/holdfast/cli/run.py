@@ -25,6 +25,7 @@ def parser() -> Parser:
     it = Parser("run", "Train SCRIPT on a crew of workers.", _EPILOG)
     it.add_argument("--workers", type=int, metavar="N", help="worker processes (default: one per CPU, at most lanes)")
     it.add_argument("--servers", type=int, metavar="N", help="processes that own the parameters")
+    it.add_argument("--replicas", type=int, metavar="R", help="other machines that hold a copy (not with exact)")
     it.add_argument("--lanes", type=int, metavar="L", help="lanes of a step (default: the script's, or 4)")
     it.add_argument("--threads", type=int, metavar="T", help="threads per worker (default: the script's, or 1)")
     it.add_argument("--seed", type=int, metavar="K", help="seed of the run (default: the script's, or 0)")
@@ -56,7 +57,8 @@ def configure(argv: Sequence[str]) -> tuple[Resolved, argparse.Namespace]:
         sources.file(options.config, text)
     for text in options.set:
         sources.assign(text)
-    for name in ("workers", "servers", "lanes", "threads", "seed", "sync", "dir", "on", "listen", "hosts", "tls"):
+    crew = ("workers", "servers", "replicas", "lanes", "threads", "seed", "sync")
+    for name in (*crew, "dir", "on", "listen", "hosts", "tls"):
         sources.flag(name, getattr(options, name))
     sources.flag("token_file", options.token_file, "--token-file")
     sources.flag("script", options.script, "the command line")

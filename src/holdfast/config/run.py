@@ -101,6 +101,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     staleness: str = "auto"
     #: Processes on this machine that own the parameters and run the optimizer; 0: the workers do.
     servers: int = 0
+    #: Other machines that hold a copy of the state where lanes need not keep step; with exact all machines do.
+    replicas: int = 0
     #: Empty means: a new directory under runs/.
     dir: str = ""
     on: str = "local"
@@ -166,6 +168,18 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         mode = clocks.parse(config.sync, config.lanes)
     except ValueError as error:
         raise wrong("sync", config.sync, str(error), "Use --sync exact, or leave it out.") from None
+    if config.replicas < 0:
+        raise wrong("replicas", config.replicas, "must be 0 or more", "Use --replicas 1.")
+    if config.replicas and mode.exact:
+        raise wrong(
+            "replicas", config.replicas, "with sync = exact every machine holds the whole state, so there is nothing "
+            "to copy", f"Leave it out; --hosts {config.replicas + 1} has the run wait for so many machines.",
+        )
+    if config.replicas and not config.listen and config.on == "local":
+        raise wrong(
+            "replicas", config.replicas, "replicas are on other machines, and none can join a run that does not listen",
+            "Say where: --listen 0.0.0.0, or an address of this machine.",
+        )
     if config.staleness not in ("auto", "plain", "scale"):
         raise wrong("staleness", config.staleness, "unknown; there is auto, plain, scale", "Leave it out.")
     if config.staleness == "scale" and (mode.exact or mode.rounds):

@@ -61,6 +61,7 @@ class Crew:
     servers: tuple[int, ...] = ()  #: those of `members` that drive no lanes
     drivers: tuple[int, ...] = ()  #: lane -> member
     sources: dict[int, int] = field(default_factory=dict)  #: host -> host it gets the state from
+    home: int = -1  #: the host that holds the state, where lanes need not keep step
     change: Change | None = None
     since: float = 0.0  #: when it was installed
     summed: bool = False  #: its steps are finished from sums, also on one host, because somebody follows
@@ -193,6 +194,9 @@ class Crew:
         self.where = tuple(self.workers[number].host for number in members)
         self.servers = tuple(number for number in members if self.workers[number].server)
         self.sources = self.hosts.sources(self.where)
+        if self.limits.central:
+            self.home = self.hosts.best(self.where, self.home)
+            self.sources = {host: self.home for host in sorted(set(self.where)) if host != self.home}
         for number in members:
             self.workers[number].stage = Stage.MEMBER
         for host in set(self.where):
@@ -205,7 +209,7 @@ class Crew:
         """The installed generation as a message: the same for all, whoever of them has finished and left since."""
         return Install(
             self.generation, list(self.members), list(self.rows), list(self.drivers), list(self.where),
-            dict(self.sources), self.stop, self.summed, servers=list(self.servers),
+            dict(self.sources), self.stop, self.summed, servers=list(self.servers), replicas=self.limits.replicas,
         )  # fmt: skip
 
     def broken(self) -> str:

@@ -133,6 +133,17 @@ class Hosts:
         behind = [number for number, level in levels.items() if level < best]
         return {number: sources[index % len(sources)] for index, number in enumerate(behind)}
 
+    def best(self, numbers: Collection[int], before: int) -> int:
+        """Which of these holds the newest state; the one that did `before`, if it does.
+
+        >>> hosts = Hosts({n: Host(n, "", 1, 1, level) for n, level in enumerate((-1, 5, 5))})
+        >>> hosts.best([0, 1, 2], before=2), hosts.best([0, 1, 2], before=0)
+        (2, 1)
+        """
+        levels = {number: self.live[number].level for number in sorted(numbers)}
+        newest = max(levels.values())
+        return before if levels.get(before) == newest else min(n for n, level in levels.items() if level == newest)
+
 
 def spread(total: int, room: Mapping[int, int], first: Sequence[int] = ()) -> dict[int, int]:
     """Spread workers evenly over hosts, in the order of their numbers; those in `first` come before the others.

@@ -113,6 +113,7 @@ class Install(_Message, frozen=True):
 
     `servers` are the members that own slices and drive no lanes. Where a host has some, its other members own none;
     and slices are summed only on hosts that have some. Without any, all members own.
+    Where lanes need not keep step, one host holds the state, and this many others a replica of it.
     """
 
     generation: int
@@ -125,6 +126,7 @@ class Install(_Message, frozen=True):
     summed: bool = False
     guide: int = -1
     servers: list[int] = []
+    replicas: int = 0
 
 
 class Leave(_Message, frozen=True):

@@ -39,6 +39,7 @@ class CrewLimits:
     hosts: int = 1  #: generation 1 waits for so many, however long they take
     follow: bool = True  #: hosts that come late get the state in the background, while the others go on
     listening: bool = False  #: hosts may join, so this machine need not have workers of its own
+    replicas: int = 0  #: with `central`: how many other hosts hold a copy
     central: bool = False  #: one host holds the state, and the others mirror it: lanes need not keep step
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from holdfast.core.step import Place
 
-__all__ = ["Crewed", "Standing", "home_of"]
+__all__ = ["Crewed", "Standing", "home_of", "replicas_of"]
 
 
 def home_of(hosts: Sequence[int], sources: Mapping[int, int]) -> int:
@@ -21,6 +21,15 @@ def home_of(hosts: Sequence[int], sources: Mapping[int, int]) -> int:
     1
     """
     return min(set(hosts).difference(sources))
+
+
+def replicas_of(hosts: Sequence[int], home: int, number: int) -> tuple[int, ...]:
+    """The hosts of a generation that hold a replica of what its home holds.
+
+    >>> replicas_of([0, 1, 1, 2, 3], home=1, number=2)
+    (0, 2)
+    """
+    return tuple(sorted(set(hosts) - {home})[:number])
 
 
 @dataclass(frozen=True, slots=True)

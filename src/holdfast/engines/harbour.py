@@ -20,11 +20,15 @@ from typing import Protocol
 
 from holdfast.coordinator.messages import Install
 from holdfast.core.routes import Choice, NoRoute, Offer
+from holdfast.core.standing import home_of, replicas_of
 from holdfast.engines.following import Follower, Guides
 from holdfast.errors import HoldfastError
 from holdfast.exchange.chart import read_chart
 from holdfast.exchange.ferry import Ferry
+from holdfast.exchange.glance import level
 from holdfast.exchange.hold import Hold
+from holdfast.exchange.shadow import Shadow
+from holdfast.exchange.tender import Tender
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.dial import connect
 from holdfast.transport.greeting import Hello
@@ -34,7 +38,7 @@ from holdfast.transport.stream import Stream
 __all__ = ["DATA", "Harbour", "Pier"]
 
 #: Kinds of connections that are a harbour's business.
-DATA = frozenset({"peer", "fetch", "follow", "probe"})
+DATA = frozenset({"peer", "fetch", "replica", "follow", "probe"})
 #: Seconds that one try to reach another host may take.
 _DIAL = 5.0
 #: Connections that may wait for their generation; more than any crew opens.
@@ -88,6 +92,7 @@ class Harbour:
         self._ferry: Ferry | None = None
         self._follower: Follower | None = None
         self._guides = Guides()
+        self._shadow: Shadow | None = None
         self._pier: Pier | None = None
         self._tell: Callable[[str], None] | None = None
         self._map: mmap.mmap | None = None
@@ -148,6 +153,7 @@ class Harbour:
         assert self._pier is not None
         self.disembark()
         self._generation = install.generation
+        self._replicate(install)
         if install.guide >= 0:
             self._follower = Follower(
                 self._map, install.guide, install.generation, rows, dial=lambda: self._dial(install.guide, "follow"),
@@ -159,6 +165,7 @@ class Harbour:
             self._ferry = Ferry(
                 self._arena, self._me, install, dial=self._patient(self._pier), ring=self._pier.ring,
                 report=self._soon(self._pier.ferried), broke=self._soon(self._pier.cut_off),
+                shadow=self._shadow,
             )  # fmt: skip
         elif self._shared:
             self._clear(self._map, frozenset(range(len(install.drivers))))
@@ -166,12 +173,33 @@ class Harbour:
         for hello, stream in early:
             self.came(hello, stream)
 
+    @property
+    def replica(self) -> int:
+        """The version of the state that this host has a replica of; -1: of none."""
+        return -1 if self._shadow is None else self._shadow.version
+
+    def _replicate(self, install: Install) -> None:
+        """Have a replica of the state or none, as this generation wants it; or be its home, if that was lost."""
+        home = home_of(install.hosts, install.sources)
+        if home == self._me and self._shadow is not None and self._map is not None:
+            view = memoryview(self._map)
+            chart = read_chart(view)
+            if chart is not None and level(view) < 0:
+                self._shadow.install(Hold(view, chart))
+        if self._me not in replicas_of(install.hosts, home, install.replicas):
+            self._shadow = None
+        elif self._shadow is None:
+            self._shadow = Shadow()
+
     @staticmethod
     def _clear(arena: mmap.mmap, lanes: frozenset[int]) -> None:
         """What other hosts have sent, in a generation in which there were some, is of no use to one that is alone."""
         view = memoryview(arena)
         if (chart := read_chart(view)) is not None:
-            Hold(view, chart).begin(lanes)
+            hold = Hold(view, chart)
+            hold.begin(lanes)
+            if chart.depth:
+                Tender(hold).pushes.guard(None)
 
     def _soon(self, act: Callable[..., None], *, now: bool = True) -> Callable[..., None]:
         """Have something done in the loop when it is called in a thread; with `now`, only in this generation."""
@@ -254,7 +282,7 @@ class Harbour:
         """Why this caller is of no use here, if so."""
         if hello.kind not in DATA:
             return f"nothing of the kind {hello.kind!r} is taken here"
-        if hello.kind in ("peer", "fetch") and hello.generation <= self._over:
+        if hello.kind in ("peer", "fetch", "replica") and hello.generation <= self._over:
             return f"generation {hello.generation} is over"
         return None
 

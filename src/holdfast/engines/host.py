@@ -210,7 +210,7 @@ class LocalHost:
         """Say how far the arena is; with `news`, only if that is another level than was said before."""
         if self._map is None:
             return
-        now = level(memoryview(self._map))
+        now = max(level(memoryview(self._map)), -1 if self._harbour is None else self._harbour.replica)
         if not news or now != self._level:
             self._level = now
             self._tell(HostLevel(self.number, now))

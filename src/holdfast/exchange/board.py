@@ -322,6 +322,15 @@ class Board:
         self.publish(slice_, version)
         self.words[at] = 0
 
+    def inherit(self, version: int) -> None:
+        """What was a mirror holds the state at this version from now on."""
+        for slice_ in range(self.num_slices):
+            at = self._slices + slice_ * _SLICE
+            self.words[at + S_SUMMED], self.words[at + S_VERSION] = version, version
+        for row in range(self.num_rows):
+            self.clear_undo(row)
+        self.words[H_MIRROR] = 0
+
     def current(self) -> int:
         """The newest generation for which this host has fetched the state from another one."""
         return self.words[H_CURRENT]

@@ -48,6 +48,11 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
         kinds = tuple(kind for kind in _STATE if not self.depth or kind not in _OWNERS)
         return [name for name in self.sections if name.startswith(kinds) and name not in _NOT_STATE]
 
+    def whole(self) -> list[str]:
+        """The sections of a state that is mirrored, with what only its owners use: all that a replica holds."""
+        kinds = ("parameters/", "buffers", *_OWNERS, "inner/")
+        return [name for name in self.sections if name.startswith(kinds) and name not in _NOT_STATE]
+
 
 def make(
     layout: Layout, sections: Mapping[str, tuple[int, int]], lanes: int, rows: int,

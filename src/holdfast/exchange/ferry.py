@@ -23,7 +23,7 @@ from typing import Protocol
 from holdfast.config.run import board_rows
 from holdfast.core.cargo import Route
 from holdfast.core.slices import even_shares
-from holdfast.core.standing import home_of
+from holdfast.core.standing import home_of, replicas_of
 from holdfast.errors import FrameError
 from holdfast.exchange.board import Board
 from holdfast.exchange.chart import Chart, read_chart
@@ -36,6 +36,7 @@ from holdfast.exchange.outbound import Aside, Homeward, Publishing
 from holdfast.exchange.packing import Packer
 from holdfast.exchange.porter import Carrier, Leg, Porter
 from holdfast.exchange.pushes import Told
+from holdfast.exchange.shadow import Shadow, replicate
 from holdfast.exchange.tender import Tender
 from holdfast.transport.stream import Stream
 
@@ -65,6 +66,8 @@ class Assembly(Protocol):
     def sources(self) -> Mapping[int, int]: ...
     @property
     def servers(self) -> Sequence[int]: ...
+    @property
+    def replicas(self) -> int: ...
 
 
 class Ferry:
@@ -77,6 +80,7 @@ class Ferry:
         ring: wakes the workers of this host.
         report: told, in a sentence, that the state has come from another host.
         broke: told of a connection that has ended though it should not have: the other host, and a sentence.
+        shadow: where this host keeps its replica of the state, if it is to have one.
 
     Resources: owns its threads, the streams it is given, and `bells`; `close` ends and closes all of them.
     """
@@ -84,6 +88,7 @@ class Ferry:
     def __init__(
         self, arena: memoryview, me: int, assembly: Assembly, *, dial: Callable[[int, str], Stream],
         ring: Callable[[], None], report: Callable[[str], None], broke: Callable[[int, str], None],
+        shadow: Shadow | None = None,
     ) -> None:  # fmt: skip
         self._arena, self._me, self._assembly = arena, me, assembly
         self._dial, self._ring, self._report, self._broke = dial, ring, report, broke
@@ -95,6 +100,7 @@ class Ferry:
         self._lanes = self._lanes_of(me)
         self._closed = threading.Event()
         self._home = home_of(assembly.hosts, assembly.sources)  # of the state, where lanes need not keep step
+        self._held = dict.fromkeys(replicas_of(assembly.hosts, self._home, assembly.replicas), -1)  # at home
         self._begun: Told | None = None  # how far lanes were at home when this host began to mirror it
         self._current = threading.Event()  # the state is here
         self._hold: Hold | None = None
@@ -114,6 +120,8 @@ class Ferry:
             self._current.set()
         for peer in self._peers:
             self._start(self._connect, peer)
+        if shadow is not None and me != self._home:
+            self._start(self._keep, self._home, shadow)
 
     @property
     def bells(self) -> tuple[int, ...]:
@@ -124,12 +132,15 @@ class Ferry:
         """Take over a connection that another host of this generation has opened."""
         with self._lock:
             wanted = kind == "fetch" or (kind == "peer" and host in self._waiting)
+            wanted = wanted or (kind == "replica" and host in self._held and self._me == self._home)
             if self._closed.is_set() or host not in self._peers or not wanted:
                 stream.close()
                 return
             self._streams.append(stream)
         if kind == "fetch":
             self._start(self._serve, host, stream)
+        elif kind == "replica":
+            self._start(self._replicate, host, stream)
         else:
             come, streams = self._waiting[host]
             streams.append(stream)
@@ -165,6 +176,12 @@ class Ferry:
             self._hold = Hold(self._arena, chart)
             if self._me not in self._assembly.sources:
                 self._hold.begin(self._lanes)
+                self._guard(self._hold)
+
+    def _guard(self, hold: Hold) -> None:
+        """Where replicas hold the state, nobody goes on before they do."""
+        if hold.chart.depth and self._me == self._home:
+            Tender(hold).pushes.guard(min(hold.board.versions()) if self._held else None)
 
     def _start(self, act: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=self._guarded, args=(act, *args), name=f"ferry-{act.__name__}", daemon=True)
@@ -217,6 +234,28 @@ class Ferry:
         self._report(f"the state at step {got.version} has come from host {source} ({got.told()})")
         self._current.set()
         self._ring()
+
+    def _keep(self, home: int, shadow: Shadow) -> None:
+        self._current.wait()
+        hold = self._ready_hold()
+        stream = self._open(home, "replica") if hold is not None else None
+        if hold is not None and stream is not None:
+            shadow.receive(hold, stream, self._assembly.generation, self._closed.is_set)
+
+    def _replicate(self, host: int, stream: Stream) -> None:
+        hold = self._ready_hold()
+        if hold is None:
+            return
+        pushes = Tender(hold).pushes
+
+        def held(version: int) -> None:
+            with self._lock:
+                self._held[host] = version
+                pushes.hold(min(self._held.values()))
+            self._ring()
+            self._porter.ring()
+
+        replicate(hold, stream, self._assembly.generation, self._closed.is_set, held)
 
     def _serve(self, host: int, stream: Stream) -> None:
         self._current.wait()

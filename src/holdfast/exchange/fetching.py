@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -24,7 +24,9 @@ from holdfast.exchange.tender import Tender
 from holdfast.transport.frames import HEADER, Kind, pack, unpack
 from holdfast.transport.stream import Stream
 
-__all__ = ["Fetched", "fetch", "send_state", "serve", "serve_mirror"]
+__all__ = [
+    "Fetched", "fetch", "receive_state", "send_section", "send_state", "send_words", "serve", "serve_mirror",
+]  # fmt: skip
 
 _CLOCKS = "clocks"  # in the place of a section's name: how far all lanes are
 _CHUNK = 512 << 10  # small enough that what is empty is seldom sent
@@ -64,7 +66,7 @@ def serve(hold: Hold, stream: Stream, generation: int, closing: Callable[[], boo
 def send_state(hold: Hold, send: Callable[..., None], generation: int, closing: Callable[[], bool]) -> None:
     """Send the state as it lies here; whoever calls sees to it that it stands at one version."""
     for name in hold.chart.state():
-        _send_section(hold, send, generation, closing, name)
+        send_section(hold, send, generation, closing, name)
     _send(send, generation, "", 0, hold.board.state_words())
 
 
@@ -81,7 +83,7 @@ def serve_mirror(
     while inner and tender.pushes.decided(min(hold.board.versions())) and not closing():
         time.sleep(_POLL)
     for name in [name for name in hold.chart.state() if not name.startswith("parameters/")] + inner:
-        _send_section(hold, stream.send, generation, closing, name)
+        send_section(hold, stream.send, generation, closing, name)
     words = memoryview(bytearray(hold.board.state_words())).cast("q")
     published = tender.published()
     for slice_, (space, begin, _) in enumerate(hold.chart.slices):
@@ -104,11 +106,26 @@ def fetch(hold: Hold, stream: Stream, generation: int, lanes: Collection[int] = 
 
     `lanes` are those that this host is to compute.
     """
-    began, size = time.monotonic(), 0
+    began = time.monotonic()
     names = hold.chart.state() + _inner(hold, lanes)
-    told = bytearray()
     apart = set(names) if hold.board.words[cells.H_MAGIC] == cells.MAGIC else {"settings"}
     places = {name: _apart(hold, name) if name in apart else hold.section(name) for name in names}
+    told = bytearray()
+    words, size = receive_state(stream, generation, places, told)
+    hold.board.words[cells.H_MAGIC] = 0  # while it is put in place there is no state here
+    for name in apart - {"settings"}:
+        hold.section(name)[:] = places[name]
+    _land_settings(hold, places["settings"])
+    clocks = _mirror(hold, memoryview(told)) if hold.chart.depth else None
+    version = hold.board.land_state(memoryview(words), generation, mirror=clocks is not None)
+    return Fetched(version, size, time.monotonic() - began, clocks)
+
+
+def receive_state(
+    stream: Stream, generation: int, places: Mapping[str, memoryview], told: bytearray | None = None
+) -> tuple[bytes, int]:
+    """Receive sections into their places, clocks into `told`, and what ends them: (that, bytes in all)."""
+    size = 0
     head = bytearray(HEADER)
     while True:
         stream.recv_into(memoryview(head))
@@ -121,24 +138,17 @@ def fetch(hold: Hold, stream: Stream, generation: int, lanes: Collection[int] = 
             name, at, length, digest = _decoder.decode(meta)
         except msgspec.MsgspecError as error:
             raise FrameError(f"its meta is not what a STATE has: {error}") from None
-        if name == "":
+        size += header.body
+        if name == "" or (name == _CLOCKS and told is not None and at == len(told)):
             words = bytearray(header.body)
             stream.recv_into(memoryview(words))
             _verify(name, at, memoryview(words), digest)
-            hold.board.words[cells.H_MAGIC] = 0  # while it is put in place there is no state here
-            for name in apart - {"settings"}:
-                hold.section(name)[:] = places[name]
-            _land_settings(hold, places["settings"])
-            clocks = _mirror(hold, memoryview(told)) if hold.chart.depth else None
-            version = hold.board.land_state(memoryview(words), generation, mirror=clocks is not None)
-            return Fetched(version, size + header.body, time.monotonic() - began, clocks)
-        if name == _CLOCKS and at == len(told) and header.body == length <= _CHUNK:
-            chunk = bytearray(length)
-            stream.recv_into(memoryview(chunk))
-            _verify(name, at, memoryview(chunk), digest)
-            told += chunk
+            if name == "":
+                return bytes(words), size
+            assert told is not None
+            told += words
             continue
-        if name not in names:
+        if name not in places:
             raise FrameError(f"it brings the section {name!r}, which is no state")
         place = places[name]
         if not 0 <= at < at + length <= place.nbytes or length > _CHUNK or header.body not in (0, length):
@@ -148,12 +158,17 @@ def fetch(hold: Hold, stream: Stream, generation: int, lanes: Collection[int] = 
             _verify(name, at, place[at : at + length], digest)
         else:
             place[at : at + length] = _EMPTY[:length]
-        size += header.body
 
 
-def _send_section(
+def send_words(send: Callable[..., None], generation: int, words: bytes) -> None:
+    """Send what ends a state."""
+    _send(send, generation, "", 0, words)
+
+
+def send_section(
     hold: Hold, send: Callable[..., None], generation: int, closing: Callable[[], bool], name: str
 ) -> None:
+    """Send a section as it lies here."""
     section = hold.section(name)
     for at in range(0, section.nbytes, _CHUNK):
         if closing():

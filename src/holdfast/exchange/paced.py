@@ -171,6 +171,7 @@ class Paced(Member):
         super().install(
             worker, members, rows, driver, hosts, summed=summed, following=following, servers=servers, home=home
         )
+        self._have = [-1] * len(self._have)  # a version that only a host had which is lost may have come to nothing
         if self._stopping and self._limit is None:
             self._limit = self.pushes.furthest()  # nobody has gone beyond it, and from now on nobody does
 
@@ -237,7 +238,7 @@ class Paced(Member):
             if not pushes.begun(self._course.op) and max(self.board.versions()) == version:
                 pushes.begin(self._course.op, self._course.steps, version)
                 return True
-            if not pushes.decided(version) and max(self.board.versions()) == version:
+            if not pushes.decided(version) and max(self.board.versions()) == version and pushes.held(version):
                 found = docket(self.mode, clocks)
                 if found is None:
                     return False

@@ -27,6 +27,8 @@ __all__ = ["Pushes", "Record", "Told", "pushes_bytes"]
 
 _HEADER, _RECORD = 8, 6  # words
 P_OP, P_TOTAL, P_BASE, P_DONE, P_MIRRORED, P_TURN = range(6)
+#: Where there are replicas: one more than the version that all of them hold, and than the newest that was shown.
+P_HELD, P_SHOWN = 6, 7
 
 
 class Record(NamedTuple):
@@ -122,9 +124,8 @@ class Pushes:
         """
         if self._words[P_MIRRORED]:
             return self._mirrored(steps)
-        applied = self._counts(version - 1)
-        taken = self._counts(version) if self.decided(version) else applied
-        return Clocks(steps, self._pushed.tolist(), taken, applied)
+        taken = self._counts(version if self.decided(version) else version - 1)
+        return Clocks(steps, self._pushed.tolist(), taken, self._counts(self.shown(version) - 1))
 
     def push(self, lane: int, record: Record) -> None:
         """The gradient of this push is in its place: let it count."""
@@ -210,6 +211,49 @@ class Pushes:
         words[P_OP], words[P_MIRRORED] = told.op, told.version + 1
         words[P_TURN] += 1
 
+    def guard(self, version: int | None) -> None:
+        """From now on nobody goes on from `version`, or a later one, before replicas hold it. None: there are none.
+
+        What was shown before there were any stays shown.
+        """
+        words = self._words
+        if version is None:
+            words[P_HELD] = words[P_SHOWN] = 0
+        else:
+            words[P_SHOWN] = words[P_SHOWN] or version + 1
+            words[P_HELD] = version
+
+    def hold(self, version: int) -> None:
+        """All replicas hold this version: it may be shown, and the next one made."""
+        if self._words[P_SHOWN] and version >= self._words[P_HELD]:
+            self._words[P_HELD] = version + 1
+            self._words[P_SHOWN] = max(self._words[P_SHOWN], version + 1)
+
+    def held(self, version: int) -> bool:
+        """May somebody go on from this version?"""
+        return not self._words[P_SHOWN] or self._words[P_HELD] > version
+
+    def shown(self, version: int) -> int:
+        """The newest version that counts for others, where `version` is published: it, or the one before."""
+        shown = self._words[P_SHOWN]
+        return version if not shown else min(version, shown - 1)
+
+    def inherit(self, told: Told) -> None:
+        """The state of a version is here, told of by the host that held it until now: no lane has pushed beyond it."""
+        words = self._words
+        words[P_OP] = words[P_MIRRORED] = 0
+        words[P_TOTAL], words[P_BASE], words[P_DONE] = told.total, told.base, told.done
+        words[P_HELD] = words[P_SHOWN] = 0
+        for lane, applied in enumerate(told.applied):
+            words[self._lanes + lane * self._stride] = applied
+        for tag, place in ((told.version, told.version - 1), (0, told.version)):
+            at = self._docket(place)
+            words[at] = 0
+            for lane, applied in enumerate(told.applied):
+                words[at + 1 + lane] = applied
+            words[at] = tag
+        words[P_OP] = told.op
+
     def forget(self) -> None:
         """What a mirror showed does not count any more, the clocks of its own lanes included."""
         self._words[P_MIRRORED] = 0
@@ -224,7 +268,7 @@ class Pushes:
 
     def marks(self) -> bytes:
         """All clocks and dockets: while they are the same, nobody has pushed and nothing was decided."""
-        return self._pushed.tobytes() + bytes(self._words[self._dockets :]) + bytes(self._words[:2])
+        return self._pushed.tobytes() + bytes(self._words[self._dockets :]) + bytes(self._words[:_HEADER])
 
     def _record(self, lane: int, step: int) -> int:
         return self._lanes + lane * self._stride + 1 + step % self._depth * _RECORD

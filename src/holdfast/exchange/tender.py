@@ -14,6 +14,7 @@ parameters of the version they tell of, so nobody computes with older ones than 
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
@@ -161,13 +162,13 @@ class Tender:
         """How far everything is here, where the state is."""
         board, pushes, size = self.hold.board, self.pushes, self.hold.chart.buffers_size
         while True:
-            version = min(board.versions())
+            version = pushes.shown(min(board.versions()))
             told = pushes.told(version)
             facts = board.step_facts(version)
             # The owner of the first slice may be merging those of the next version, and has said so of some.
             newest = array("q", [min(at, version) for at in self._newest.cast("q")]).tobytes()
             buffers = newest + bytes(self._buffers[version % 2 * size : (version % 2 + 1) * size])
-            if min(board.versions()) == version and told is not None:
+            if told is not None and pushes.shown(min(board.versions())) == version:
                 return Published(version, _encode([told, facts]), buffers)
 
     def mirror(self, clocks: bytes | bytearray | memoryview, data: memoryview, mine: Collection[int]) -> Told:
@@ -186,6 +187,29 @@ class Tender:
         self.hold.board.put_step(told.version, StepFacts(*facts))
         self.pushes.mirror(told, mine)
         return told
+
+    # ------------------------------------------------------------ replicas
+
+    def cut(self, version: int) -> bytes:
+        """What a replica of `version` needs besides sections, while nobody goes on from it."""
+        while (told := self.pushes.told(version)) is None:
+            time.sleep(0)  # a pass is about to begin
+        return _encode([told, self.hold.board.step_facts(version)])
+
+    @staticmethod
+    def version_of(cut: bytes) -> int:
+        """Which version a cut is of. Raises FrameError."""
+        try:
+            return _told.decode(cut)[0].version
+        except msgspec.MsgspecError as error:
+            raise FrameError(f"its clocks are none: {error}") from None
+
+    def inherit(self, cut: bytes) -> None:
+        """The sections of a replica are in place: this host holds the state from now on, and mirrors nothing."""
+        told, facts = _told.decode(cut)
+        self.pushes.inherit(told)
+        self.hold.board.put_step(told.version, StepFacts(*facts))
+        self.hold.board.inherit(told.version)
 
 
 def _copying(place: memoryview, data: memoryview) -> Callable[[], None]:

@@ -55,6 +55,7 @@ class Kind(IntEnum):
     PUSHED = 13  #: that all of it is there, and what the lane says beside it
     SLICES = 14  #: new parameters, on their way to a host that computes with them
     CLOCKS = 15  #: how far all lanes are, with what is published beside parameters
+    HELD = 16  #: a replica holds this version
 
 
 #: Most bytes of the raw part, by kind.
@@ -74,6 +75,7 @@ MAX_BODY = {
     Kind.PUSHED: 64 * _MIB,
     Kind.SLICES: 64 * _MIB,
     Kind.CLOCKS: 64 * _MIB,
+    Kind.HELD: 0,
 }
 
 
