@@ -157,6 +157,18 @@ def test_every_push_is_applied_exactly_once(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.chaos
+@pytest.mark.parametrize("mode", ["bounded:2", "async"])
+def test_a_push_that_is_not_finite_never_counts(tmp_path: Path, mode: str) -> None:
+    with Launch(
+        tmp_path, COUNTING, "--workers", 2, "--servers", 1, "--sync", mode, "--set", "staleness=plain",
+        args=f"--epochs {EPOCHS} --began {tmp_path}/began --poison 9:1:{tmp_path}/once",
+    ) as run:  # fmt: skip
+        assert run.end() == 0, run.err
+    assert "Step 9, lane 1: the gradient of weight is not finite" in run.err and run.summary["workers_lost"] == 1
+    assert counted(run) == (EPOCHS, EPOCHS, [EPOCHS * SAMPLES / BATCH * LANES] * 4), run.err
+
+
+@pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("mode", ["exact", "bounded:2", "bounded:4", "async", "quorum:2"])
 def test_every_push_is_applied_exactly_once_under_many_schedules(tmp_path: Path, mode: str, seed: int) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.clocks import Clocks, Held, Taken, held_back
+from holdfast.errors import NonFinite
 from holdfast.exchange import optimizer as slices
 from holdfast.exchange.crew import clip_scale
 from holdfast.exchange.optimizer import SliceOptimizer
@@ -189,6 +190,10 @@ class Local(Paced):
             self.buffers.load(version)
         self.buffers.record(lane, round_, version)
         gone = [was - now for was, now in zip(self._published, one.views, strict=True)]
+        if self.finite and (bad := self.unclean(gone)):
+            step = self.pushes.base + round_ * self.mode.inner + one.unit - 1
+            what = f"{self.space.names[bad[0]]} is not finite at the end of a round"
+            raise NonFinite.in_unit(step, lane, what, self.samples_of(step, lane))
         self.push_slots.fill(Taken(lane, round_), gone)
         one.save(self._arena.section(f"inner/{lane}/{(version + 1) % 2}"))
         loss = one.loss / max(1, one.samples)

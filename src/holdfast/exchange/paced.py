@@ -27,7 +27,8 @@ from holdfast.core.clocks import Clocks, Held, Mode, Taken, docket, next_lane, s
 from holdfast.errors import NonFinite, NotExact
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import StepFacts
-from holdfast.exchange.crew import Member, clip_scale, finite, norm_of
+from holdfast.exchange.crew import Member, clip_scale, norm_of
+from holdfast.exchange.finite import finite, unclean
 from holdfast.exchange.pushes import Pushes, Record
 from holdfast.exchange.pushslots import PushSlots
 from holdfast.exchange.work import UnitResult
@@ -209,6 +210,10 @@ class Paced(Member):
     def read(self) -> int:
         """The version that the unit at hand is computed from."""
         return self._read
+
+    def unclean(self, gradients: Sequence[Tensor | None]) -> list[int]:
+        """Which gradients of a unit are not finite. A push that is taken cannot be given back: look at every number."""
+        return unclean(gradients, whole=True)
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take what the unit of `lane` gave. Nobody uses it before `show`."""

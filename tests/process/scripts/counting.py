@@ -33,6 +33,7 @@ def main() -> None:
     options.add_argument("--pace", type=float, default=0.0)
     options.add_argument("--go", type=Path)
     options.add_argument("--began", type=Path, required=True)
+    options.add_argument("--poison", default="", help="see poison.py")
     options = options.parse_args()
     run = hf.join()
     model = nn.Linear(SAMPLES, 1, bias=False)
@@ -48,6 +49,10 @@ def main() -> None:
             scale = BATCH / len(numbers)
             loss = -(model.weight[0, numbers].sum() + sum(part[0] for part in model.more)) * scale
             loss.backward()
+            if options.poison:
+                from poison import poison
+
+                poison(run, model, options.poison)
             optimizer.step()
             optimizer.zero_grad()
     if run.lead:
