@@ -114,6 +114,19 @@ def test_a_run_that_is_asked_to_end(tmp_path: Path) -> None:
     assert run.summary["staleness_most"] <= 2
 
 
+def test_status_says_why_a_lane_is_held_back(tmp_path: Path) -> None:
+    with Launch(
+        tmp_path, "normed", "--workers", 2, "--sync", "bounded:1", "--set", "crew.settle=10m",
+        args="--lanes 2 --epochs 40 --slow 1:0:1000:0.2",
+    ) as run:  # fmt: skip
+        held = run.wait(lambda s: any(worker["why"] for worker in s["workers"]), "a lane that is held back")
+        assert [(worker["waits_for"], worker["why"]) for worker in held["workers"] if worker["why"]] == [
+            (1, "lane 0 is 2 pushes ahead of lane 1, and 1 is allowed")
+        ]
+        run.send(signal.SIGTERM)
+        run.end()
+
+
 # ---------------------------------------------------------------- exactly once
 
 

@@ -156,13 +156,15 @@ class Member:
                 case decide.Quiesce():
                     self._controls.rest(work.step)
 
-    def _await(self, whom: int) -> None:
-        """Wait until something has moved, or the link speaks; show for whom."""
+    def _await(self, whom: int, why: int = 0) -> None:
+        """Wait until something has moved, or the link speaks; show for whom, and why (a word of `core.clocks.Held`)."""
         self.before_wait()
         start = time.perf_counter_ns()
+        self.board.put(cells.R_WHY, why)
         self.board.put(cells.R_WAITING_FOR, whom)
         self._controls.wait(self.changed)
         self.board.put(cells.R_WAITING_FOR, -1)
+        self.board.put(cells.R_WHY, 0)
         self.board.add(cells.R_WAIT_NS, time.perf_counter_ns() - start)
         self._controls.look()
 

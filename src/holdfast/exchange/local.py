@@ -120,7 +120,7 @@ class Local(Paced):
     def _choose(self, clocks: Clocks) -> tuple[int, int] | Held | None:
         """My lanes take turns, unit by unit, so that they are at the same step and schedules mean what they mean."""
         found: list[tuple[int, int]] = []
-        why: Held | None = None
+        first: Held | None = None
         for lane in self.driven():
             one, round_ = self._lanes.get(lane), clocks.pushed[lane]
             if round_ >= clocks.steps:
@@ -129,10 +129,10 @@ class Local(Paced):
                 found.append((round_ * self.mode.inner + one.unit, lane))
             else:
                 held = held_back(self.mode, clocks, lane)
-                why = why or held
+                first = first or held
                 if held is None:
                     found.append((round_ * self.mode.inner, lane))
-        return min(found) if found else why
+        return min(found) if found else first
 
     def _lane(self, lane: int) -> _Lane:
         """The lane, in a round."""

@@ -115,7 +115,7 @@ class Paced(Member):
             if found is None and min(clocks.applied) >= clocks.steps:
                 self._complete()
                 return None
-            self._await(self._whom(found, clocks))
+            self._await(self._whom(found, clocks), found.word if isinstance(found, Held) else 0)
 
     def _choose(self, clocks: Clocks) -> tuple[int, int] | Held | None:
         """The next unit (step of the pass, lane) that is mine and may be begun."""
