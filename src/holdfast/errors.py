@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 def listed(samples: Sequence[int]) -> str:
     """The numbers of samples as a sentence shows them.
 
-    >>> listed([4, 2]), listed(range(100, 120))[-26:]
+    >>> listed([4, 2]), listed(range(100, 120))[-25:]
     ('4, 2', '114, 115, ... (20 in all)')
     """
     return ", ".join(map(str, samples[:16])) + (f", ... ({len(samples)} in all)" if len(samples) > 16 else "")

@@ -37,6 +37,14 @@ def test_bounded_0_gives_the_bits_of_exact(tmp_path: Path, model: str, servers: 
 
 
 @pytest.mark.chaos
+def test_compensation_does_not_touch_pushes_that_are_not_stale(tmp_path: Path) -> None:
+    compensate = ("--set", "staleness=compensate", "--set", "compensation=5")
+    with Launch(tmp_path, "normed", "--workers", 2, "--servers", 1, "--sync", "bounded:0", *compensate) as run:
+        assert run.end() == 0, run.err
+    assert run.sha256 == golden("normed", 4)
+
+
+@pytest.mark.chaos
 def test_bounded_0_gives_the_bits_of_exact_though_workers_are_killed(tmp_path: Path) -> None:
     with Launch(
         tmp_path, "normed", "--workers", 2, "--servers", 1, "--sync", "bounded:0",
@@ -167,6 +175,36 @@ def exactly_once(tmp_path: Path, mode: str, seed: int, rounds: int, servers: int
 @pytest.mark.parametrize("mode", ["async", pytest.param("quorum:2", marks=pytest.mark.chaos)])
 def test_every_push_is_applied_exactly_once(tmp_path: Path, mode: str) -> None:
     exactly_once(tmp_path, mode, seed=1, rounds=2)
+
+
+def test_compensation_outlives_workers_and_servers(tmp_path: Path) -> None:
+    """What a push was computed from must be there when it is applied, whoever is killed in between.
+
+    With this factor a push takes the other parameters a quarter of the way back to what it was computed from, and then
+    1 further. So they rise, and fall by no more than a few pushes can be late. If what a push was computed from were
+    lost, that would be a quarter of all the way that they have come.
+    """
+    with Launch(
+        tmp_path, COUNTING, "--workers", 2, "--servers", 1, "--sync", "async", "--set", "staleness=compensate",
+        "--set", "compensation=0.0625",
+        args=f"--epochs 8 --pace 0.01 --go {tmp_path}/go --began {tmp_path}/began --seen {tmp_path}/seen",
+    ) as run:  # fmt: skip
+        until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
+        for step in (24, 40):
+            run.wait(lambda s, step=step: s["step"] >= step and s["servers"], f"step {step}")
+            run.strike(run.status()["servers"][0]["pid"])
+            run.strike(run.crewed(2)[1])
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.err
+    seen = [list(map(float, line.split())) for line in (tmp_path / "seen").read_text().splitlines()]
+    highest = [0.0] * 4
+    for values in seen:
+        assert all(value > most - 12 for value, most in zip(values, highest, strict=True)), (values, highest)
+        highest = [max(pair) for pair in zip(values, highest, strict=True)]
+    assert min(highest) > 80, "so far that a quarter of it is much"
+    assert (run.summary["steps"], run.summary["samples"]) == (8 * STEPS, 8 * SAMPLES)
+    assert run.summary["workers_lost"] >= 3 and run.summary["staleness_most"] >= 1
+    assert max(counted(run)[2]) < 8 * SAMPLES / BATCH * LANES, "stale pushes were compensated"
 
 
 @pytest.mark.chaos

@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 __all__ = [
     "EXACT", "Clocks", "Held", "Mode", "Reason", "Taken", "docket", "held_back", "next_lane", "parse",
-    "staleness_weight", "weights", "why",
+    "weights", "why",
 ]  # fmt: skip
 
 #: How far a lane may be ahead with a quorum. A lane that is slow for ever must not fall behind without end.
@@ -233,15 +233,6 @@ def docket(mode: Mode, clocks: Clocks) -> tuple[Taken, ...] | None:
     )
     wanted = able if mode.quorum is None else min(mode.quorum, able)
     return ready if len(ready) >= wanted else None
-
-
-def staleness_weight(staleness: int) -> float:
-    """How much a push counts that was computed from parameters `staleness` versions old, where that is asked for.
-
-    >>> [staleness_weight(age) for age in (0, 1, 3)]
-    [1.0, 0.5, 0.25]
-    """
-    return 1.0 / (1 + staleness)
 
 
 def weights(mode: Mode, taken: Sequence[Taken], newest: int) -> tuple[float, ...]:

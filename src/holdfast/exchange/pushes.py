@@ -21,6 +21,7 @@ __all__ = ["Pushes", "Record", "pushes_bytes"]
 
 _HEADER, _RECORD = 8, 6  # words
 P_OP, P_TOTAL, P_BASE, P_DONE = range(4)
+_TURNING = -1  # in the place of the pass's number: a pass is just being begun
 
 
 class Record(NamedTuple):
@@ -65,9 +66,9 @@ class Pushes:
         By one owner; the word that says so goes last.
         """
         words = self._words
-        if words[P_OP]:
+        if words[P_OP] > 0:
             words[P_DONE] = words[P_BASE] + words[P_TOTAL]  # said twice, it says the same
-        words[P_OP] = 0
+        words[P_OP] = _TURNING
         words[P_BASE], words[P_TOTAL] = words[P_DONE], steps
         for lane in range(self._num_lanes):
             words[self._lanes + lane * self._stride] = 0
@@ -78,6 +79,11 @@ class Pushes:
                 words[at + 1 + lane] = 0
             words[at] = tag
         words[P_OP] = op + 1
+
+    @property
+    def turning(self) -> bool:
+        """Is a pass just being begun? Then nothing of it, nor of the one before, can be told."""
+        return self._words[P_OP] == _TURNING
 
     @property
     def base(self) -> int:
