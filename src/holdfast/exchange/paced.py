@@ -108,6 +108,9 @@ class Paced(Member):
                 self._controls.ring()
                 continue
             if not self.pushes.begun(course.op):
+                if self._ends_before():
+                    self._complete()
+                    return None
                 self._await(self.at.owner[0])
                 continue
             found = self._choose(clocks)
@@ -122,6 +125,10 @@ class Paced(Member):
                 self._complete()
                 return None
             self._await(self._whom(found, clocks), found.word if isinstance(found, Held) else 0)
+
+    def _ends_before(self) -> bool:
+        """Does the run end before a pass that nobody has begun? Else some would stop in it, and some before it."""
+        return self._stopping and not self.pushes.turning
 
     def _choose(self, clocks: Clocks) -> tuple[int, int] | Held | None:
         """The next unit (step of the pass, lane) that is mine and may be begun."""
@@ -151,7 +158,11 @@ class Paced(Member):
 
     def _clocks(self) -> Clocks:
         steps = -(-self._course.steps // self.mode.inner) if self._limit is None else self._limit
-        return self.pushes.clocks(self.version, steps)
+        while True:
+            version = self.version
+            clocks = self.pushes.clocks(version, steps)
+            if self.version == version:  # else the docket after next may lie where what was applied has lain
+                return clocks
 
     def _whom(self, held: Held | None, clocks: Clocks) -> int:
         """For which worker, or owner, this one waits."""
@@ -258,10 +269,11 @@ class Paced(Member):
         """Do what an owner has to do now. False: nothing."""
         version, pushes = self.version, self.pushes
         if self.at.owner[0] == self.at.worker:
-            if not pushes.begun(self._course.op) and max(self.board.versions()) == version:
+            begun = pushes.begun(self._course.op)
+            if not begun and not self._ends_before() and max(self.board.versions()) == version:
                 pushes.begin(self._course.op, self._course.steps, version)
                 return True
-            if not pushes.decided(version) and max(self.board.versions()) == version:
+            if begun and not pushes.decided(version) and max(self.board.versions()) == version:
                 found = docket(self.mode, clocks)
                 if found is None:
                     return False

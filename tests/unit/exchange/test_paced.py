@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.core.clocks import parse
+from holdfast.core.clocks import Clocks, parse
 from holdfast.core.staleness import Staleness
 from holdfast.exchange.board import Board
 from holdfast.exchange.paced import Course, Paced
@@ -104,6 +104,35 @@ class Watched:
         self._words[at] = value
         if self._lanes <= at < self._lanes + LANES * (1 + 6 * MODE.depth) and not value:
             self._told()
+
+
+def test_a_run_that_is_to_end_begins_no_pass_any_more() -> None:
+    """A member that is told later than others would find the clocks of another pass, and stop elsewhere than they."""
+    member = paced(Asked(lambda: None))
+    assert member.next_unit(COURSE) == (0, 0)
+    member.stop()
+    member.install(0, [0], [0], [0] * LANES)
+    assert member.next_unit(COURSE) is None, "nobody has pushed in this pass: it ends as it is"
+    assert member.next_unit(Course(1, 5, COURSE.counts)) is None
+    assert member.pushes.begun(0) and not member.pushes.begun(1)
+
+
+def test_clocks_are_those_of_one_version() -> None:
+    """Where two dockets take turns, what was applied is overwritten by the docket after next."""
+    member = paced(Asked(lambda: None))
+    assert member.next_unit(COURSE) == (0, 0)
+    read, seen = member.pushes.clocks, []
+
+    def clocks(version: int, steps: int) -> Clocks:
+        seen.append(version)
+        if len(seen) == 1:  # another owner is faster than this look
+            for index in range(len(member.space.layout.slices)):
+                member.board.publish(index, 1)
+        return read(version, steps)
+
+    member.pushes.clocks = clocks
+    member.committed()
+    assert seen == [0, 1]
 
 
 def test_a_pass_whose_beginning_was_cut_short_is_begun_anew() -> None:
