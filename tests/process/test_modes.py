@@ -145,7 +145,7 @@ def strike(run: Launch, tmp_path: Path, seed: int, rounds: int) -> None:
     for _ in range(rounds):
         before = run.status()["workers_lost"]
         workers = run.crewed(2)
-        servers = [one["pid"] for one in run.status()["servers"]]
+        servers = [one["pid"] for one in run.status()["servers"] if one["pid"]]
         what = chance.choice(("worker", "server", "both"))
         struck = [chance.choice(workers)] * (what != "server") + servers[:1] * (what != "worker")
         for pid in struck or workers[:1]:
@@ -191,8 +191,10 @@ def test_compensation_outlives_workers_and_servers(tmp_path: Path) -> None:
     ) as run:  # fmt: skip
         until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
         for step in (24, 40):
-            run.wait(lambda s, step=step: s["step"] >= step and s["servers"], f"step {step}")
-            run.strike(run.status()["servers"][0]["pid"])
+            status = run.wait(
+                lambda s, step=step: s["step"] >= step and s["servers"] and s["servers"][0]["slices"], f"step {step}"
+            )
+            run.strike(status["servers"][0]["pid"])
             run.strike(run.crewed(2)[1])
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err

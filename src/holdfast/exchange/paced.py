@@ -99,10 +99,10 @@ class Paced(Member):
             if self._controls.pausing:
                 self._controls.rest(self.committed())
                 continue
+            self._marks = self._marked()  # before any look: what changes during it ends the wait
             if self.pushes.over(course.op):
                 self._complete()
                 return None
-            self._marks = self._marked()  # before the look: what changes during it ends the wait
             clocks = self._clocks()
             if self._own_up(clocks):
                 self._controls.ring()

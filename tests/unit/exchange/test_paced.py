@@ -135,6 +135,28 @@ def test_clocks_are_those_of_one_version() -> None:
     assert seen == [0, 1]
 
 
+def test_a_pass_that_is_begun_during_a_look_is_seen() -> None:
+    """Its owner is further on in the script by then: whoever went to wait without seeing why would say so."""
+    controls = Asked(lambda: None)
+    member = paced(controls)
+    member.install(0, [0, 1], [0, 1], [0] * LANES, servers=[1])  # another one owns
+    member.pushes.begin(0, 5, 0)
+    controls.looks, controls.wait = -9, lambda changed: None
+    looked: list[bool] = []
+    over = member.pushes.over
+
+    def look(op: int) -> bool:
+        found = over(op)
+        if not found:  # just afterwards, by the owner
+            member.pushes.begin(1, 5, 0)
+        return found
+
+    member.pushes.over = look
+    member.before_wait = lambda: looked.append(member.changed())
+    assert member.next_unit(COURSE) is None
+    assert looked == [True]
+
+
 def test_a_pass_whose_beginning_was_cut_short_is_begun_anew() -> None:
     pushes = paced(Asked(lambda: None)).pushes
     pushes.begin(0, 5, 0)
