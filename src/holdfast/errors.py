@@ -36,6 +36,20 @@ its text: catch the class.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def listed(samples: Sequence[int]) -> str:
+    """The numbers of samples as a sentence shows them.
+
+    >>> listed([4, 2]), listed(range(100, 120))[-25:]
+    ('4, 2', '114, 115, ... (20 in all)')
+    """
+    return ", ".join(map(str, samples[:16])) + (f", ... ({len(samples)} in all)" if len(samples) > 16 else "")
+
 
 class HoldfastError(Exception):
     """Root of the tree. `exit_code` is the exit status of the `holdfast` command."""
@@ -89,8 +103,7 @@ class BadUnit(RunError):
 
     def __init__(self, step: int, lane: int, samples: list[int], attempts: str, cause: str) -> None:
         self.step, self.lane, self.samples = step, lane, samples
-        shown = ", ".join(map(str, samples[:16])) + (f", ... ({len(samples)} in all)" if len(samples) > 16 else "")
-        which = f"Its samples are {shown}." if samples else "Its samples are not known."
+        which = f"Its samples are {listed(samples)}." if samples else "Its samples are not known."
         super().__init__(
             f"Unit (step {step}, lane {lane}) failed on {attempts}: {cause}. {which} Look at them first; the rest of "
             "the data got through."
@@ -101,6 +114,18 @@ class NonFinite(RunError):
     """A loss or a gradient became NaN or infinite; the step was not committed."""
 
     exit_code = 4
+
+    @classmethod
+    def in_unit(cls, step: int, lane: int, what: str, samples: Sequence[int]) -> NonFinite:
+        """What a worker says of the unit it has just computed.
+
+        >>> str(NonFinite.in_unit(7, 2, "the loss is nan", [8, 60]))[:75]
+        'Step 7, lane 2: the loss is nan. It was not applied. Its samples are 8, 60.'
+        """
+        return cls(
+            f"Step {step}, lane {lane}: {what}. It was not applied. Its samples are {listed(samples)}. Look at them, "
+            "lower the learning rate or clip; hf.join(finite=False) lets such numbers pass."
+        )
 
 
 class Hang(RunError):

@@ -158,7 +158,7 @@ def main(spec: WorkerSpec, link_fd: int) -> None:
         worker.say(
             Failed(
                 spec.worker, worker.generation, type(error).__name__, str(error), "fake_worker.py:1",
-                traceback.format_exc(), unit,
+                traceback.format_exc(), unit, step=worker.step,
             )
         )
         raise

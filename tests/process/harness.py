@@ -280,6 +280,7 @@ class Launch:
 
     def strike(self, pid: int, number: int = signal.SIGKILL) -> None:
         """Send a signal to one of its workers, if that is still there."""
+        assert pid > 0, "a process that is only ordered has no number yet, and 0 means all of ours"
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -158,7 +159,33 @@ def test_sys_exit_in_the_middle(tmp_path: Path) -> None:
 
 def test_nan(tmp_path: Path) -> None:
     told = failed(tmp_path, "nan", "--workers", 2, code=4)
-    assert "the loss is nan" in told and "37" in told
+    text = r"^holdfast: Step \d+, lane \d: the loss is nan. It was not applied. Its samples are (.+?)\. Look at them"
+    found = re.search(text, told)
+    assert found and "37" in found[1].split(", "), told
+    assert re.search(r"It was so on workers \d and \d\.$", told.splitlines()[0]), "it was computed twice"
+
+
+@pytest.mark.parametrize("unit", [(5, 1), pytest.param((0, 2), marks=pytest.mark.chaos)])
+def test_a_gradient_that_is_not_finite_once(tmp_path: Path, unit: tuple[int, int]) -> None:
+    step, lane = unit
+    with Launch(tmp_path, "normed", "--workers", 2, args=f"--poison {step}:{lane}:{tmp_path}/once") as run:
+        assert run.end() == 0, run.err
+    assert run.summary["workers_lost"] == 1 and run.sha256 == golden("normed", 4)
+    assert f"Step {step}, lane {lane}: the gradient of 0.weight is not finite" in run.err
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("sync", ["exact", "exact alone", "bounded:2", "async", "local:3"])
+def test_a_gradient_that_is_never_finite(tmp_path: Path, sync: str) -> None:
+    mode, _, alone = sync.partition(" ")
+    with Launch(tmp_path, "normed", "--workers", 1 if alone else 2, "--sync", mode, args="--poison 5:1:") as run:
+        assert run.end() == 4, run.err
+    samples = ", ".join(map(str, run.trace.read().units[5, 1]))
+    assert re.search(
+        r"^holdfast: Step 5, lane 1: the gradient of 0.weight is not finite, with a loss of \d.\d+. It was not "
+        rf"applied. Its samples are {samples}. Look at them, lower the learning rate or clip; hf.join\(finite=False\) "
+        r"lets such numbers pass. It was so on workers \d and \d\.$", error(run.err), re.MULTILINE,
+    ), run.err  # fmt: skip
 
 
 def test_a_script_that_never_joins(tmp_path: Path) -> None:

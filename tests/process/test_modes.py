@@ -37,6 +37,14 @@ def test_bounded_0_gives_the_bits_of_exact(tmp_path: Path, model: str, servers: 
 
 
 @pytest.mark.chaos
+def test_compensation_does_not_touch_pushes_that_are_not_stale(tmp_path: Path) -> None:
+    compensate = ("--set", "staleness=compensate", "--set", "compensation=5")
+    with Launch(tmp_path, "normed", "--workers", 2, "--servers", 1, "--sync", "bounded:0", *compensate) as run:
+        assert run.end() == 0, run.err
+    assert run.sha256 == golden("normed", 4)
+
+
+@pytest.mark.chaos
 def test_bounded_0_gives_the_bits_of_exact_though_workers_are_killed(tmp_path: Path) -> None:
     with Launch(
         tmp_path, "normed", "--workers", 2, "--servers", 1, "--sync", "bounded:0",
@@ -116,6 +124,19 @@ def test_a_run_that_is_asked_to_end(tmp_path: Path) -> None:
     assert run.summary["staleness_most"] <= 2
 
 
+def test_status_says_why_a_lane_is_held_back(tmp_path: Path) -> None:
+    with Launch(
+        tmp_path, "normed", "--workers", 2, "--sync", "bounded:1", "--set", "crew.settle=10m",
+        args="--lanes 2 --epochs 40 --slow 1:0:1000:0.2",
+    ) as run:  # fmt: skip
+        held = run.wait(lambda s: any(worker["why"] for worker in s["workers"]), "a lane that is held back")
+        assert [(worker["waits_for"], worker["why"]) for worker in held["workers"] if worker["why"]] == [
+            (1, "lane 0 is 2 pushes ahead of lane 1, and 1 is allowed")
+        ]
+        run.send(signal.SIGTERM)
+        run.end()
+
+
 # ---------------------------------------------------------------- exactly once
 
 
@@ -126,7 +147,7 @@ def strike(run: Launch, tmp_path: Path, seed: int, rounds: int) -> None:
     for _ in range(rounds):
         before = run.status()["workers_lost"]
         workers = run.crewed(2)
-        servers = [one["pid"] for one in run.status()["servers"]]
+        servers = [one["pid"] for one in run.status()["servers"] if one["pid"]]
         what = chance.choice(("worker", "server", "both"))
         struck = [chance.choice(workers)] * (what != "server") + servers[:1] * (what != "worker")
         for pid in struck or workers[:1]:
@@ -161,6 +182,50 @@ def exactly_counted(run: Launch, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["async", pytest.param("quorum:2", marks=pytest.mark.chaos)])
 def test_every_push_is_applied_exactly_once(tmp_path: Path, mode: str) -> None:
     exactly_once(tmp_path, mode, seed=1, rounds=2)
+
+
+def test_compensation_outlives_workers_and_servers(tmp_path: Path) -> None:
+    """What a push was computed from must be there when it is applied, whoever is killed in between.
+
+    With this factor a push takes the other parameters a quarter of the way back to what it was computed from, and then
+    1 further. So they rise, and fall by no more than a few pushes can be late. If what a push was computed from were
+    lost, that would be a quarter of all the way that they have come.
+    """
+    with Launch(
+        tmp_path, COUNTING, "--workers", 2, "--servers", 1, "--sync", "async", "--set", "staleness=compensate",
+        "--set", "compensation=0.0625",
+        args=f"--epochs 8 --pace 0.01 --go {tmp_path}/go --began {tmp_path}/began --seen {tmp_path}/seen",
+    ) as run:  # fmt: skip
+        until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
+        for step in (24, 40):
+            status = run.wait(
+                lambda s, step=step: s["step"] >= step and s["servers"] and s["servers"][0]["slices"], f"step {step}"
+            )
+            run.strike(status["servers"][0]["pid"])
+            run.strike(run.crewed(2)[1])
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.err
+    seen = [list(map(float, line.split())) for line in (tmp_path / "seen").read_text().splitlines()]
+    highest = [0.0] * 4
+    for values in seen:
+        assert all(value > most - 12 for value, most in zip(values, highest, strict=True)), (values, highest)
+        highest = [max(pair) for pair in zip(values, highest, strict=True)]
+    assert min(highest) > 80, "so far that a quarter of it is much"
+    assert (run.summary["steps"], run.summary["samples"]) == (8 * STEPS, 8 * SAMPLES)
+    assert run.summary["workers_lost"] >= 3 and run.summary["staleness_most"] >= 1
+    assert max(counted(run)[2]) < 8 * SAMPLES / BATCH * LANES, "stale pushes were compensated"
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("mode", ["bounded:2", "async"])
+def test_a_push_that_is_not_finite_never_counts(tmp_path: Path, mode: str) -> None:
+    with Launch(
+        tmp_path, COUNTING, "--workers", 2, "--servers", 1, "--sync", mode, "--set", "staleness=plain",
+        args=f"--epochs {EPOCHS} --began {tmp_path}/began --poison 9:1:{tmp_path}/once",
+    ) as run:  # fmt: skip
+        assert run.end() == 0, run.err
+    assert "Step 9, lane 1: the gradient of weight is not finite" in run.err and run.summary["workers_lost"] == 1
+    assert counted(run) == (EPOCHS, EPOCHS, [EPOCHS * SAMPLES / BATCH * LANES] * 4), run.err
 
 
 @pytest.mark.chaos

@@ -141,8 +141,8 @@ class _Launch:
         self._spec = WorkerSpec(
             worker=-1, row=-1, script=config.script, args=config.args, dir=str(directory.path),
             crew=config.workers or 0, scratch=directory.scratch, audit=config.audit, sync=config.sync,
-            staleness=config.staleness, outer=(config.local.lr, config.local.momentum),
-            **config.overrides(),
+            staleness=config.staleness, compensation=config.compensation,
+            outer=(config.local.lr, config.local.momentum), **config.overrides(),
         )
         crew = config.crew
         self._watching = WatchLimits(

@@ -8,6 +8,7 @@ result: `None` means that nobody overrode them, so the script's own `join()` dec
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 
 import msgspec
 
@@ -16,6 +17,7 @@ from holdfast.config.cluster import KubernetesConfig, SlurmConfig
 from holdfast.config.ray import RayConfig
 from holdfast.config.worker import OUTER
 from holdfast.core import clocks
+from holdfast.core.staleness import COMPENSATION, TREATMENTS, treatment
 from holdfast.errors import ConfigError
 
 __all__ = [
@@ -96,9 +98,12 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int | None = None
     threads: int | None = None
     sync: str = "exact"
-    #: How much a push counts that was computed from older parameters: "plain" (like any other), "scale" (1 / (1 +
-    #: staleness)), or "auto": scaled with bounded:S and async; quorum:K has weights of its own.
+    #: What becomes of a push that was computed from older parameters (`core.staleness`): "plain" (it counts like any
+    #: other), "scale" (1 / (1 + staleness)), "compensate" (it is moved to where the parameters are now), or "auto":
+    #: scaled with bounded:S and async; quorum:K has weights of its own.
     staleness: str = "auto"
+    #: How far a push is moved with staleness = compensate: the factor lambda of DC-ASGD.
+    compensation: float = COMPENSATION
     #: Processes on this machine that own the parameters and run the optimizer; 0: the workers do.
     servers: int = 0
     #: Other machines that hold a copy of the state where lanes need not keep step; with exact all machines do.
@@ -180,12 +185,19 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
             "replicas", config.replicas, "replicas are on other machines, and none can join a run that does not listen",
             "Say where: --listen 0.0.0.0, or an address of this machine.",
         )
-    if config.staleness not in ("auto", "plain", "scale"):
-        raise wrong("staleness", config.staleness, "unknown; there is auto, plain, scale", "Leave it out.")
-    if config.staleness == "scale" and (mode.exact or mode.rounds):
+    try:
+        stale = treatment(config.staleness, mode)
+    except ValueError as error:
+        fix = ", or use --sync bounded:4" * (config.staleness in TREATMENTS)
+        raise wrong("staleness", config.staleness, str(error), f"Leave it out{fix}.") from None
+    if not 0.0 <= config.compensation < inf:
         raise wrong(
-            "staleness", config.staleness, f"nothing is stale with sync = {config.sync}", "Leave it out, or use --sync "
-            "bounded:4.",
+            "compensation", config.compensation, "must be a number of at least 0", f"The default is {COMPENSATION}."
+        )
+    if config.compensation != COMPENSATION and not stale.compensates:
+        raise wrong(
+            "compensation", config.compensation, f"nothing is compensated with staleness = {config.staleness}",
+            "Leave it out, or add --set staleness=compensate.",
         )
     if not config.local.lr > 0.0:
         raise wrong("local.lr", config.local.lr, "must be more than 0", "The default is 0.8.")

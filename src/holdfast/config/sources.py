@@ -28,6 +28,8 @@ _TYPES: dict[str, Any] = {
         for section, struct in SECTIONS.items() for field in msgspec.structs.fields(struct)
     },
 }  # fmt: skip
+#: Of those that are no whole numbers, the ones that are no times either.
+_NUMBERS = frozenset({"compensation", "local.lr", "local.momentum", "crew.hang_factor", "crew.silence_factor"})
 _MUST_BE = {int: "must be a whole number", int | None: "must be a whole number", float: "must be a time such as 30s"}
 
 
@@ -115,12 +117,12 @@ class Sources:
 
 def _convert(name: str, value: Any, source: str) -> Any:
     kind = _TYPES[name]
-    if isinstance(value, str) and kind is float:
+    if isinstance(value, str) and kind is float and name not in _NUMBERS:
         value = _seconds(value)
     try:
         return msgspec.convert(value, kind, strict=not isinstance(value, str))
     except msgspec.ValidationError:
-        problem = _MUST_BE.get(kind, "has the wrong type")
+        problem = "must be a number" if name in _NUMBERS else _MUST_BE.get(kind, "has the wrong type")
         raise ConfigError(name, value, problem, source=source) from None
 
 

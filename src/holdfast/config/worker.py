@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.core.staleness import COMPENSATION
+
 __all__ = ["OUTER", "WorkerSpec"]
 
 #: Learning rate and momentum of the outer step of `local:H`, unless somebody says otherwise.
@@ -28,6 +30,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     threads: int | None = None
     sync: str = "exact"
     staleness: str = "auto"
+    compensation: float = COMPENSATION
     outer: tuple[float, float] = OUTER
     audit: bool = False
     scratch: str = ""

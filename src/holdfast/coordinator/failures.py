@@ -6,7 +6,8 @@ Pure. `Blame` keeps the evidence; each of its methods takes one piece more and a
 * **Bad luck**: a worker was killed or left without a word. Forgiven, until `luck_budget` such losses
   came in a row without a step of progress. One stroke hits all who are there: a loss counts only if that
   worker was started after the last loss that counted.
-* **Bad data**: one unit was lost `unit_attempts` times, whoever tried it.
+* **Bad data**: one unit was lost `unit_attempts` times, whoever tried it. One that gave a NaN, or an infinity, is tried
+  once more: a broken machine, or a race in somebody's code, may give one; data that does it does it again.
 * **Bad code**: the script raised before any step was committed, or outside a unit, or at the same
   line in two different units with no progress between them. An exception inside a unit of a run
   that works is held for bad luck or bad data first, since a unit can simply be tried again.
@@ -42,6 +43,7 @@ class Blame:
     _attempts: dict[Unit, dict[int, str]] = field(default_factory=dict)  # unit -> worker -> how it ended
     _samples: dict[Unit, list[int]] = field(default_factory=dict)
     _hangs: dict[Unit, set[int]] = field(default_factory=dict)
+    _unclean: dict[Unit, set[int]] = field(default_factory=dict)  # unit -> workers for which it was not finite
     _raised: dict[int, Failed] = field(default_factory=dict)  # since the last step of progress
 
     def progressed(self, step: int) -> bool:
@@ -54,8 +56,9 @@ class Blame:
         for unit in [unit for unit in self._attempts if unit[0] < step]:
             del self._attempts[unit]
             self._samples.pop(unit, None)
-        for unit in [unit for unit in self._hangs if unit[0] < step]:
-            del self._hangs[unit]
+        for evidence in (self._hangs, self._unclean):
+            for unit in [unit for unit in evidence if unit[0] < step]:
+                del evidence[unit]
         return True
 
     def lost(self, worker: int, how: str, started: int) -> FailRun | None:
@@ -76,7 +79,6 @@ class Blame:
 
     def lost_unit(self, worker: int, unit: Unit, how: str, samples: list[int]) -> FailRun | None:
         """A worker went down, raised or hung in this unit."""
-        self.progressed(unit[0])
         tried = self._attempts.setdefault(unit, {})
         tried.setdefault(worker, how)
         if samples:
@@ -90,7 +92,6 @@ class Blame:
     def hung(self, worker: int, unit: Unit | None, seconds: float, where: str) -> FailRun | None:
         """A worker made no progress for `seconds`; in a unit that is forgiven once."""
         if unit is not None:
-            self.progressed(unit[0])
             hangs = self._hangs.setdefault(unit, set())
             hangs.add(worker)
             if len(hangs) < 2:
@@ -106,10 +107,13 @@ class Blame:
 
     def raised(self, event: Failed) -> FailRun | bool:
         """The script raised in a worker: the end of the run, or whether it is held for bad code."""
+        self.progressed(event.step)
+        if event.kind == "NonFinite" and event.unit is not None:
+            self._raised.setdefault(event.worker, event)
+            verdict = self._not_finite(event, event.unit)
+            return verdict or self.lost_unit(event.worker, event.unit, told(event), event.samples) or False
         if event.kind in _OURS:
             return FailRun(event.kind, event.message, event.trace)
-        if event.unit is not None:
-            self.progressed(event.unit[0])
         twin = any(
             (other.kind, other.where) == (event.kind, event.where) and other.unit != event.unit
             for other in self._raised.values() if other.worker != event.worker
@@ -118,6 +122,20 @@ class Blame:
         if self.step <= 0 or event.unit is None or twin:
             return True
         return self.lost_unit(event.worker, event.unit, told(event), event.samples) or False
+
+    def _not_finite(self, event: Failed, unit: Unit) -> FailRun | None:
+        tried = self._unclean.setdefault(unit, set())
+        tried.add(event.worker)
+        if len(tried) < 2:
+            return None
+        return FailRun("NonFinite", f"{event.message} It was so on {names(tried)}.", event.trace)
+
+    def untried(self) -> FailRun | None:
+        """A unit was not finite, and nobody is left to compute it again."""
+        for event in self._raised.values():
+            if event.unit in self._unclean:
+                return FailRun("NonFinite", f"{event.message} Nobody is left to compute it again.", event.trace)
+        return None
 
     def failures(self) -> list[Failed]:
         """All that was raised since the last progress."""

@@ -68,7 +68,10 @@ class Finished(_Message, frozen=True):
 
 
 class Failed(_Message, frozen=True):
-    """The script raised. `kind` names the class of error, `unit` the (step, lane) it was in, if any."""
+    """The script raised. `kind` names the class of error, `unit` the (step, lane) it was in, if any.
+
+    `step` is how many steps this worker knows to be committed. Where lanes need not keep step, its unit may be ahead.
+    """
 
     worker: int
     generation: int
@@ -78,6 +81,7 @@ class Failed(_Message, frozen=True):
     trace: str
     unit: tuple[int, int] | None = None
     samples: list[int] = []
+    step: int = -1
 
 
 FromWorker = Ready | Seeded | Paused | Leaving | Finished | Failed

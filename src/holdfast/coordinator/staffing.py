@@ -50,7 +50,7 @@ def fill(run: RunState, now: float) -> None:
     if run.replacing and not started and (spent := [n for n in room if hosts.live[n].spent]):
         run.follows.append(f"nobody can take the place of who is lost{hosts.on(spent)}")
     if _exhausted(run):
-        run.end(FailRun(
+        run.end(run.blame.untried() or FailRun(
             "CrewLost",
             f"No worker is left at step {run.blame.step}, and nobody can take their place: all that were started are "
             "gone. Look at the ends of logs/worker-*.log, and start the run again.",

@@ -30,11 +30,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import IntEnum
 from typing import NamedTuple
 
 __all__ = [
-    "EXACT", "Clocks", "Held", "Mode", "Taken", "docket", "held_back", "next_lane", "parse",
-    "staleness_weight", "weights",
+    "EXACT", "Clocks", "Held", "Mode", "Reason", "Taken", "docket", "held_back", "next_lane", "parse",
+    "weights", "why",
 ]  # fmt: skip
 
 #: How far a lane may be ahead with a quorum. A lane that is slow for ever must not fall behind without end.
@@ -129,11 +130,48 @@ class Clocks(NamedTuple):
     applied: Sequence[int]  #: lane -> pushes that are in the published version; their room is free again
 
 
+class Reason(IntEnum):
+    """Why a lane may not begin its next unit. 0, on the board, is for no reason."""
+
+    AHEAD = 1  #: of the slowest lane by more than its mode allows
+    MADE = 2  #: all pushes of the next version are there: it is being made
+    FULL = 3  #: there is no room for a push more
+
+
 class Held(NamedTuple):
-    """A lane may not begin its next unit: for whom it waits, and why."""
+    """A lane may not begin its next unit: for which lanes it waits, and why."""
 
     lanes: tuple[int, ...]
-    why: str
+    reason: Reason
+    lane: int
+    ahead: int = 0  #: pushes
+    most: int = 0  #: pushes that it may be ahead, or that there is room for
+
+    @property
+    def word(self) -> int:
+        """The reason and its numbers as one word of the board; `why` makes a sentence of it."""
+        first = self.lanes[0] + 1 if self.lanes else 0
+        return self.reason | self.lane << 4 | first << 16 | self.ahead << 28 | self.most << 44
+
+
+def why(word: int) -> str:
+    """What a word of `Held` says; empty for 0.
+
+    >>> why(Held((3,), Reason.AHEAD, lane=0, ahead=2, most=1).word)
+    'lane 0 is 2 pushes ahead of lane 3, and 1 is allowed'
+    """
+    if not word:
+        return ""
+    lane, first, ahead, most = word >> 4 & 0xFFF, word >> 16 & 0xFFF, word >> 28 & 0xFFFF, word >> 44
+    match Reason(word & 0xF):
+        case Reason.AHEAD:
+            whom = f"lane {first - 1}" if first else "what was applied"
+            pushes, are = "push" if ahead == 1 else "pushes", "is" if most == 1 else "are"
+            return f"lane {lane} is {ahead} {pushes} ahead of {whom}, and {most} {are} allowed"
+        case Reason.MADE:
+            return f"lane {lane} is let ahead of lanes that are late, and none is: the next version is being made"
+        case Reason.FULL:
+            return f"lane {lane} has room for no push more ({most}) before one is applied"
 
 
 class Taken(NamedTuple):
@@ -155,11 +193,11 @@ def held_back(mode: Mode, clocks: Clocks, lane: int) -> Held | None:
     if mode.bound is not None and step - slowest > mode.bound:
         late = zip(clocks.applied, clocks.pushed, strict=True)
         lanes = tuple(other for other, (applied, pushed) in enumerate(late) if applied == pushed == slowest)
-        return Held(lanes, f"lane {lane} is {step - slowest} steps ahead, and {mode.name} allows {mode.bound}")
+        return Held(lanes, Reason.AHEAD, lane, step - slowest, mode.bound)
     if step > slowest and mode.quorum is None and min(clocks.pushed) > slowest:
-        return Held((), f"lane {lane} is let ahead of lanes that are late, and none is: the next version is being made")
+        return Held((), Reason.MADE, lane)
     if step - clocks.applied[lane] >= mode.depth:
-        return Held((), f"lane {lane} has room for no push more ({mode.depth}) before one is applied")
+        return Held((), Reason.FULL, lane, most=mode.depth)
     return None
 
 
@@ -169,13 +207,13 @@ def next_lane(mode: Mode, clocks: Clocks, mine: Sequence[int]) -> int | Held | N
     A `Held` where none of them may; None when all have pushed their last unit.
     """
     left = sorted((lane for lane in mine if clocks.pushed[lane] < clocks.steps), key=lambda n: (clocks.pushed[n], n))
-    why: Held | None = None
+    first: Held | None = None
     for lane in left:
         held = held_back(mode, clocks, lane)
         if held is None:
             return lane
-        why = why or held
-    return why
+        first = first or held
+    return first
 
 
 def docket(mode: Mode, clocks: Clocks) -> tuple[Taken, ...] | None:
@@ -195,15 +233,6 @@ def docket(mode: Mode, clocks: Clocks) -> tuple[Taken, ...] | None:
     )
     wanted = able if mode.quorum is None else min(mode.quorum, able)
     return ready if len(ready) >= wanted else None
-
-
-def staleness_weight(staleness: int) -> float:
-    """How much a push counts that was computed from parameters `staleness` versions old, where that is asked for.
-
-    >>> [staleness_weight(age) for age in (0, 1, 3)]
-    [1.0, 0.5, 0.25]
-    """
-    return 1.0 / (1 + staleness)
 
 
 def weights(mode: Mode, taken: Sequence[Taken], newest: int) -> tuple[float, ...]:

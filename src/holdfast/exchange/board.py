@@ -29,7 +29,7 @@ H_STEP0, H_STEP1 = 17, 20  # three words each
 H_CURRENT, H_CHART, H_CHART_SIZE, H_RECORDED, H_WORK_STEP, H_WORK, H_STALENESS = *range(24, 29), 36, 40
 STALENESS = 32  #: counts of pushes by their staleness; the last one is for all beyond
 (R_WORKER, R_PID, R_ARRIVED, R_STEP, R_EPOCH, R_UNIT_STEP, R_UNIT_LANE, R_UNITS, R_UNIT_NS, R_WAIT_NS, R_BUSY_NS,
- R_SAMPLES, R_LOSS, R_UNDO, R_BEAT, R_OP, R_WAITING_FOR, R_EARLY, R_OWNED, R_APPLIED) = range(20)
+ R_SAMPLES, R_LOSS, R_UNDO, R_BEAT, R_OP, R_WAITING_FOR, R_EARLY, R_OWNED, R_APPLIED, R_WHY) = range(21)
 L_STEP, L_SPAN = range(2)
 #: What a lane gave besides its gradient, twice: a faster host may be a step ahead, and steps take turns.
 L_FACTS, L_COUNT, L_LOSS, L_CLIP, L_CLIP_VALUE, L_SETTINGS = range(6)

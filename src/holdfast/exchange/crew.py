@@ -26,18 +26,19 @@ from holdfast.core import step as decide
 from holdfast.core.slices import owners
 from holdfast.core.standing import Crewed, Standing
 from holdfast.core.tree import Node, contribution, uncovered
-from holdfast.errors import NonFinite, NotExact
+from holdfast.errors import NonFinite, NotExact, listed
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import Board, StepFacts
 from holdfast.exchange.buffers import Buffers
 from holdfast.exchange.early import Early
+from holdfast.exchange.finite import finite, unclean
 from holdfast.exchange.optimizer import SliceOptimizer
 from holdfast.exchange.outlook import complete, look
 from holdfast.exchange.slots import LaneSlots
 from holdfast.exchange.space import Space
 from holdfast.exchange.work import StepWork, UnitResult
 
-__all__ = ["Controls", "Member", "clip_scale", "finite", "norm_of"]
+__all__ = ["Controls", "Member", "clip_scale", "norm_of"]
 
 
 class Controls(Protocol):
@@ -76,6 +77,7 @@ class Member:
         self.before_wait: Callable[[], None] = lambda: None  #: raises where waiting would be for ever
         self.before_finish: Callable[[], None] = lambda: None  #: has `hyper` set where no unit of mine did
         self.finite = True  #: refuse NaN and infinities
+        self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit
         self.guarded = True  #: copy a slice before it is changed; off only where nobody could ever take over
         self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
         self._marks = b""  # of the board, from before it was last looked at
@@ -155,13 +157,15 @@ class Member:
                 case decide.Quiesce():
                     self._controls.rest(work.step)
 
-    def _await(self, whom: int) -> None:
-        """Wait until something has moved, or the link speaks; show for whom."""
+    def _await(self, whom: int, why: int = 0) -> None:
+        """Wait until something has moved, or the link speaks; show for whom, and why (a word of `core.clocks.Held`)."""
         self.before_wait()
         start = time.perf_counter_ns()
+        self.board.put(cells.R_WHY, why)
         self.board.put(cells.R_WAITING_FOR, whom)
         self._controls.wait(self.changed)
         self.board.put(cells.R_WAITING_FOR, -1)
+        self.board.put(cells.R_WHY, 0)
         self.board.add(cells.R_WAIT_NS, time.perf_counter_ns() - start)
         self._controls.look()
 
@@ -219,6 +223,10 @@ class Member:
     def _look(self) -> decide.Board:
         self._marks = self._marked()  # before the look: what changes during it is seen next time
         return look(self.at, self._work, self.board, self.slots.pieces, pausing=self._controls.pausing)
+
+    def unclean(self, gradients: Sequence[Tensor | None]) -> list[int]:
+        """Which gradients of a unit are not finite, as far as a glance shows; `_finish` looks at every number."""
+        return unclean(gradients, whole=False)
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take what the unit of `lane` gave. Nobody uses it before `show`."""
@@ -357,11 +365,16 @@ class Member:
         bad = self.slots.culprits(piece, nodes)
         lanes = sorted({lane for node in bad for lane in range(node.lane, node.lane + node.span)})
         names = ", ".join(dict.fromkeys(self.space.names[part.entry] for part in piece.pieces[:3]))
+        samples = [f"of lane {lane} {listed(self.samples_of(self._work.step, lane))}" for lane in lanes[:4]]
         return NonFinite(
             f"Step {self._work.step}: the gradient of {names} is not finite (lanes {lanes or 'none alone'}; loss "
-            f"{self._loss():.6g}). The step was not committed. Lower the learning rate, clip with "
+            f"{self._loss():.6g}). The step was not committed. {_told(samples)}Lower the learning rate, clip with "
             "run.clip_grad_norm_, or look at the step's data; hf.join(finite=False) lets such steps pass."
         )
+
+
+def _told(samples: Sequence[str]) -> str:
+    return f"The samples are, {'; '.join(samples)}. " if samples else ""
 
 
 def norm_of(total: Tensor) -> float:
@@ -372,8 +385,3 @@ def norm_of(total: Tensor) -> float:
 def clip_scale(limit: float, norm: float) -> float:
     """What a gradient of this norm is multiplied by, as torch clips it."""
     return min(1.0, limit / (norm + 1e-6))
-
-
-def finite(gradient: Tensor) -> bool:
-    """A sum is the cheapest look at every element; only a sum that is not finite needs a second one."""
-    return math.isfinite(float(gradient.sum())) or bool(torch.isfinite(gradient).all())

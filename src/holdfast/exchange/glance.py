@@ -33,6 +33,7 @@ from holdfast.exchange.board import (
     R_UNITS,
     R_WAIT_NS,
     R_WAITING_FOR,
+    R_WHY,
     R_WORKER,
     ROW,
     SAMPLES,
@@ -63,6 +64,7 @@ class Row(NamedTuple):
     waiting_for: int
     owned: int = 0  #: slices
     applied: int = 0  #: updates of slices, since it began
+    why: int = 0  #: it waits: a word of `core.clocks.Held`; 0 where that gives no reason
 
 
 class Plan(NamedTuple):
@@ -90,6 +92,7 @@ def read_rows(memory: memoryview) -> list[Row]:
                 words[at + R_UNIT_STEP], words[at + R_UNIT_LANE], words[at + R_UNITS], words[at + R_UNIT_NS] / 1e9,
                 words[at + R_WAIT_NS] / 1e9, words[at + R_BUSY_NS] / 1e9, words[at + R_SAMPLES], reals[at + R_LOSS],
                 words[at + R_BEAT], words[at + R_WAITING_FOR], words[at + R_OWNED], words[at + R_APPLIED],
+                words[at + R_WHY],
             )
         )  # fmt: skip
     return rows

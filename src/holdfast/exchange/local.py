@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.clocks import Clocks, Held, Taken, held_back
+from holdfast.errors import NonFinite
 from holdfast.exchange import optimizer as slices
 from holdfast.exchange.crew import clip_scale
 from holdfast.exchange.optimizer import SliceOptimizer
@@ -119,7 +120,7 @@ class Local(Paced):
     def _choose(self, clocks: Clocks) -> tuple[int, int] | Held | None:
         """My lanes take turns, unit by unit, so that they are at the same step and schedules mean what they mean."""
         found: list[tuple[int, int]] = []
-        why: Held | None = None
+        first: Held | None = None
         for lane in self.driven():
             one, round_ = self._lanes.get(lane), clocks.pushed[lane]
             if round_ >= clocks.steps:
@@ -128,29 +129,33 @@ class Local(Paced):
                 found.append((round_ * self.mode.inner + one.unit, lane))
             else:
                 held = held_back(self.mode, clocks, lane)
-                why = why or held
+                first = first or held
                 if held is None:
                     found.append((round_ * self.mode.inner, lane))
-        return min(found) if found else why
+        return min(found) if found else first
 
-    def _lane(self, lane: int) -> _Lane:
-        """The lane, in a round."""
+    def _lane(self, lane: int) -> _Lane | None:
+        """The lane, in a round. None: I am asked for quiet before it can be begun."""
         one = self._lanes.get(lane)
         if one is None:
             one = self._lanes[lane] = _Lane(self._user, self.space, self._schemas)
         if one.unit < 0:
-            self.pull()
+            if not self._pull():
+                return None
             one.begin(self.parameters, self._arena.section(f"inner/{lane}/{self.version % 2}"))
         return one
 
-    def _open(self, step: int, lane: int) -> None:
+    def _open(self, step: int, lane: int) -> bool:
         one = self._lane(lane)
+        if one is None:
+            return False
         self._fresh = not one.buffers
         if self._fresh:
             self.buffers.distrust()  # what they are now is another lane's
         else:
             self.buffers.put(one.buffers)
         self._show_model(one.views)
+        return True
 
     @property
     def fresh(self) -> bool:
@@ -158,7 +163,8 @@ class Local(Paced):
         return self._fresh
 
     def _skip(self, step: int, lane: int) -> None:
-        self._end_unit(lane, self._lane(lane))
+        if (one := self._lane(lane)) is not None:
+            self._end_unit(lane, one)
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take the step of the lane's own optimizer."""
@@ -189,6 +195,10 @@ class Local(Paced):
             self.buffers.load(version)
         self.buffers.record(lane, round_, version)
         gone = [was - now for was, now in zip(self._published, one.views, strict=True)]
+        if self.finite and (bad := self.unclean(gone)):
+            step = self.pushes.base + round_ * self.mode.inner + one.unit - 1
+            what = f"{self.space.names[bad[0]]} is not finite at the end of a round"
+            raise NonFinite.in_unit(step, lane, what, self.samples_of(step, lane))
         self.push_slots.fill(Taken(lane, round_), gone)
         one.save(self._arena.section(f"inner/{lane}/{(version + 1) % 2}"))
         loss = one.loss / max(1, one.samples)

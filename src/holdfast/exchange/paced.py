@@ -23,13 +23,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.core.clocks import Clocks, Held, Mode, Taken, docket, next_lane, staleness_weight, weights
+from holdfast.core.clocks import Clocks, Held, Mode, Taken, docket, next_lane, weights
+from holdfast.core.slices import Slice
+from holdfast.core.staleness import Staleness
 from holdfast.errors import NonFinite, NotExact
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import StepFacts
-from holdfast.exchange.crew import Member, clip_scale, finite, norm_of
+from holdfast.exchange.crew import Member, clip_scale, norm_of
+from holdfast.exchange.finite import finite, unclean
 from holdfast.exchange.pushes import Pushes, Record
-from holdfast.exchange.pushslots import PushSlots
+from holdfast.exchange.pushslots import Drift, PushSlots
 from holdfast.exchange.work import UnitResult
 
 __all__ = ["Course", "Paced"]
@@ -48,15 +51,18 @@ class Paced(Member):
     """This worker as a member of a crew whose lanes need not keep step."""
 
     mode: Mode
-    scaled = False  #: does a push count less, the older the parameters it was computed from
+    staleness: Staleness
     pushes: Pushes
     push_slots: PushSlots
 
     def set_pace(
-        self, mode: Mode, pushes: Pushes, push_slots: PushSlots, applied: Callable[[int], list[dict[str, Any]]]
-    ) -> None:
+        self, mode: Mode, staleness: Staleness, pushes: Pushes, push_slots: PushSlots,
+        applied: Callable[[int], list[dict[str, Any]]],
+    ) -> None:  # fmt: skip
         """Keep step in this way. `applied` gives the settings that a step of the run was made with."""
-        self.mode, self.pushes, self.push_slots, self._applied = mode, pushes, push_slots, applied
+        self.mode, self.staleness, self.pushes, self.push_slots, self._applied = (
+            mode, staleness, pushes, push_slots, applied,
+        )  # fmt: skip
         self._own = {name: flat.clone() for name, flat in self.optimizer.parameters.items()}
         self._have = [-1] * len(self.space.layout.slices)
         self._limit: int | None = None  # steps of the pass, where it is to end sooner
@@ -94,37 +100,45 @@ class Paced(Member):
             if self._controls.pausing:
                 self._controls.rest(self.committed())
                 continue
+            self._marks = self._marked()  # before any look: what changes during it ends the wait
             if self.pushes.over(course.op):
                 self._complete()
                 return None
-            self._marks = self._marked()  # before the look: what changes during it ends the wait
             clocks = self._clocks()
             if self._own_up(clocks):
                 self._controls.ring()
                 continue
             if not self.pushes.begun(course.op):
+                if self._ends_before():
+                    self._complete()
+                    return None
                 self._await(self.at.owner[0])
                 continue
             found = self._choose(clocks)
             if isinstance(found, tuple) and not isinstance(found, Held):
                 if self.course_counts(found[0])[found[1]]:
-                    self._open(*found)
-                    return found
+                    if self._open(*found):
+                        return found
+                    continue  # another generation begins: the lane may not be mine in it
                 self._skip(*found)
                 continue
             if found is None and min(clocks.applied) >= clocks.steps:
                 self._complete()
                 return None
-            self._await(self._whom(found, clocks))
+            self._await(self._whom(found, clocks), found.word if isinstance(found, Held) else 0)
+
+    def _ends_before(self) -> bool:
+        """Does the run end before a pass that nobody has begun? Else some would stop in it, and some before it."""
+        return self._stopping and not self.pushes.turning
 
     def _choose(self, clocks: Clocks) -> tuple[int, int] | Held | None:
         """The next unit (step of the pass, lane) that is mine and may be begun."""
         lane = next_lane(self.mode, clocks, self.driven())
         return (clocks.pushed[lane], lane) if isinstance(lane, int) else lane
 
-    def _open(self, step: int, lane: int) -> None:
-        """The unit begins: with the newest parameters."""
-        self.pull()
+    def _open(self, step: int, lane: int) -> bool:
+        """The unit begins: with the newest parameters. False: I am asked for quiet before they can be had."""
+        return self._pull()
 
     def _skip(self, step: int, lane: int) -> None:
         """The lane has no samples in this step: it pushes nothing, so that it goes on."""
@@ -145,7 +159,11 @@ class Paced(Member):
 
     def _clocks(self) -> Clocks:
         steps = -(-self._course.steps // self.mode.inner) if self._limit is None else self._limit
-        return self.pushes.clocks(self.version, steps)
+        while True:
+            version = self.version
+            clocks = self.pushes.clocks(version, steps)
+            if self.version == version:  # else the docket after next may lie where what was applied has lain
+                return clocks
 
     def _whom(self, held: Held | None, clocks: Clocks) -> int:
         """For which worker, or owner, this one waits."""
@@ -159,8 +177,8 @@ class Paced(Member):
         return self.board.marks() + self.pushes.marks()
 
     def changed(self) -> bool:
-        """Has anything moved since this worker began to wait?"""
-        return self._marked() != self._marks
+        """Has anything moved since this worker began to wait, or is it just about to?"""
+        return self._marked() != self._marks or self.pushes.turning
 
     def install(
         self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int],
@@ -185,14 +203,25 @@ class Paced(Member):
 
     def pull(self) -> None:
         """Take over what is published: whole slices, the newest of each."""
+        while not self._pull():
+            self._controls.rest(self.committed())
+
+    def _pull(self) -> bool:
+        """Take over what is published. False: a slice is torn, and I am asked for quiet: its owner may be gone, and who
+        owns it next mends it when all are quiet.
+        """
         versions = self.board.versions()
         for piece in self.space.layout.slices:
             if self._have[piece.index] == versions[piece.index] and piece.index not in self.board.torn():
                 continue
-            self._have[piece.index] = self._copy(piece.index)
+            version = self._copy(piece.index)
+            if version is None:
+                return False
+            self._have[piece.index] = version
         self._read = min(self._have)
+        return True
 
-    def _copy(self, index: int) -> int:
+    def _copy(self, index: int) -> int | None:
         piece = self.space.layout.slices[index]
         mine = self._own[piece.dtype][piece.start : piece.stop]
         shared = self.optimizer.parameters[piece.dtype][piece.start : piece.stop]
@@ -202,7 +231,10 @@ class Paced(Member):
                 mine.copy_(shared)
                 if index not in self.board.torn() and self.board.versions()[index] == before:
                     return before
-            time.sleep(0)  # its owner is at it
+            time.sleep(0)  # its owner is at it, or was when it died
+            self._controls.look()
+            if self._controls.pausing:
+                return None
 
     @property
     def fresh(self) -> bool:
@@ -214,11 +246,17 @@ class Paced(Member):
         """The version that the unit at hand is computed from."""
         return self._read
 
+    def unclean(self, gradients: Sequence[Tensor | None]) -> list[int]:
+        """Which gradients of a unit are not finite. A push that is taken cannot be given back: look at every number."""
+        return unclean(gradients, whole=True)
+
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take what the unit of `lane` gave. Nobody uses it before `show`."""
         step = self.pushes.pushed(lane)
         self.buffers.record(lane, step, self._read)
         self.push_slots.fill(Taken(lane, step), gradients)
+        if self.staleness.compensates:
+            self.push_slots.keep(Taken(lane, step), self._own)
         self._result = result
 
     def show(self, lane: int) -> None:
@@ -235,10 +273,12 @@ class Paced(Member):
         """Do what an owner has to do now. False: nothing."""
         version, pushes = self.version, self.pushes
         if self.at.owner[0] == self.at.worker:
-            if not pushes.begun(self._course.op) and max(self.board.versions()) == version:
+            begun = pushes.begun(self._course.op)
+            if not begun and not self._ends_before() and max(self.board.versions()) == version:
                 pushes.begin(self._course.op, self._course.steps, version)
                 return True
-            if not pushes.decided(version) and max(self.board.versions()) == version and pushes.held(version):
+            still = max(self.board.versions()) == version and pushes.held(version)
+            if begun and not pushes.decided(version) and still:
                 found = docket(self.mode, clocks)
                 if found is None:
                     return False
@@ -256,13 +296,14 @@ class Paced(Member):
         taken = self.pushes.docket(version)
         records = {push: self.pushes.record(push) for push in taken}
         heavy = dict(zip(taken, weights(self.mode, taken, self.pushes.newest(version)), strict=True))
-        if self.scaled:
-            heavy = {push: heavy[push] * staleness_weight(version - records[push].version) for push in taken}
+        ages = {push: version - records[push].version for push in taken}
+        heavy = {push: heavy[push] * self.staleness.weight(ages[push]) for push in taken}
         full = {push.lane: push for push in taken if records[push].samples}
         newest = max((push.step for push in taken), default=0)
         load = {push.lane: heavy[push] * records[push].samples for push in full.values()}
         share = 1.0 if self.mode.rounds else sum(load.values()) / max(1, sum(self.course_counts(newest)))
-        work = _Work(version, full, load, share, newest, self._clipping_of(records))
+        stale = frozenset(push.lane for push in full.values() if ages[push])
+        work = _Work(version, full, load, share, newest, self._clipping_of(records), stale)
         clips = work.clip[0] > 0.0 and bool(full)
         if clips and not self._normed(work, mine):
             return False
@@ -282,10 +323,17 @@ class Paced(Member):
             if summed[index] <= work.version:
                 piece = self.space.layout.slices[index]
                 total = self.slots.sum_of(piece)
-                self.push_slots.total(piece, work.pushes, work.load, total)
+                self._total(work, piece, total)
                 self.board.publish_norm(index, work.version + 1, norm_of(total))
                 self._controls.ring()
         return all(at > work.version for at in self.board.summed())
+
+    def _total(self, work: _Work, piece: Slice, out: Tensor) -> None:
+        """The gradient of a docket over one slice of mine, which is still at the version that the docket is for."""
+        drift = None
+        if self.staleness.compensates and work.stale:
+            drift = Drift(work.stale, self.staleness.compensation, self.optimizer.parameters)
+        self.push_slots.total(piece, work.pushes, work.load, out, drift)
 
     def _one(
         self, work: _Work, index: int, norm: float, hyper: list[dict[str, Any]], records: dict[Taken, Record]
@@ -297,7 +345,7 @@ class Paced(Member):
             if work.clip[0] > 0.0:
                 torch.mul(self.slots.sum_of(piece), clip_scale(work.clip[0], norm), out=gradient)
             else:
-                self.push_slots.total(piece, work.pushes, work.load, gradient)
+                self._total(work, piece, gradient)
             if work.clip[1] > 0.0:
                 gradient.clamp_(-work.clip[1], work.clip[1])
             if self.finite and not finite(gradient):
@@ -366,4 +414,5 @@ class _Work:
     share: float  #: of a whole step
     newest: int  #: step of the pass
     clip: tuple[float, float]
+    stale: frozenset[int]  #: lanes whose push was computed from an older version
 

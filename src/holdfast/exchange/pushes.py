@@ -29,6 +29,7 @@ _HEADER, _RECORD = 8, 6  # words
 P_OP, P_TOTAL, P_BASE, P_DONE, P_MIRRORED, P_TURN = range(6)
 #: Where there are replicas: one more than the version that all of them hold, and than the newest that was shown.
 P_HELD, P_SHOWN = 6, 7
+_TURNING = -1  # in the place of the pass's number: a pass is just being begun
 
 
 class Record(NamedTuple):
@@ -91,9 +92,9 @@ class Pushes:
         By one owner; the word that says so goes last.
         """
         words = self._words
-        if words[P_OP]:
+        if words[P_OP] > 0:
             words[P_DONE] = words[P_BASE] + words[P_TOTAL]  # said twice, it says the same
-        words[P_OP] = 0
+        words[P_OP] = _TURNING
         words[P_BASE], words[P_TOTAL] = words[P_DONE], steps
         for lane in range(self._num_lanes):
             words[self._lanes + lane * self._stride] = 0
@@ -104,6 +105,11 @@ class Pushes:
                 words[at + 1 + lane] = 0
             words[at] = tag
         words[P_OP] = op + 1
+
+    @property
+    def turning(self) -> bool:
+        """Is a pass just being begun? Then nothing of it, nor of the one before, can be told."""
+        return self._words[P_OP] == _TURNING
 
     @property
     def base(self) -> int:
@@ -186,7 +192,7 @@ class Pushes:
         words = self._words
         op, applied, decided = words[P_OP], self._counts(version - 1), self.decided(version)
         taken = self._counts(version) if decided else applied
-        whole = not op or (words[self._docket(version - 1)] == version and self.decided(version) == decided)
+        whole = op <= 0 or (words[self._docket(version - 1)] == version and self.decided(version) == decided)
         begun = words[P_TOTAL], words[P_BASE], words[P_DONE]
         found = Told(version, op, *begun, self._pushed.tolist(), taken, applied)
         return found if whole and words[P_OP] == op else None

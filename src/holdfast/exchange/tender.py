@@ -114,11 +114,13 @@ class Tender:
         self.pushes.push(lane, record)
 
     def _sections(self, push: Taken, version: int) -> list[str]:
-        """Where a push lies: its gradient, and with local steps the state that the lane's next round begins with."""
+        """Where a push lies: its gradient; the parameters it was computed from, where stale pushes are compensated; and
+        with local steps the state that the lane's next round begins with.
+        """
         chart = self.hold.chart
-        gradient = f"push/{push.lane}/{push.step % chart.depth}/"
+        slot = f"{push.lane}/{push.step % chart.depth}/"
         inner = f"inner/{push.lane}/{(version + 1) % 2}"
-        return [name for name in chart.sections if name.startswith(gradient) or name == inner]
+        return [name for name in chart.sections if name.startswith((f"push/{slot}", f"read/{slot}")) or name == inner]
 
     def _places(self, push: Taken) -> tuple[int, int]:
         """(of its flags, of its buffers), counted in records."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
+from holdfast.core.clocks import why
 from holdfast.exchange.glance import Plan, Row
 
 __all__ = ["Meter", "View"]
@@ -33,6 +34,7 @@ class View:
     owned: Mapping[int, int] = field(default_factory=dict)  #: worker or server -> slices it owns
     staleness: tuple[int, ...] = ()  #: how many pushes were applied with which staleness
     paces: Mapping[int, float] = field(default_factory=dict)  #: worker or server -> updates of slices per second
+    waiting: Mapping[int, tuple[int, str]] = field(default_factory=dict)  #: who waits -> for whom; why, if known
 
     @property
     def loss(self) -> float | None:
@@ -95,6 +97,7 @@ class Meter:
             steps={worker: row.step for worker, row in here.items()},
             staleness=plan.staleness,
             owned={worker: row.owned for worker, row in here.items()},
+            waiting={worker: (row.waiting_for, why(row.why)) for worker, row in here.items() if row.waiting_for >= 0},
             paces={worker: _pace(row, first.rows.get(worker), seconds) for worker, row in here.items()},
             eta=(total - step) / steps_per_second if total > step and steps_per_second > 0 else None,
         )

@@ -69,6 +69,7 @@ def of_going(
 
 
 def _process(person: Person, view: View, host: str) -> dict[str, Any]:
+    whom, why = view.waiting.get(person.worker, (None, ""))
     return {
         "worker": person.worker,
         "pid": person.pid,
@@ -76,6 +77,8 @@ def _process(person: Person, view: View, host: str) -> dict[str, Any]:
         "host_number": person.host,
         "step": view.steps.get(person.worker, 0),
         "wait": round(view.waits.get(person.worker, 0.0), 4),
+        "waits_for": whom,
+        "why": why or None,
         "state": person.stage,
     }
 
@@ -134,6 +137,11 @@ def table(status: Mapping[str, Any]) -> str:
             f"  {server['worker']:>6} {server['pid']:>8} {server['state']:<10} {server['slices']:<14} "
             f"{server['step']:>7} {short_number(server['speed']):>10} {server['wait']:>5.0%}"
         )
+    serving = {server["worker"] for server in status["servers"]}
+    for worker in status["workers"]:
+        if worker["why"]:
+            whom = f"{'server' if worker['waits_for'] in serving else 'worker'} {worker['waits_for']}"
+            lines.append(f"  worker {worker['worker']} waits for {whom}: {worker['why']}")
     for there in status["hosts"] if several else ():
         room = f"{there['workers']} of {there['slots']} slots"
         facts = [there["address"] or "this machine", room, "no state yet" if there["level"] < 0 else ""]

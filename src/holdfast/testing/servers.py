@@ -328,7 +328,8 @@ class Cluster:
     def _watch(self) -> None:
         for lane, applied in enumerate(self.applied):
             if applied < self.config.steps and self.clock.now - self._advanced[lane] > self._patience:
-                why = clocks.held_back(self.config.mode, self.clocks, lane)
+                held = clocks.held_back(self.config.mode, self.clocks, lane)
+                why = clocks.why(held.word) if held else "nothing holds it"
                 raise Violation(f"lane {lane} starves for {self._patience:.1f} s, {self._at(lane)}: {why}")
         if self.version < len(self.log) or min(self.applied) < self.config.steps:
             self.clock.after(_WATCH, self._watch)

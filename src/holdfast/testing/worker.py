@@ -285,7 +285,7 @@ class FakeWorker(FakeProcess):
         assert self.unit is not None
         self._state(Failed(
             self.number, self.generation, "ValueError", "bad sample", "data.py:7", "Traceback ...", self.unit,
-            [self.unit[0] * 100 + self.unit[1]],
+            [self.unit[0] * 100 + self.unit[1]], self.unit[0],
         ))
         self.later(0.3, self.cluster.died, self.number, "exit", 1)
 

@@ -16,6 +16,7 @@ from torch import nn
 from holdfast.config.run import board_rows
 from holdfast.coordinator import messages as say
 from holdfast.core.clocks import Mode
+from holdfast.core.staleness import Staleness
 from holdfast.core.standing import home_of
 from holdfast.exchange import board as cells
 from holdfast.exchange import buffers, chart, local, optimizer, pushslots, slots
@@ -49,7 +50,7 @@ class Crewing(Protocol):
     row: int
     steered: Steered | None  #: None in a run of one process
     mode: Mode
-    scaled: bool  #: do stale pushes count less
+    staleness: Staleness
     outer: tuple[float, float]  #: learning rate and momentum of the step after local ones
 
     def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
@@ -80,7 +81,9 @@ class Binding:
         buffers.add_sections(sections, space, crewing.lanes, turns)
         if not mode.exact:
             sections.add("pushes", pushes_bytes(crewing.lanes, mode.depth))
-            pushslots.add_sections(sections, space, crewing.lanes, mode.depth)
+            pushslots.add_sections(
+                sections, space, crewing.lanes, mode.depth, reads=crewing.staleness.compensates
+            )
         if mode.rounds:
             local.add_sections(sections, space, inner, crewing.lanes)
         schedule.add_sections(sections, rows)
@@ -155,7 +158,7 @@ class Binding:
             return None, Arena(sections)
         crewing = self._crewing
         groups = [sorted(k for k in group if k != "params") for group in user.param_groups]
-        named = [crewing.mode.name] if not crewing.mode.exact else []
+        named = [crewing.mode.name, crewing.staleness] if not crewing.mode.exact else []
         model = self._space.fingerprint(crewing.lanes, crewing.seed, type(user).__name__, groups, *facts, *named)
         self._ready = say.Ready(crewing.worker, numerics(), golden(), model, sections.size, crewing.lanes)
         welcome, fd = self._steered.enlist(self._ready)
@@ -193,10 +196,9 @@ class Binding:
         if self.paced is not None:
             lanes = self._crewing.lanes
             self.paced.set_pace(
-                mode, Pushes(self.arena.section("pushes"), lanes, mode.depth),
+                mode, self._crewing.staleness, Pushes(self.arena.section("pushes"), lanes, mode.depth),
                 PushSlots(self._space, self.arena, lanes, mode.depth), self.settings.applied,
             )
-            self.paced.scaled = self._crewing.scaled
         if isinstance(self.member, Local):
             script, schemas, outer = self._inner
             self.member.set_inner(script, schemas, self.arena, outer, self._show)

@@ -44,6 +44,9 @@ class Pass:
         self._displaced = False
         self._newest = StepWork(-1, (), ())
         self._course = Course(training.op, batches.steps, batches.counts)
+        # Of this loop's units, whoever computes them. It must not hold the pass: a loop that is left drops it.
+        seed, first = training._crewing.seed, training.first_step
+        training.bound.member.samples_of = partial(_request, batches, seed, order, first)
 
     def __iter__(self) -> Pass:
         return self
@@ -161,8 +164,7 @@ class Pass:
         return self._newest
 
     def _request(self, at: int, lane: int) -> UnitRequest:
-        key = data_key(self._training._crewing.seed, self._order, at, lane)
-        return self._batches.request(key, self._order, at, lane)
+        return _request(self._batches, self._training._crewing.seed, self._order, 0, at, lane)
 
     def _ahead(self, at: int, lane: int) -> Iterator[UnitRequest]:
         """This unit, and those this worker will be given if nothing changes."""
@@ -173,6 +175,12 @@ class Pass:
                 if other >= lane and counts[other]:
                     yield self._request(at, other)
             at, lane = at + 1, 0
+
+
+def _request(batches: Batches, seed: int, order: int, first: int, step: int, lane: int) -> UnitRequest:
+    """The samples of a unit of a loop whose first step is `first`."""
+    at = step - first
+    return batches.request(data_key(seed, order, at, lane), order, at, lane)
 
 
 def _by_break(frame: FrameType | None) -> bool:

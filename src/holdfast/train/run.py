@@ -27,6 +27,7 @@ from holdfast.config.run import MAX_LANES
 from holdfast.config.worker import OUTER, WorkerSpec
 from holdfast.core.clocks import Mode, parse
 from holdfast.core.keys import STREAM_START, key
+from holdfast.core.staleness import Staleness, treatment
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything
 from holdfast.errors import ConfigError, NotExact, UsageError
@@ -142,9 +143,8 @@ class Run:
     ) -> None:
         self.lanes, self.seed, self.threads, self.finite = lanes, seed, threads, finite
         self.mode = _mode(spec.sync if spec is not None else "exact", lanes)
-        asked = spec.staleness if spec is not None else "auto"
+        self.staleness = Staleness() if spec is None else treatment(spec.staleness, self.mode, spec.compensation)
         self.outer = spec.outer if spec is not None else OUTER
-        self.scaled = asked == "scale" or (asked == "auto" and not self.mode.folds_late)
         self.steered = steered
         self.worker, self.row = (spec.worker, spec.row) if spec is not None else (0, 0)
         self._started = time.perf_counter()
@@ -330,10 +330,10 @@ class Run:
             "lanes": self.lanes,
             "seed": self.seed,
             "threads": self.threads,
-            **self._staleness(),
+            **self._ages(),
         }
 
-    def _staleness(self) -> dict[str, int | float]:
+    def _ages(self) -> dict[str, int | float]:
         """How old the parameters were that pushes were computed from, where that is not always 0."""
         paced = self._training.bound.paced if self._training is not None else None
         if paced is None:

@@ -342,13 +342,13 @@ class Training:
                 )
         loss = self.tap.value()
         if self.bound.member.finite and not math.isfinite(loss):
-            raise NonFinite(
-                f"Step {work.step}, lane {lane}: the loss is {loss}. The step was not committed. Its samples are "
-                f"{list(request)[:16]}{' ...' if len(request) > 16 else ''}. Look at these samples, lower the learning "
-                "rate or clip; hf.join(finite=False) lets such steps pass."
-            )
-        self.bound.member.hyper = self._hyper(work.step)
+            raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)
         gradients = [parameter.grad for parameter in self.space.trainable]
+        if self.bound.member.finite and (bad := self.bound.member.unclean(gradients)):
+            names = ", ".join(self.space.names[index] for index in bad[:3]) + " ..." * (len(bad) > 3)
+            what = f"the gradient of {names} is not finite, with a loss of {loss:.6g}"
+            raise NonFinite.in_unit(work.step, lane, what, request)
+        self.bound.member.hyper = self._hyper(work.step)
         self.bound.member.fill(lane, gradients, UnitResult(loss, self.clip_norm, self.clip_value))
         self.bound.settings.filled()
         self._filled = True

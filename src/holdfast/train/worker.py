@@ -113,6 +113,7 @@ def _failure(spec: WorkerSpec, steered: Steered, error: BaseException) -> say.Fa
     return say.Failed(
         worker=spec.worker, generation=steered.generation, kind=kind, message=message[:4096], where=where,
         trace=trace[-_TRACE:], unit=unit[:2] if unit else None, samples=list(unit[2][:64]) if unit else [],
+        step=run.step if run is not None else -1,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ every sample of it. All numbers are powers of two, so nothing is rounded.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def main() -> None:
     options.add_argument("--pace", type=float, default=0.0)
     options.add_argument("--go", type=Path)
     options.add_argument("--began", type=Path, required=True)
+    options.add_argument("--seen", default="", help="every unit writes there what it sees of the other parameters")
+    options.add_argument("--poison", default="", help="see poison.py")
     options = options.parse_args()
     run = hf.join()
     model = nn.Linear(SAMPLES, 1, bias=False)
@@ -41,13 +44,20 @@ def main() -> None:
     model.more = nn.ParameterList([nn.Parameter(torch.zeros(1 << 18)) for _ in range(4)])
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Numbers(), batch_size=BATCH, shuffle=True))
+    seen = os.open(options.seen, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if options.seen else -1
     for _ in run.epochs(options.epochs):
         for numbers in loader:
             options.began.touch()
+            if seen >= 0:
+                os.write(seen, (" ".join(str(part[0].item()) for part in model.more) + "\n").encode())
             time.sleep(options.pace if options.go is None or not options.go.exists() else 0.0)
             scale = BATCH / len(numbers)
             loss = -(model.weight[0, numbers].sum() + sum(part[0] for part in model.more)) * scale
             loss.backward()
+            if options.poison:
+                from poison import poison
+
+                poison(run, model, options.poison)
             optimizer.step()
             optimizer.zero_grad()
     if run.lead:

@@ -1,7 +1,7 @@
 """The training script of the process tests: three models, each with what is hard to keep exact.
 
     train.py MODEL [--lanes L] [--epochs E] [--samples N] [--trace FILE] [--pace S] [--slow WORKER:FROM:TO:S]...
-             [--slow-evaluation S] [--fetchers N] [--linger FILE]
+             [--slow-evaluation S] [--fetchers N] [--linger FILE] [--poison STEP:LANE:FILE]
 
 Its last step has 4 samples, so with more than 4 lanes some of them have none. With --trace, every unit
 leaves a line, `step lane sample,sample,...`, *before* its gradient is handed over; the samples are those
@@ -103,6 +103,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--slow-evaluation", type=float, default=0.0, help="seconds that a batch takes at least")
     parser.add_argument("--linger", default="", help="units take 0.1 s more until this file is there")
     parser.add_argument("--fetchers", type=int, default=0, help="processes of each worker that fetch samples")
+    parser.add_argument("--poison", default="", help="see poison.py")
     return parser.parse_args()
 
 
@@ -145,6 +146,10 @@ def main() -> None:
                 time.sleep(pause)
             loss = F.cross_entropy(model(x), y)
             loss.backward()
+            if args.poison:
+                from poison import poison
+
+                poison(run, model, args.poison)
             if scheduler is not None:
                 run.clip_grad_norm_(model.parameters(), 0.5)
             optimizer.step()

@@ -105,7 +105,33 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
         ),
         (
             {"sets": ("staleness=drop",)},
-            "staleness = drop: unknown; there is auto, plain, scale (set by --set). Leave it out.",
+            "staleness = drop: unknown; there is auto, plain, scale, compensate (set by --set). Leave it out.",
+        ),
+        (
+            {"sets": ("staleness=compensate",), "sync": "local:4"},
+            "staleness = compensate: nothing is stale with sync = local:4 (set by --set). Leave it out, or use --sync "
+            "bounded:4.",
+        ),
+        (
+            {"sets": ("staleness=compensate",)},
+            "staleness = compensate: nothing is stale with sync = exact (set by --set). Leave it out, or use --sync "
+            "bounded:4.",
+        ),
+        *(
+            (
+                {"sets": ("staleness=compensate", f"compensation={value}"), "sync": "async"},
+                f"compensation = {shown}: must be a number of at least 0 (set by --set). The default is 0.04.",
+            )
+            for value, shown in (("-0.1", "-0.1"), ("nan", "nan"), ("inf", "inf"))
+        ),
+        (
+            {"sets": ("staleness=compensate", "compensation=much"), "sync": "async"},
+            "compensation = much: must be a number (set by --set).",
+        ),
+        (
+            {"sets": ("compensation=0.1",), "sync": "async"},
+            "compensation = 0.1: nothing is compensated with staleness = auto (set by --set). Leave it out, or add "
+            "--set staleness=compensate.",
         ),
         (
             {"sets": ("staleness=scale",)},

@@ -15,8 +15,9 @@ def ready(worker: int, *, threads: str = "1", golden: str = "aa11", model: str =
 
 
 def failed(worker: int, unit: tuple[int, int] | None = None, *, kind: str = "ValueError", where: str = "train.py:12",
-           message: str = "boom", samples: list[int] | None = None) -> Failed:
-    return Failed(worker, 1, kind, message, where, f"trace of worker {worker}", unit, samples or [])
+           message: str = "boom", samples: list[int] | None = None, step: int | None = None) -> Failed:
+    return Failed(worker, 1, kind, message, where, f"trace of worker {worker}", unit, samples or [],
+                  (unit[0] if unit else -1) if step is None else step)
 
 
 def install(generation: int, members: list[int], drivers: list[int], rows: list[int] | None = None,

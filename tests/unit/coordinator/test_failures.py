@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import pytest
+
 from holdfast.coordinator.commands import FailRun, KillWorker, StartWorker
-from holdfast.coordinator.events import Measured, Ticked, WorkerHung, WorkerLost
+from holdfast.coordinator.events import HostJoined, Measured, RunStarted, Ticked, WorkerHung, WorkerLost
 from holdfast.coordinator.messages import Seeded
 from tests.unit.coordinator.driven import Driven, failed, pause, ready
 
@@ -75,9 +79,48 @@ def test_progress_forgives_an_exception() -> None:
 
 
 def test_our_own_errors_end_the_run_at_once() -> None:
+    for kind, unit in (("OutOfSync", None), ("NotExact", (5, 1)), ("NonFinite", None)):
+        verdict = Driven().begun()(failed(1, unit, kind=kind, message="That cannot be."))
+        assert verdict == [FailRun(kind, "That cannot be.", "trace of worker 1")]
+
+
+@pytest.mark.parametrize("step", [0, 5])
+def test_a_unit_that_is_not_finite_is_computed_once_more_by_somebody_else(step: int) -> None:
+    """Before the first step, too, where other exceptions are held for bad code."""
     run = Driven().begun()
-    verdict = run(failed(1, (5, 1), kind="NonFinite", message="The loss is NaN at step 5."))
-    assert verdict == [FailRun("NonFinite", "The loss is NaN at step 5.", "trace of worker 1")]
+    nan = partial(failed, kind="NonFinite", message="The loss is nan.", samples=[8])
+    why = "its script failed with NonFinite: The loss is nan. at train.py:12"
+    assert run(nan(1, (step, 3))) == [KillWorker(1, why), StartWorker(2, 2, 0), *pause(2, 0)]
+    run(WorkerLost(1, "signal", 9, step, (step, 3), [8]))
+    assert run.quiet(2, 0, step=step)[-1].message.drivers == [0, 0, 0, 0], "the lane has moved"
+    assert run(nan(0, (step, 2)))[0] == KillWorker(0, why)
+    assert run(nan(2, (step, 3))) == [
+        FailRun("NonFinite", "The loss is nan. It was so on workers 1 and 2.", "trace of worker 2")
+    ]
+
+
+def test_progress_forgives_a_unit_that_was_not_finite_but_not_those_of_lanes_behind_it() -> None:
+    run = Driven().begun()
+    run(failed(1, (9, 3), kind="NonFinite", step=2), WorkerLost(1, "signal", 9, 2, (9, 3)), ready(2))
+    run(Measured(8, {}))
+    run(failed(0, (8, 1), kind="NonFinite", step=8), WorkerLost(0, "signal", 9, 8, (8, 1)), ready(3))
+    assert not run.machine.over, "each was tried once"
+    run(Measured(9, {}), failed(2, (9, 3), kind="NonFinite", step=9))
+    assert run.machine.over, "nobody has been past it since"
+    run = Driven().begun()
+    run(failed(1, (9, 3), kind="NonFinite", step=2), WorkerLost(1, "signal", 9, 2, (9, 3)), ready(2), Measured(10, {}))
+    run(failed(2, (10, 3), kind="NonFinite", step=10))
+    assert not run.machine.over
+
+
+def test_a_unit_that_is_not_finite_where_nobody_can_compute_it_again() -> None:
+    run = Driven(workers=1)
+    run(RunStarted(), HostJoined(0, "here", 1, refills=False))
+    run(ready(0), Seeded(0))
+    run(failed(0, (5, 1), kind="NonFinite", message="The loss is nan."))
+    assert run(WorkerLost(0, "signal", 9)) == [
+        FailRun("NonFinite", "The loss is nan. Nobody is left to compute it again.", "trace of worker 0")
+    ]
 
 
 def test_a_victim_is_no_culprit() -> None:

@@ -11,7 +11,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.core.clocks import EXACT, Clocks, Held, Mode, Taken, docket, held_back, next_lane, parse, weights
+from holdfast.core.clocks import (
+    EXACT,
+    Clocks,
+    Held,
+    Mode,
+    Reason,
+    Taken,
+    docket,
+    held_back,
+    next_lane,
+    parse,
+    weights,
+    why,
+)
 
 FORMS = "unknown; there is exact, bounded:S, async, quorum:K, local:H."
 
@@ -80,10 +93,11 @@ def test_a_quorum_has_no_upper_end_while_the_lanes_are_not_known() -> None:
 
 
 def test_exact_waits_for_the_version_and_names_the_lanes_that_are_missing() -> None:
-    why = "lane 0 is 1 steps ahead, and exact allows 0"
+    ahead = Held((1,), Reason.AHEAD, lane=0, ahead=1, most=0)
     assert held_back(EXACT, Clocks(5, (0, 0, 0), (0, 0, 0), (0, 0, 0)), 0) is None
-    assert held_back(EXACT, Clocks(5, (1, 0, 1), (0, 0, 0), (0, 0, 0)), 0) == Held((1,), why)
-    assert held_back(EXACT, Clocks(5, (1, 1, 1), (1, 1, 1), (0, 0, 0)), 0) == Held((), why)  # taken is not applied
+    assert held_back(EXACT, Clocks(5, (1, 0, 1), (0, 0, 0), (0, 0, 0)), 0) == ahead
+    taken = held_back(EXACT, Clocks(5, (1, 1, 1), (1, 1, 1), (0, 0, 0)), 0)
+    assert taken == ahead._replace(lanes=()), "taken is not applied"
     assert held_back(EXACT, Clocks(5, (1, 1, 1), (1, 1, 1), (1, 1, 1)), 0) is None
 
 
@@ -95,24 +109,47 @@ def test_bounded_allows_so_many_steps_and_no_more() -> None:
 
 def test_a_quorum_names_the_lanes_that_are_too_far_behind() -> None:
     clocks = Clocks(20, (12, 3, 3, 12), (12, 3, 3, 12), (12, 3, 3, 12))
-    assert held_back(parse("quorum:2"), clocks, 0) == Held((1, 2), "lane 0 is 9 steps ahead, and quorum:2 allows 8")
+    assert held_back(parse("quorum:2"), clocks, 0) == Held((1, 2), Reason.AHEAD, lane=0, ahead=9, most=8)
     assert held_back(parse("quorum:2"), clocks, 1) is None
 
 
 def test_a_lane_runs_ahead_of_lanes_that_are_late_only() -> None:
-    made = "lane 0 is let ahead of lanes that are late, and none is: the next version is being made"
+    made = Held((), Reason.MADE, lane=0)
     mode, late = parse("bounded:2"), Clocks(9, (1, 0), (0, 0), (0, 0))
     assert held_back(mode, late, 0) is None
-    assert held_back(mode, late._replace(pushed=(1, 1)), 0) == Held((), made)  # its docket can be made,
-    assert held_back(mode, late._replace(pushed=(1, 1), taken=(1, 1)), 0) == Held((), made)  # or is being applied
+    assert held_back(mode, late._replace(pushed=(1, 1)), 0) == made  # its docket can be made,
+    assert held_back(mode, late._replace(pushed=(1, 1), taken=(1, 1)), 0) == made  # or is being applied
     assert held_back(mode, Clocks(9, (1, 1), (1, 1), (1, 1)), 0) is None
 
 
 def test_a_lane_without_room_waits_whatever_the_others_do() -> None:
-    full = Held((), "lane 1 has room for no push more (1) before one is applied")
+    full = Held((), Reason.FULL, lane=1, most=1)
     for mode in (parse("async"), parse("quorum:2")):
         assert held_back(mode, Clocks(9, (2, 4, 2), (2, 4, 2), (2, 3, 2)), 1) == full
         assert held_back(mode, Clocks(9, (2, 4, 2), (2, 4, 2), (2, 4, 2)), 1) is None
+
+
+@pytest.mark.parametrize(
+    ("held", "sentence"),
+    [
+        (Held((3, 5), Reason.AHEAD, 0, 2, 1), "lane 0 is 2 pushes ahead of lane 3, and 1 is allowed"),
+        (Held((0,), Reason.AHEAD, 233, 1, 0), "lane 233 is 1 push ahead of lane 0, and 0 are allowed"),
+        (Held((233,), Reason.AHEAD, 0, 9, 8), "lane 0 is 9 pushes ahead of lane 233, and 8 are allowed"),
+        (Held((), Reason.AHEAD, 2, 65, 64), "lane 2 is 65 pushes ahead of what was applied, and 64 are allowed"),
+        (
+            Held((), Reason.MADE, 7),
+            "lane 7 is let ahead of lanes that are late, and none is: the next version is being made",
+        ),
+        (Held((), Reason.FULL, 1, most=65), "lane 1 has room for no push more (65) before one is applied"),
+    ],
+)
+def test_a_reason_fits_into_one_word_and_is_told_in_a_sentence(held: Held, sentence: str) -> None:
+    assert 0 < held.word < 1 << 63
+    assert why(held.word) == sentence
+
+
+def test_without_a_reason_there_is_nothing_to_tell() -> None:
+    assert why(0) == ""
 
 
 def test_async_waits_for_nobody() -> None:

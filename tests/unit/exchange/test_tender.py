@@ -55,7 +55,7 @@ class Port:
         slots.add_sections(sections, space, LANES)
         buffers.add_sections(sections, space, LANES, DEPTH)
         sections.add("pushes", pushes_bytes(LANES, DEPTH))
-        pushslots.add_sections(sections, space, LANES, DEPTH)
+        pushslots.add_sections(sections, space, LANES, DEPTH, reads=False)
         schedule.add_sections(sections, ROWS)
         evaluation.add_sections(sections)
         offsets, size = buffers.placed(space)

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from holdfast.coordinator.roster import HostView, Person, Snapshot
+from holdfast.core.clocks import Held, Reason
 from holdfast.exchange.glance import Plan
 from holdfast.observe import status
 from holdfast.observe.meter import Meter, View
@@ -75,12 +76,26 @@ def test_status_has_the_promised_names() -> None:
     assert told["coordinator"] == {"pid": 9, "host": "here"}
     assert told["workers"][0] == {
         "worker": 0, "pid": 100, "host": "here", "host_number": 0, "lanes": [0, 1], "step": 7, "speed": 10.0,
-        "wait": 0.0, "state": "member", "lead": True,
+        "wait": 0.0, "state": "member", "lead": True, "waits_for": None, "why": None,
     }
     assert [worker["worker"] for worker in told["workers"]] == [0, 2]
     table = status.table(told).splitlines()
     assert table[0] == "runs/x: running, generation 3, launcher pid 9"
     assert table[3].split() == ["0", "100", "member", "0,1", "7", "10", "0%", "lead"]
+
+
+def test_status_says_why_a_worker_waits_where_that_is_known() -> None:
+    held = Held((3,), Reason.AHEAD, lane=0, ahead=2, most=1)
+    view = Meter().update([row(0, waiting_for=2, why=held.word), row(2, waiting_for=0), row(5)], PLAN, 0.0)
+    assert view.waiting == {0: (2, "lane 0 is 2 pushes ahead of lane 3, and 1 is allowed"), 2: (0, "")}
+    told = status.of_going(snapshot(), view, pid=9, host="here", seconds=1.5, directory="runs/x")
+    assert [(worker["waits_for"], worker["why"]) for worker in told["workers"]] == [(2, view.waiting[0][1]), (0, None)]
+    assert status.table(told).splitlines()[-1] == f"  worker 0 waits for worker 2: {view.waiting[0][1]}"
+    serving = msgspec.structs.replace(
+        snapshot(), people=[Person(2, 102, 1, "member", [], 0, True), Person(0, 100, 0, "member", [0, 1])]
+    )
+    told = status.of_going(serving, view, pid=9, host="here", seconds=1.5, directory="runs/x")
+    assert status.table(told).splitlines()[-1] == f"  worker 0 waits for server 2: {view.waiting[0][1]}"
 
 
 def test_status_of_several_hosts() -> None:

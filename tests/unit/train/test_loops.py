@@ -181,14 +181,21 @@ def test_a_loop_left_badly_at_the_scripts_end_is_said_when_the_run_closes(join) 
 
 
 def test_what_goes_wrong_while_a_break_commits_is_said(join) -> None:
+    """A single number of a large matrix, which a glance at a unit does not see."""
     run = join(lanes=1)
-    model, optimizer, loader = prepared(run)
+    model = nn.Sequential(nn.Linear(5, 20_000), nn.Linear(20_000, 2))
+    model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.05), loader_of(points()))
     for batch in loader:
         loss_of(model, batch).backward()
-        model[0].bias.grad.fill_(float("inf"))
+        model[0].weight.grad[1, 1] = float("inf")
+        samples = run.unit[2]
         optimizer.step()
         break
-    with pytest.raises(NonFinite, match="Step 0: the gradient of"):
+    text = (
+        r"^Step 0: the gradient of 0.weight, 0.bias, 1.weight is not finite \(lanes \[0\]; loss .*\). The step was not "
+        rf"committed. The samples are, of lane 0 {', '.join(map(str, samples))}. Lower the learning rate"
+    )
+    with pytest.raises(NonFinite, match=text):
         run.weights_sha256()
 
 
@@ -327,7 +334,7 @@ def test_nothing_prepared(join) -> None:
 
 def test_a_loss_that_is_not_finite(join) -> None:
     model, optimizer, loader = prepared(join(lanes=2))
-    with pytest.raises(NonFinite, match=r"Step 0, lane 0: the loss is nan. The step was not committed. Its samples"):
+    with pytest.raises(NonFinite, match=r"^Step 0, lane 0: the loss is nan. It was not applied. Its samples are \d+, "):
         for batch in loader:
             (loss_of(model, batch) * float("nan")).backward()
             optimizer.step()
@@ -337,7 +344,8 @@ def test_a_gradient_that_is_not_finite(join) -> None:
     run = join(lanes=2)
     model, optimizer, loader = prepared(run)
     before = run.weights_sha256()
-    with pytest.raises(NonFinite, match=r"Step 0: the gradient of 0.weight.*is not finite \(lanes \[0, 1\]; loss"):
+    text = r"^Step 0, lane 0: the gradient of 0.bias is not finite, with a loss of \d.\d+. It was not applied."
+    with pytest.raises(NonFinite, match=text):
         for batch in loader:
             loss_of(model, batch).backward()
             model[0].bias.grad[0] = float("inf")

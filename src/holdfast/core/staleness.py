@@ -1,0 +1,64 @@
+"""Staleness: what becomes of a push that was computed from older parameters than it is applied to. Pure.
+
+The age of a push is how many versions were made in between. A push of age 0 is the same in every treatment, bit by bit.
+
+| treatment | a push of age `s` |
+|---|---|
+| `plain` | counts like any other |
+| `scale` | counts 1 / (1 + s) |
+| `compensate` | counts like any other, and is moved to where the parameters are now (DC-ASGD) |
+
+`auto` is `scale`, but for `quorum:K`, which has weights of its own, `plain`.
+
+Delay compensation (Zheng et al., ICML 2017) takes the first two terms of the gradient at the parameters as they are
+now, with the square of the gradient in the place of the second derivative: g + lambda * g * g * (now - then).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.core.clocks import Mode
+
+__all__ = ["COMPENSATION", "TREATMENTS", "Staleness", "treatment"]
+
+#: The factor lambda that the paper used on CIFAR-10 where it is constant.
+COMPENSATION = 0.04
+#: What can be asked for.
+TREATMENTS = ("auto", "plain", "scale", "compensate")
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """One treatment of stale pushes."""
+
+    treatment: str = "plain"
+    compensation: float = COMPENSATION  #: lambda, where it is asked for
+
+    @property
+    def compensates(self) -> bool:
+        """Are the parameters needed that a push was computed from?"""
+        return self.treatment == "compensate"
+
+    def weight(self, age: int) -> float:
+        """How much a push of this age counts.
+
+        >>> [Staleness("scale").weight(age) for age in (0, 1, 3)]
+        [1.0, 0.5, 0.25]
+        """
+        return 1.0 / (1 + age) if self.treatment == "scale" else 1.0
+
+
+def treatment(asked: str, mode: Mode, compensation: float = COMPENSATION) -> Staleness:
+    """What was asked for, by its name. Raises ValueError with a sentence.
+
+    >>> treatment("auto", Mode("async", quorum=1, bound=None))
+    Staleness(treatment='scale', compensation=0.04)
+    """
+    if asked not in TREATMENTS:
+        raise ValueError(f"unknown; there is {', '.join(TREATMENTS)}")
+    if asked in ("scale", "compensate") and (mode.exact or mode.rounds):
+        raise ValueError(f"nothing is stale with sync = {mode.name}")
+    if asked == "auto":
+        asked = "plain" if mode.folds_late or mode.exact or mode.rounds else "scale"
+    return Staleness(asked, compensation)
