@@ -11,7 +11,7 @@ import msgspec
 
 __all__ = [
     "Failed", "Finished", "FromWorker", "Install", "Leave", "Leaving", "Pause",
-    "Paused", "Ready", "Refuse", "Seeded", "Stop", "ToWorker", "Welcome", "decode_from_worker",
+    "Paused", "Ready", "Refuse", "Seeded", "Stop", "ToWorker", "Turned", "Welcome", "decode_from_worker",
     "decode_to_worker", "encode",
 ]
 
@@ -52,6 +52,15 @@ class Paused(_Message, frozen=True):
     step: int
 
 
+class Turned(_Message, frozen=True):
+    """Lanes keep step in this way since this step; `serial` counts the changes. Said by every worker that learns it."""
+
+    worker: int
+    serial: int
+    sync: str
+    step: int
+
+
 class Leaving(_Message, frozen=True):
     """This worker was asked by its machine to leave (SIGTERM); it goes on until it is let go."""
 
@@ -80,7 +89,7 @@ class Failed(_Message, frozen=True):
     samples: list[int] = []
 
 
-FromWorker = Ready | Seeded | Paused | Leaving | Finished | Failed
+FromWorker = Ready | Seeded | Paused | Turned | Leaving | Finished | Failed
 
 # ---------------------------------------------------------------- coordinator -> worker
 
@@ -113,6 +122,10 @@ class Install(_Message, frozen=True):
 
     `servers` are the members that own slices and drive no lanes. Where a host has some, its other members own none;
     and slices are summed only on hosts that have some. Without any, all members own.
+
+    `sync` is how lanes are to keep step. Where they do not do so yet, the members go to a step
+    boundary, stand there until all of them do, and change the mode. From `exact` they do it before the version `turn`,
+    which is beyond any step that somebody may have begun; elsewhere no lane goes beyond the furthest one.
     """
 
     generation: int
@@ -125,6 +138,8 @@ class Install(_Message, frozen=True):
     summed: bool = False
     guide: int = -1
     servers: list[int] = []
+    sync: str = "exact"
+    turn: int = 0
 
 
 class Leave(_Message, frozen=True):

@@ -25,6 +25,7 @@ class CrewLimits:
     lanes: int
     workers: int  #: wanted at the start
     servers: int = 0  #: wanted at the start, on host 0
+    sync: str = "exact"  #: how lanes keep step at the start
     join_grace: float = 2.0  #: generation 1 starts this long after the first Ready, whoever is there
     luck_budget: int = 5  #: losses in a row without a step of progress that are forgiven
     unit_attempts: int = 3  #: a unit that was lost on this many workers stops the run
@@ -135,6 +136,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     hosts: list[HostView] = []
     servers_wanted: int = 0
     servers: list[int] = []  #: those of `members` that own slices and drive no lanes
+    sync_wanted: str = "exact"
+    modes: tuple[tuple[int, str], ...] = ((0, "exact"),)  #: (step, how lanes keep step from there on), the newest last
+
+    @property
+    def sync(self) -> str:
+        """How lanes keep step now."""
+        return self.modes[-1][1]
 
     @property
     def lead(self) -> int | None:

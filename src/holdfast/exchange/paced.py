@@ -32,7 +32,14 @@ from holdfast.exchange.pushes import Pushes, Record
 from holdfast.exchange.pushslots import PushSlots
 from holdfast.exchange.work import UnitResult
 
-__all__ = ["Course", "Paced"]
+__all__ = ["Boundary", "Course", "Paced"]
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """All lanes have made so many steps of the pass, all of it is applied, and nobody goes on: see `Paced.settle`."""
+
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,7 @@ class Paced(Member):
 
     mode: Mode
     scaled = False  #: does a push count less, the older the parameters it was computed from
+    turning = False  #: the mode is to change at the next step boundary
     pushes: Pushes
     push_slots: PushSlots
 
@@ -82,10 +90,17 @@ class Paced(Member):
     def stop(self) -> None:
         """The run is to end: no lane goes beyond the furthest one. Everybody is quiet when this is called."""
         self._stopping = True
+        self._limit = self.pushes.furthest()  # nobody has gone beyond it, and from now on nobody does
+
+    def settle(self, turning: bool) -> None:
+        """The mode is to change: the same, to the step boundary at which that can be. Or it is not to, any more."""
+        self.turning = turning
+        if not self._stopping:
+            self._limit = self.pushes.furthest() if turning else None
 
     # ------------------------------------------------------------ one pass
 
-    def next_unit(self, course: Course) -> tuple[int, int] | None:
+    def next_unit(self, course: Course) -> tuple[int, int] | Boundary | None:
         """Act and wait until a unit (step of the pass, lane) is mine to compute; None when the pass is complete."""
         self._course = course
         self._controls.look()
@@ -96,6 +111,8 @@ class Paced(Member):
             if self.pushes.over(course.op):
                 self._complete()
                 return None
+            if self.turning and not self.pushes.begun(course.op):
+                return Boundary(0)
             self._marks = self._marked()  # before the look: what changes during it ends the wait
             clocks = self._clocks()
             if self._own_up(clocks):
@@ -113,7 +130,8 @@ class Paced(Member):
                 continue
             if found is None and min(clocks.applied) >= clocks.steps:
                 self._complete()
-                return None
+                short = clocks.steps < course.steps and not self._stopping
+                return Boundary(clocks.steps) if self.turning and short else None
             self._await(self._whom(found, clocks))
 
     def _choose(self, clocks: Clocks) -> tuple[int, int] | Held | None:
@@ -160,16 +178,6 @@ class Paced(Member):
     def changed(self) -> bool:
         """Has anything moved since this worker began to wait?"""
         return self._marked() != self._marks
-
-    def install(
-        self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int],
-        hosts: Sequence[int] | None = None, *, summed: bool = False, following: bool = False,
-        servers: Sequence[int] = (),
-    ) -> None:  # fmt: skip
-        """Take my place in a new generation (see `Member.install`)."""
-        super().install(worker, members, rows, driver, hosts, summed=summed, following=following, servers=servers)
-        if self._stopping and self._limit is None:
-            self._limit = self.pushes.furthest()  # nobody has gone beyond it, and from now on nobody does
 
     # ------------------------------------------------------------ units
 

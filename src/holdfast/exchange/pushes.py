@@ -79,6 +79,21 @@ class Pushes:
             words[at] = tag
         words[P_OP] = op + 1
 
+    def resume(self, op: int, steps: int, version: int, *, base: int, done: int) -> None:
+        """A pass that was begun in another mode goes on here: of each lane `done` pushes are in `version`.
+
+        `base` is how many steps the run had made when the pass began. Nobody looks here before this is done.
+        """
+        words = self._words
+        words[P_OP], words[P_BASE], words[P_TOTAL] = op + 1, base, steps
+        for lane in range(self._num_lanes):
+            words[self._lanes + lane * self._stride] = done
+        for tag, place in ((version, version - 1), (0, version)):
+            at = self._docket(place)
+            words[at] = tag
+            for lane in range(self._num_lanes):
+                words[at + 1 + lane] = done
+
     @property
     def base(self) -> int:
         """Steps of the passes before this one."""

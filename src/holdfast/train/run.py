@@ -142,9 +142,8 @@ class Run:
     ) -> None:
         self.lanes, self.seed, self.threads, self.finite = lanes, seed, threads, finite
         self.mode = _mode(spec.sync if spec is not None else "exact", lanes)
-        asked = spec.staleness if spec is not None else "auto"
+        self._staleness_asked = spec.staleness if spec is not None else "auto"
         self.outer = spec.outer if spec is not None else OUTER
-        self.scaled = asked == "scale" or (asked == "auto" and not self.mode.folds_late)
         self.steered = steered
         self.worker, self.row = (spec.worker, spec.row) if spec is not None else (0, 0)
         self._started = time.perf_counter()
@@ -335,15 +334,20 @@ class Run:
 
     def _staleness(self) -> dict[str, int | float]:
         """How old the parameters were that pushes were computed from, where that is not always 0."""
-        paced = self._training.bound.paced if self._training is not None else None
-        if paced is None:
+        bound = self._training.bound if self._training is not None else None
+        if bound is None or (bound.paced is None and not any(bound.board.staleness())):
             return {}
-        seen = paced.board.staleness()
+        seen = bound.board.staleness()
         most = max((age for age, count in enumerate(seen) if count), default=0)
         return {
             "staleness_mean": sum(age * count for age, count in enumerate(seen)) / max(1, sum(seen)),
             "staleness_most": most,
         }
+
+    def scaled(self, mode: Mode) -> bool:
+        """Do stale pushes count less in this mode?"""
+        asked = self._staleness_asked
+        return asked == "scale" or (asked == "auto" and not mode.folds_late)
 
     def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
         """Note which samples a unit used, where somebody wants to know."""

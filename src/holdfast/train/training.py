@@ -100,19 +100,24 @@ class Training:
             facts = [(b.size, b.batch, b.steps) for b in self.loaders]
             self._bound = Binding(self._crewing, self._models, self._optimizer, self.space, settings, facts)
             self._bound.enter()
-            self._bound.member.before_finish = self._settle_hyper
             self._watch_gradients()
-            member = self._bound.member
-            member.before_wait = lambda: self.check_together(member.changed)
+            self._bound.rebound = self._attach
+            self._attach()
             self.step = self.committed()
             self.facts = self._bound.board.step_facts(self._bound.version) if self._bound.version else self.facts
-            self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
         return self._bound
+
+    def _attach(self) -> None:
+        """The binding has a new member: have it ask us what only we know."""
+        member = self.bound.member
+        member.before_finish = self._settle_hyper
+        member.before_wait = lambda: self.check_together(member.changed)
+        self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
 
     def committed(self) -> int:
         """Steps that are committed: of which the parameters hold all lanes."""
         paced = self.bound.paced
-        return self.bound.version if paced is None else paced.committed()
+        return self.bound.version - self.bound.ahead if paced is None else paced.committed()
 
     def _watch_gradients(self) -> None:
         """Tell the exchange of every gradient that backward has made. Worth it only where there are several slices."""
@@ -307,7 +312,7 @@ class Training:
         """Set the stage for a unit: buffers, gradients and randomness as they must be."""
         binding = self.bound
         if binding.paced is None:
-            binding.buffers.load(work.step)
+            binding.buffers.load(work.version)
         elif binding.paced.fresh:
             binding.buffers.load(binding.paced.read)
         for parameter in self.space.trainable:
@@ -366,7 +371,7 @@ class Training:
         board = self.bound.board
         mark = self.bound.settings.write(work.step, self.bound.member.hyper)
         if self.bound.paced is None:
-            board.put_settings(lane, work.step, mark)
+            board.put_settings(lane, work.version, mark)
         self._crewing.audit(self.order, work.step, lane, request)
         self.bound.member.show(lane)
         spent = time.perf_counter_ns() - self._unit_started
@@ -413,6 +418,15 @@ class Training:
         """Where lanes need not keep step: this worker's next unit is of a later step than its last one."""
         self.bound.settings.end_units()
         self._units_of_step = 0
+
+    def settle(self, newest: int, done: int) -> None:
+        """Where lanes need not keep step: all have made `done` steps of the pass. `newest` is that of my last unit."""
+        self.step = self.committed()
+        if done and newest == done - 1:
+            self.went_on()
+        elif done:
+            self._units_of_step = 0
+            self.bound.settings.restore(self.step)
 
     def complete_pass(self) -> None:
         """Where lanes need not keep step: all units of the loop were pushed, and all pushes applied."""
