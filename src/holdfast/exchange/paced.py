@@ -84,8 +84,7 @@ class Paced(Member):
 
     def committed(self) -> int:
         """Steps of the run of which every lane's push has been applied."""
-        applied = min(self._clocks().applied) * self.mode.inner
-        return self.pushes.base + min(applied, self.pushes.total)
+        return self.pushes.committed(lambda: min(self._clocks().applied) * self.mode.inner)
 
     def stop(self) -> None:
         """The run is to end: no lane goes beyond the furthest one. Everybody is quiet when this is called."""
@@ -108,12 +107,12 @@ class Paced(Member):
             if self._controls.pausing:
                 self._controls.rest(self.committed())
                 continue
+            self._marks = self._marked()  # before the look: what changes during it ends the wait
             if self.pushes.over(course.op):
                 self._complete()
                 return None
             if self.turning and not self.pushes.begun(course.op):
                 return Boundary(0)
-            self._marks = self._marked()  # before the look: what changes during it ends the wait
             clocks = self._clocks()
             if self._own_up(clocks):
                 self._controls.ring()

@@ -12,7 +12,7 @@ lie in `PushSlots`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.core.clocks import Clocks, Taken
@@ -20,7 +20,7 @@ from holdfast.core.clocks import Clocks, Taken
 __all__ = ["Pushes", "Record", "pushes_bytes"]
 
 _HEADER, _RECORD = 8, 6  # words
-P_OP, P_TOTAL, P_BASE, P_DONE = range(4)
+P_OP, P_TOTAL, P_BASE, P_DONE = range(4)  # the first one is negative while a pass is about to begin
 
 
 class Record(NamedTuple):
@@ -56,8 +56,8 @@ class Pushes:
         return self._words[P_OP] == op + 1
 
     def over(self, op: int) -> bool:
-        """Has a later pass begun?"""
-        return self._words[P_OP] > op + 1
+        """Has a later pass begun, or is it about to?"""
+        return abs(self._words[P_OP]) > op + 1
 
     def begin(self, op: int, steps: int, version: int) -> None:
         """A pass of so many steps begins at this version: no lane has pushed anything.
@@ -65,9 +65,9 @@ class Pushes:
         By one owner; the word that says so goes last.
         """
         words = self._words
-        if words[P_OP]:
+        if words[P_OP] > 0:
             words[P_DONE] = words[P_BASE] + words[P_TOTAL]  # said twice, it says the same
-        words[P_OP] = 0
+        words[P_OP] = -(op + 1)
         words[P_BASE], words[P_TOTAL] = words[P_DONE], steps
         for lane in range(self._num_lanes):
             words[self._lanes + lane * self._stride] = 0
@@ -78,6 +78,14 @@ class Pushes:
                 words[at + 1 + lane] = 0
             words[at] = tag
         words[P_OP] = op + 1
+
+    def committed(self, applied: Callable[[], int]) -> int:
+        """Steps of the run of which every lane's push is applied. `applied` gives those of the pass at hand."""
+        while True:
+            op = self._words[P_OP]
+            found = self._words[P_DONE] if op < 0 else self.base + min(applied(), self.total)
+            if self._words[P_OP] == op:  # else a pass has begun meanwhile, and the numbers are of two
+                return found
 
     def resume(self, op: int, steps: int, version: int, *, base: int, done: int) -> None:
         """A pass that was begun in another mode goes on here: of each lane `done` pushes are in `version`.
