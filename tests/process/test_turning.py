@@ -25,7 +25,7 @@ def turn(run: Launch, sync: str, struck: Callable[[], object] = lambda: None) ->
     """Have another mode, and wait for it. The step from which it counts."""
     ask(run.dir, Set(sync))
     struck()
-    run.wait(lambda s: s["sync"] == sync, f"sync = {sync}")
+    run.wait(lambda s: s.get("sync") == sync, f"sync = {sync}")
     return int(next(line for line in reversed(run.story) if f"keep step by {sync} from step" in line).split()[-2])
 
 

@@ -53,6 +53,7 @@ from holdfast.observe.meter import Meter
 from holdfast.observe.notebook import RunNotebook
 from holdfast.observe.screen import Screen
 from holdfast.observe.watch import WatchLimits
+from holdfast.transport import memory
 from holdfast.transport.doorbell import ordered_stores
 
 __all__ = ["conduct", "launch"]
@@ -317,7 +318,7 @@ class _Launch:
 
     def _set(self, ask: Set) -> dict[str, Any]:
         before = self._server.snapshot().sync_wanted
-        sentence = self._server.ask(SyncRequested(ask.sync))
+        sentence = self._server.ask(SyncRequested(ask.sync, *memory.available()))
         now = self._server.snapshot().sync_wanted
         if now != ask.sync:
             return {"error": f"The mode stays {now}: {sentence}."}

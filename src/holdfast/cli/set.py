@@ -30,6 +30,8 @@ def main(argv: Sequence[str]) -> int:
     name, equals, value = options.setting.partition("=")
     if name not in SETTABLE:
         hint = nearest(name, SETTABLE).strip() or "For example: holdfast set DIR sync=bounded:2."
+        if name in ("workers", "servers"):
+            hint = f"For the number of {name} there is holdfast scale."
         raise ConfigError(
             name, value, f"cannot be set while a run is going; what can: {', '.join(SETTABLE)}", source="holdfast set",
             fix=hint,

@@ -135,9 +135,11 @@ class ServersRequested(_Event, frozen=True):
 
 
 class SyncRequested(_Event, frozen=True):
-    """Somebody wants lanes to keep step in this way."""
+    """Somebody wants lanes to keep step in this way. So many bytes are `free` (such as "free on this machine")."""
 
     sync: str
+    free: int = 1 << 62
+    where: str = ""
 
 
 class DrainRequested(_Event, frozen=True):

@@ -27,7 +27,8 @@ class Ready(_Message, frozen=True):
     """The script has reached its first step: this worker could take lanes.
 
     `numerics` is what decides the bits (torch build, instruction set, threads, ...), `golden` the
-    hash of a small fixed computation, `model` a fingerprint of model, optimizer and loader.
+    hash of a small fixed computation, `model` a fingerprint of model, optimizer and loader. `push_bytes` is how much
+    memory one push takes, in modes that keep some.
     """
 
     worker: int
@@ -36,6 +37,7 @@ class Ready(_Message, frozen=True):
     model: str
     arena_bytes: int
     lanes: int = 0
+    push_bytes: int = 0
 
 
 class Seeded(_Message, frozen=True):

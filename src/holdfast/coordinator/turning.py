@@ -17,7 +17,7 @@ __all__ = ["before", "requested", "turned"]
 def requested(run: RunState, event: SyncRequested) -> None:
     """Somebody wants lanes to keep step in another way."""
     asked = f"sync = {event.sync} was asked for"
-    if why := _against(run, event.sync):
+    if why := _against(run, event):
         run.happened.append(f"{asked}, but {why}: still {run.sync}")
         return
     sync = parse(event.sync).name
@@ -29,10 +29,10 @@ def requested(run: RunState, event: SyncRequested) -> None:
         run.sync = sync
 
 
-def _against(run: RunState, sync: str) -> str:
+def _against(run: RunState, event: SyncRequested) -> str:
     """Why the mode cannot become this one; empty where it can."""
     try:
-        wanted, present = parse(sync, run.limits.lanes), parse(run.sync)
+        wanted, present = parse(event.sync, run.limits.lanes), parse(run.sync)
     except ValueError as error:
         return str(error)
     if wanted == present:
@@ -48,6 +48,9 @@ def _against(run: RunState, sync: str) -> str:
         )
     if run.limits.listening or run.hosts.ever > 1:
         return "the run is, or may be, on several machines, and there the mode cannot change while it is going"
+    need = 0 if wanted.exact or run.first is None else wanted.depth * run.limits.lanes * run.first.push_bytes
+    if need > event.free:
+        return f"its pushes need {need / 2**20:,.1f} MiB, and only {event.free / 2**20:,.1f} MiB are {event.where}"
     return ""
 
 

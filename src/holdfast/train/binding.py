@@ -224,7 +224,9 @@ class Binding:
         groups = [sorted(k for k in group if k != "params") for group in user.param_groups]
         named = [crewing.mode.name] if not crewing.mode.exact else []
         model = self._space.fingerprint(crewing.lanes, crewing.seed, type(user).__name__, groups, *facts, *named)
-        self._ready = say.Ready(crewing.worker, numerics(), golden(), model, sections.size, crewing.lanes)
+        push = sum(total * self._space.dtypes[name].itemsize for name, total in self._space.layout.totals.items())
+        push += buffers.placed(self._space)[1]
+        self._ready = say.Ready(crewing.worker, numerics(), golden(), model, sections.size, crewing.lanes, push)
         welcome, fd = self._steered.enlist(self._ready)
         self._fd = fd  # kept: another mode may need more of it
         return welcome, Arena(sections, fd=fd)

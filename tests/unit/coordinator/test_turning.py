@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from holdfast.coordinator.commands import Command, Send, StartWorker
 from holdfast.coordinator.events import DrainRequested, HostJoined, HostLevel, SyncRequested, WorkerLost
-from holdfast.coordinator.messages import Install, Paused, Turned
+from holdfast.coordinator.messages import Install, Paused, Seeded, Turned
 from tests.unit.coordinator.driven import Driven, pause, ready
 
 
@@ -145,6 +146,18 @@ def test_on_several_machines(joined: bool) -> None:
         "sync = bounded:2 was asked for, but the run is, or may be, on several machines, and there the mode cannot "
         "change while it is going: still exact"
     )
+
+
+def test_too_little_memory_for_the_pushes_of_all_lanes() -> None:
+    run = Driven(workers=2)
+    run.started()
+    run(*(msgspec.structs.replace(ready(worker), push_bytes=1 << 20) for worker in (0, 1)), Seeded(0))
+    run(SyncRequested("bounded:9", free=30 << 20, where="free on this machine"))
+    assert run.told == (
+        "sync = bounded:9 was asked for, but its pushes need 40.0 MiB, and only 30.0 MiB are free on this machine: "
+        "still exact"
+    )
+    assert run(SyncRequested("bounded:6", free=30 << 20, where="free on this machine")) == pause(2, 0, 1)
 
 
 def test_a_run_that_is_to_end_before_it_has_changed_says_both() -> None:
