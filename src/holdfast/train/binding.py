@@ -195,9 +195,12 @@ class Binding:
         self.rebound()
         self.board.put(cells.R_PACE, pace.serial)
         self.controls.ring()
-        if self._steered is not None:
-            self._steered.send(say.Turned(self._crewing.worker, pace.serial, pace.sync, pace.step))
+        self._say_pace()
         return partial(old.discard, annex.names(old.sections))
+
+    def _say_pace(self) -> None:
+        if self._steered is not None:
+            self._steered.send(say.Turned(self._crewing.worker, self.pace.serial, self.pace.sync, self.pace.step))
 
     def _annex_sections(self, mode: Mode) -> Sections:
         sections = Sections()
@@ -238,7 +241,8 @@ class Binding:
         fetches = here in install.sources or install.guide >= 0
         if fetches and not self._steered.attend(lambda: self.board.current() >= install.generation):
             return
-        self.catch_up()
+        if self.catch_up() is None and self.pace.serial:
+            self._say_pace()  # the coordinator may not have heard it
         self._wanted, self._turn_at = install.sync, install.turn
         if self.paced is not None:
             self.paced.settle(self.turning)
