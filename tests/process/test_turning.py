@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def modes(run: Launch) -> list[str]:
     return [mode["sync"] for mode in run.summary["modes"]]
 
 
-def audited(run: Launch, **settings: int) -> None:
+def audited(run: Launch) -> None:
     run.trace.audit(samples=484, steps_of_epoch=16, epochs=6)
     assert run.summary["samples"] == 6 * 484
     assert run.summary["steps"] == 6 * 16
@@ -83,7 +84,7 @@ def test_a_sample_is_used_once_though_lanes_were_apart(tmp_path: Path) -> None:
 def counted(
     tmp_path: Path, syncs: Sequence[str], struck: Callable[[Launch], object] = lambda run: None, *, servers: int = 1,
     epochs: int = 8,
-) -> Launch:  # fmt: skip
+) -> None:  # fmt: skip
     """A run of the model that counts, through these modes; every push must have been applied once."""
     with Launch(
         tmp_path, COUNTING, "--workers", 2, "--servers", servers, "--sync", syncs[0], "--set", "staleness=plain",
@@ -94,18 +95,22 @@ def counted(
             turn(run, sync, lambda: struck(run))
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
+    assert modes(run) == list(syncs)
+    applied_once(run, epochs)
+
+
+def applied_once(run: Launch, epochs: int) -> None:
+    """Every push of a run of the model that counts was applied once."""
     lines = {line.split()[0]: line.split()[1:] for line in run.out.splitlines()}
     assert run.summary["samples"] == epochs * SAMPLES, run.err
     assert run.summary["steps"] == epochs * STEPS
-    assert modes(run) == list(syncs)
     lowest, highest, more = float(lines["lowest"][0]), float(lines["lowest"][2]), list(map(float, lines["more"]))
-    if any(sync.startswith("quorum") for sync in syncs):  # the late ones count less, and never nothing
+    if any(sync.startswith("quorum") for sync in modes(run)):  # the late ones count less, and never nothing
         assert 0.0 < lowest <= highest <= epochs
         assert len(set(more)) == 1, "every slice has seen the same pushes"
     else:
         assert (lowest, highest) == (epochs, epochs), run.err
         assert more == [epochs * SAMPLES / BATCH * LANES] * 4, run.err
-    return run
 
 
 def test_every_push_is_applied_once_across_modes(tmp_path: Path) -> None:
@@ -132,6 +137,48 @@ def test_every_push_is_applied_once_under_many_schedules(tmp_path: Path, seed: i
             run.strike(chance.choice(pids))
 
     counted(tmp_path, syncs, strike, servers=seed % 3, epochs=24)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(10))
+def test_modes_and_workers_that_are_asked_for_in_haste(tmp_path: Path, seed: int) -> None:
+    """Nobody waits for what was asked for before: the mode, the number of workers and of servers change all at once."""
+    chance = random.Random(seed)
+    with Launch(
+        tmp_path, COUNTING, "--workers", 2, "--servers", seed % 2, "--set", "staleness=plain",
+        args=f"--epochs 24 --pace 0.02 --go {tmp_path}/go --began {tmp_path}/began",
+    ) as run:  # fmt: skip
+        until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
+        run.wait(lambda s: s["generation"], "a generation")
+        for _ in range(12):
+            ask(run.dir, Set(chance.choice(("exact", "bounded:0", "bounded:2", "async"))))
+            if chance.random() < 0.4:
+                run.scale(chance.randrange(1, 4))
+            moment = run.status()["seconds"] + chance.random() * 0.2
+            run.wait(lambda s, moment=moment: s["seconds"] >= moment, "a moment")
+        turned = run.status()["sync_wanted"]
+        run.wait(lambda s: s["sync"] == turned, "the last mode")
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.err
+    applied_once(run, 24)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("before", ["exact", "async"])
+@pytest.mark.parametrize("seconds", [0.0, 0.03, 0.1])
+def test_a_run_that_is_asked_to_end_while_it_changes(tmp_path: Path, before: str, seconds: float) -> None:
+    with Launch(
+        tmp_path, COUNTING, "--workers", 2, "--servers", 1, "--sync", before,
+        args=f"--epochs 50 --pace 0.02 --began {tmp_path}/began",
+    ) as run:  # fmt: skip
+        run.wait(lambda s: s.get("step") and s["step"] > 5, "some steps")
+        ask(run.dir, Set("bounded:2" if before == "exact" else "exact"))
+        moment = run.status()["seconds"] + seconds
+        run.wait(lambda s: s["seconds"] >= moment, "a moment")
+        run.send(signal.SIGTERM)
+        run.end(20.0)
+    assert run.summary["outcome"] == "stopped"
+    assert run.summary["samples"] == run.summary["steps"] * BATCH, "all lanes have come as far"
 
 
 # ---------------------------------------------------------------- what cannot be
