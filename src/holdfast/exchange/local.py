@@ -133,24 +133,28 @@ class Local(Paced):
                     found.append((round_ * self.mode.inner, lane))
         return min(found) if found else why
 
-    def _lane(self, lane: int) -> _Lane:
-        """The lane, in a round."""
+    def _lane(self, lane: int) -> _Lane | None:
+        """The lane, in a round; None where that cannot begin yet, see `pull`."""
         one = self._lanes.get(lane)
         if one is None:
             one = self._lanes[lane] = _Lane(self._user, self.space, self._schemas)
         if one.unit < 0:
-            self.pull()
+            if not self.pull():
+                return None
             one.begin(self.parameters, self._arena.section(f"inner/{lane}/{self.version % 2}"))
         return one
 
-    def _open(self, step: int, lane: int) -> None:
+    def _open(self, step: int, lane: int) -> bool:
         one = self._lane(lane)
+        if one is None:
+            return False
         self._fresh = not one.buffers
         if self._fresh:
             self.buffers.distrust()  # what they are now is another lane's
         else:
             self.buffers.put(one.buffers)
         self._show_model(one.views)
+        return True
 
     @property
     def fresh(self) -> bool:
@@ -158,7 +162,9 @@ class Local(Paced):
         return self._fresh
 
     def _skip(self, step: int, lane: int) -> None:
-        self._end_unit(lane, self._lane(lane))
+        one = self._lane(lane)
+        if one is not None:
+            self._end_unit(lane, one)
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take the step of the lane's own optimizer."""
@@ -196,9 +202,11 @@ class Local(Paced):
         one.unit = -1
         self._controls.ring()
 
-    def _complete(self) -> None:
-        super()._complete()
+    def _complete(self) -> bool:
+        if not super()._complete():
+            return False
         self._show_model(self._published)
+        return True
 
     def _hyper(self, work: Any) -> list[dict[str, Any]]:
         return self._outer

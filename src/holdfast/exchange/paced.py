@@ -109,8 +109,9 @@ class Paced(Member):
                 continue
             self._marks = self._marked()  # before the look: what changes during it ends the wait
             if self.pushes.over(course.op):
-                self._complete()
-                return None
+                if self._complete():
+                    return None
+                continue
             if self.turning and not self.pushes.begun(course.op):
                 return Boundary(0)
             clocks = self._clocks()
@@ -122,13 +123,14 @@ class Paced(Member):
                 continue
             found = self._choose(clocks)
             if isinstance(found, tuple) and not isinstance(found, Held):
-                if self.course_counts(found[0])[found[1]]:
-                    self._open(*found)
+                if not self.course_counts(found[0])[found[1]]:
+                    self._skip(*found)
+                elif self._open(*found):
                     return found
-                self._skip(*found)
                 continue
             if found is None and min(clocks.applied) >= clocks.steps:
-                self._complete()
+                if not self._complete():
+                    continue
                 short = clocks.steps < course.steps and not self._stopping
                 return Boundary(clocks.steps) if self.turning and short else None
             self._await(self._whom(found, clocks))
@@ -138,22 +140,24 @@ class Paced(Member):
         lane = next_lane(self.mode, clocks, self.driven())
         return (clocks.pushed[lane], lane) if isinstance(lane, int) else lane
 
-    def _open(self, step: int, lane: int) -> None:
-        """The unit begins: with the newest parameters."""
-        self.pull()
+    def _open(self, step: int, lane: int) -> bool:
+        """The unit begins: with the newest parameters. False: it does not, see `pull`."""
+        return self.pull()
 
     def _skip(self, step: int, lane: int) -> None:
         """The lane has no samples in this step: it pushes nothing, so that it goes on."""
         self.pushes.push(lane, Record(step, self.version, 0, 0.0, 0.0, 0.0))
         self._controls.ring()
 
-    def _complete(self) -> None:
-        """The pass is over: show the model what it has led to."""
-        self.pull()
+    def _complete(self) -> bool:
+        """The pass is over: show the model what it has led to. False: it cannot be shown yet, see `pull`."""
+        if not self.pull():
+            return False
         version = self.version
         self.buffers.advance(version - 1)
         self.facts = self.board.step_facts(version)
         self.board.put(cells.R_STEP, self.committed())
+        return True
 
     def course_counts(self, step: int) -> Sequence[int]:
         """Samples of every lane in a step of the pass."""
@@ -161,7 +165,11 @@ class Paced(Member):
 
     def _clocks(self) -> Clocks:
         steps = -(-self._course.steps // self.mode.inner) if self._limit is None else self._limit
-        return self.pushes.clocks(self.version, steps)
+        while True:
+            version = self.version
+            found = self.pushes.clocks(version, steps)
+            if self.version == version:  # else a docket may have been replaced by a later one, which is not applied yet
+                return found
 
     def _whom(self, held: Held | None, clocks: Clocks) -> int:
         """For which worker, or owner, this one waits."""
@@ -186,16 +194,24 @@ class Paced(Member):
     def came(self, entry: int) -> None:
         """Backward has made a gradient: nobody wants it before the unit ends."""
 
-    def pull(self) -> None:
-        """Take over what is published: whole slices, the newest of each."""
+    def pull(self) -> bool:
+        """Take over what is published: whole slices, the newest of each.
+
+        False: this worker is asked for quiet while somebody is at a slice. That one may be dead, and then the slice is
+        mended in the next generation only.
+        """
         versions = self.board.versions()
         for piece in self.space.layout.slices:
             if self._have[piece.index] == versions[piece.index] and piece.index not in self.board.torn():
                 continue
-            self._have[piece.index] = self._copy(piece.index)
+            version = self._copy(piece.index)
+            if version is None:
+                return False
+            self._have[piece.index] = version
         self._read = min(self._have)
+        return True
 
-    def _copy(self, index: int) -> int:
+    def _copy(self, index: int) -> int | None:
         piece = self.space.layout.slices[index]
         mine = self._own[piece.dtype][piece.start : piece.stop]
         shared = self.optimizer.parameters[piece.dtype][piece.start : piece.stop]
@@ -205,7 +221,10 @@ class Paced(Member):
                 mine.copy_(shared)
                 if index not in self.board.torn() and self.board.versions()[index] == before:
                     return before
+            if self._controls.pausing:
+                return None
             time.sleep(0)  # its owner is at it
+            self._controls.look()
 
     @property
     def fresh(self) -> bool:

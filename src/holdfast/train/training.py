@@ -215,8 +215,8 @@ class Training:
         if self.op < newest or binding.board.op_closed(self.op):
             return False
         self.step = self.committed()
-        if binding.paced is not None:
-            binding.paced.pull()
+        while binding.paced is not None and not binding.paced.pull():
+            binding.controls.rest(self.step)
         if self.op == newest:
             self._check_kind(kind, binding.board.op_kind())
             self.first_step = first

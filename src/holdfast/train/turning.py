@@ -10,12 +10,14 @@ else makes the store. After it, all who look at the board next see the new mode,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.exchange import board as cells
 from holdfast.exchange.paced import Course
 
 if TYPE_CHECKING:
+    from holdfast.train.binding import Binding
     from holdfast.train.training import Training
 
 __all__ = ["stand"]
@@ -24,31 +26,42 @@ __all__ = ["stand"]
 def stand(training: Training, course: Course, done: int) -> None:
     """Stand at a step boundary, `done` steps into a pass, until the mode has changed or a new generation is there."""
     binding = training.bound
-    board, member, controls = binding.board, binding.member, binding.controls
-    before, version = binding.pace, binding.version
-    acts = member.at.owner[0] == member.at.worker
-
-    def absent(column: int, level: int) -> list[int]:
-        return [worker for worker, row in member.rows() if board.cell(row, column) < level]
+    board, at, controls = binding.board, binding.member.at, binding.controls
+    serial, stands = binding.pace.serial, binding.version + 1
+    acts = at.owner[0] == at.worker
 
     def come() -> bool:
-        return board.pace_serial() > before.serial or (acts and not absent(cells.R_STANDS, version + 1))
+        return board.pace_serial() > serial or (acts and not _absent(binding, cells.R_STANDS, stands))
 
-    board.put(cells.R_STANDS, version + 1)
+    board.put(cells.R_STANDS, stands)
     controls.ring()
     controls.look()
-    while not controls.pausing and board.pace_serial() == before.serial:
-        if come():
+    while not controls.pausing and board.pace_serial() == serial:
+        missing = _absent(binding, cells.R_STANDS, stands)
+        if acts and not missing:
             binding.turn(course, done, training.step)
             controls.ring()
             break
         training.check_together(come)
-        member.wait_for(absent(cells.R_STANDS, version + 1)[0] if acts else member.at.owner[0], come)
-    old = binding.catch_up()
-    while old is not None and acts and not controls.pausing and (late := absent(cells.R_PACE, before.serial + 1)):
-        member.wait_for(late[0], lambda: not absent(cells.R_PACE, before.serial + 1))
-    if old is not None and acts and not controls.pausing:
-        old()  # nobody looks at what the mode before had of memory
+        binding.member.wait_for(missing[0] if acts else at.owner[0], come)
+    give_back = binding.catch_up()
+    if acts and give_back is not None:
+        _when_all_have(binding, serial + 1, give_back)
     if controls.pausing:
         controls.rest(training.step)
     board.put(cells.R_STANDS, 0)
+
+
+def _when_all_have(binding: Binding, serial: int, give_back: Callable[[], None]) -> None:
+    """Give the memory of the old mode back when nobody looks at it any more; should a pause come before, later."""
+    while not binding.controls.pausing:
+        missing = _absent(binding, cells.R_PACE, serial)
+        if not missing:
+            give_back()
+            return
+        binding.member.wait_for(missing[0], lambda: not _absent(binding, cells.R_PACE, serial))
+
+
+def _absent(binding: Binding, column: int, level: int) -> list[int]:
+    """The members whose row does not say so much yet."""
+    return [member for member, row in binding.member.rows() if binding.board.cell(row, column) < level]

@@ -66,7 +66,7 @@ def test_the_launcher_imports_no_torch() -> None:
         (["set", "/", "foo=1"], "foo = 1: cannot be set while a run is going; what can: sync (set by holdfast set)."),
         (["set", "/", "synk=async"], "(set by holdfast set). Did you mean sync?"),
         (["set", "/", "servers=1"], "(set by holdfast set). For the number of servers there is holdfast scale."),
-        (["set", "/", "sync=quorum"], "sync = quorum: quorum:K needs a whole number for K, not '' (set by holdfast set)"),
+        (["set", "/", "sync=quorum"], "sync = quorum: quorum:K needs a whole number for K, not '' (set by holdfast"),
         (["scale", "/"], "Nothing was asked for. Say what there shall be: --workers N, --servers N, or both."),
     ],
 )
