@@ -205,8 +205,8 @@ def test_a_bug_anywhere_ends_the_run_and_closes_everything(engine: FakeEngine) -
 def test_scaling_says_what_was_decided(engine: FakeEngine) -> None:
     async def workers(server: Server) -> None:
         await soon()
-        assert server.scale(ScaleRequested(3)) == "3 workers were asked for instead of 2: worker 2 starts"
-        assert server.scale(ScaleRequested(9)) == "9 workers were asked for, but there are only 4 lanes: still 3"
+        assert server.ask(ScaleRequested(3)) == "3 workers were asked for instead of 2: worker 2 starts"
+        assert server.ask(ScaleRequested(9)) == "9 workers were asked for, but there are only 4 lanes: still 3"
         server.abort("enough")
 
     serve(engine, workers)

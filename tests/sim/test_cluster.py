@@ -45,6 +45,19 @@ def test_kill_anywhere(during: str, part: float, clip: bool) -> None:
     assert "worker 1 lost (signal 9)" in report.story
 
 
+@pytest.mark.parametrize("worker", [0, 1, 2])
+@pytest.mark.parametrize("during", ["stand", "install", "quiet", "compute"])
+def test_kill_while_the_way_of_keeping_step_changes(during: str, worker: int) -> None:
+    model = Model(lanes=6, slices=4, steps=40)
+    kill = faults.at(worker=worker, step=1, during=during).kill()
+    back = faults.after(1.4).sync("exact")
+    for seed in range(20):
+        report = run(kill, faults.after(0.6).sync("async"), back, model=model, seed=seed)
+        assert (report.outcome, report.lost) == ("end", 1)
+        assert "lanes keep step by async from step " in report.story
+        assert "lanes keep step by exact from step " in report.story
+
+
 def test_everybody_dies_at_once() -> None:
     report = run(faults.after(0.6).kill_all())
     assert (report.outcome, report.lost) == ("end", 3)
@@ -144,7 +157,9 @@ def test_the_trace_is_the_same_in_another_process() -> None:
 
 def test_swarms_hold_every_kind_of_fault() -> None:
     kinds = {fault.what for seed in range(300) for fault in draw(seed).schedule.faults}
-    told = {"kill", "freeze", "leave", "slow", "kill all", "scale", "servers", "drain", "crash", "raise", "hang"}
+    told = {
+        "kill", "freeze", "leave", "slow", "kill all", "scale", "servers", "sync", "drain", "crash", "raise", "hang",
+    }  # fmt: skip
     assert kinds == told
 
 

@@ -124,6 +124,18 @@ def caught(drawn: Callable[[int], Config], mutate: Callable[[Config], Config], e
     assert simulate(seed, drawn(seed)).outcome  # and the machine as it is comes through this one
 
 
+class TurnsTooEarly(Machine):
+    """Has the mode changed before a step that somebody may have begun."""
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        return [self._earlier(command) for command in super().handle(event, now)]
+
+    def _earlier(self, command: Command) -> Command:
+        if isinstance(command, Send) and isinstance(command.message, messages.Install) and command.message.turn:
+            return Send(command.worker, msgspec.structs.replace(command.message, turn=command.message.turn - 1))
+        return command
+
+
 def with_machine(machine: Callable[[CrewLimits], Machine]) -> Callable[[Config], Config]:
     return lambda config: replace(config, machine=machine)
 
@@ -137,6 +149,7 @@ MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
     "commits without all lanes": (lambda config: replace(config, decide=commits_early), "is finished with lanes"),
     "does not wait for arrival": (lambda config: replace(config, decide=skips_arrival), "changes parameters"),
     "sums in order of arrival": (lambda config: replace(config, plan=in_order_of_arrival), "not the golden one"),
+    "turns too early": (with_machine(TurnsTooEarly), "which has begun"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,7 @@ class Ending:
     lost: int = 0
     story: int = 0
     trained: float = 0.0  #: seconds since the first generation began
+    modes: Sequence[tuple[int, str]] = ()  #: (step, how lanes kept step from there on)
 
     @property
     def outcome(self) -> str:
@@ -61,6 +63,7 @@ def summary(ending: Ending, record: dict[str, Any], seconds: float) -> dict[str,
         "samples_per_second": 0.0,
         "generations": ending.generations,
         "workers_lost": ending.lost,
+        "modes": [{"step": step, "sync": sync} for step, sync in ending.modes],
         "loss": view.loss,
         "story": ending.story,
         "host": record["host"],

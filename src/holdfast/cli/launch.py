@@ -33,14 +33,13 @@ from holdfast.config.sources import Resolved
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.control import ControlSocket
-from holdfast.coordinator.events import ScaleRequested, ServersRequested
+from holdfast.coordinator.events import ScaleRequested, ServersRequested, SyncRequested
 from holdfast.coordinator.ports import Engine, Host
 from holdfast.coordinator.pulse import PulseLimits
-from holdfast.coordinator.requests import Ask, Scale
+from holdfast.coordinator.requests import Ask, Scale, Set
 from holdfast.coordinator.roster import CrewLimits
 from holdfast.coordinator.server import Server
 from holdfast.coordinator.story import Entry
-from holdfast.core import clocks
 from holdfast.engines.engine import open_engine
 from holdfast.engines.gate import Gate
 from holdfast.engines.host import LocalHost
@@ -54,6 +53,7 @@ from holdfast.observe.meter import Meter
 from holdfast.observe.notebook import RunNotebook
 from holdfast.observe.screen import Screen
 from holdfast.observe.watch import WatchLimits
+from holdfast.transport import memory
 from holdfast.transport.doorbell import ordered_stores
 
 __all__ = ["conduct", "launch"]
@@ -197,7 +197,7 @@ class _Launch:
         since = self._server.training_since
         return Ending(
             end, self._signal, self._meter.view, generations=snapshot.generation, lost=snapshot.lost,
-            story=self._notebook.length, trained=0.0 if since is None else ended - since,
+            story=self._notebook.length, trained=0.0 if since is None else ended - since, modes=snapshot.modes,
         )
 
     def _open_gate(self) -> None:
@@ -308,12 +308,21 @@ class _Launch:
     def _answer(self, ask: Ask) -> dict[str, Any]:
         if isinstance(ask, Scale):
             return self._scale(ask)
+        if isinstance(ask, Set):
+            return self._set(ask)
         return status.of_going(
             self._server.snapshot(), self._meter.view, pid=os.getpid(), host=host(),
             seconds=self._server.now(), directory=str(self._directory.path),
             peers=self._gate.peers() if self._gate is not None else {},
         )
 
+    def _set(self, ask: Set) -> dict[str, Any]:
+        before = self._server.snapshot().sync_wanted
+        sentence = self._server.ask(SyncRequested(ask.sync, *memory.available()))
+        now = self._server.snapshot().sync_wanted
+        if now != ask.sync:
+            return {"error": f"The mode stays {now}: {sentence}."}
+        return {"sync": now, "before": before, "sentence": sentence}
 
     def _scale(self, ask: Scale) -> dict[str, Any]:
         told: dict[str, Any] = {"sentence": ""}
@@ -321,7 +330,7 @@ class _Launch:
             if wanted is None:
                 continue
             before = getattr(self._server.snapshot(), _WANTED[what])
-            sentence = self._server.scale(ScaleRequested(wanted) if what == "workers" else ServersRequested(wanted))
+            sentence = self._server.ask(ScaleRequested(wanted) if what == "workers" else ServersRequested(wanted))
             now = getattr(self._server.snapshot(), _WANTED[what])
             if now != wanted:
                 return {"error": f"The number of {what} stays {now}: {sentence}."}
@@ -350,10 +359,10 @@ def _limits(config: RunConfig, workers: int, alone: str) -> CrewLimits:
     crew = config.crew
     return CrewLimits(
         lanes=config.lanes or max(DEFAULTS_OF_JOIN["lanes"], workers), workers=workers, servers=config.servers,
-        join_grace=crew.join_grace,
+        sync=config.sync, join_grace=crew.join_grace,
         luck_budget=crew.luck_budget, unit_attempts=crew.unit_attempts, gather=crew.gather, frozen=crew.frozen_limit,
         repeat=crew.repeat, settle=crew.settle, alone=alone, hosts=config.hosts, listening=bool(config.listen),
-        central=not clocks.parse(config.sync).exact, replicas=config.replicas,
+        replicas=config.replicas,
     )
 
 

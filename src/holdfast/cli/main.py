@@ -20,6 +20,7 @@ COMMANDS = {
     "join": "add this machine to a run that is going elsewhere",
     "status": "who is in the crew: role, pid, lanes, step, speed",
     "scale": "change the number of workers while the run is going",
+    "set": "change how a going run keeps step",
     "explain": "tell a run's story: what was decided, and why",
     "doctor": "check this machine, and say what to do about it",
     "bench": "run the benchmarks of this checkout",

@@ -66,6 +66,8 @@ class Crew:
     since: float = 0.0  #: when it was installed
     summed: bool = False  #: its steps are finished from sums, also on one host, because somebody follows
     stop: int = 0  #: the step before which the installed generation ends; 0: it goes on
+    sync: str = ""  #: how its lanes are to keep step
+    turn: int = 0  #: the version before which they change to that, if they kept step exactly; 0: they need not
     arena_bytes: int = 0  #: of every host's arena, once the first worker has said so
     out: list[Command] = field(default_factory=list)
 
@@ -177,8 +179,9 @@ class Crew:
                 self.send(worker, message)
 
     def install(
-        self, now: float, members: Sequence[int], drivers: Sequence[int], *, stop: int, summed: bool = False
-    ) -> None:
+        self, now: float, members: Sequence[int], drivers: Sequence[int], *, stop: int, summed: bool = False,
+        sync: str = "", turn: int = 0,
+    ) -> None:  # fmt: skip
         """Make the change: tell everybody who is in, let go of those who are not.
 
         Everybody is quiet, so what is known of the hosts' levels is exact.
@@ -189,7 +192,7 @@ class Crew:
             if worker.number not in staying:
                 self.dismiss(worker, worker.leaving)
         self.members, self.drivers, self.stop, self.change = tuple(members), tuple(drivers), stop, None
-        self.since, self.summed = now, summed
+        self.since, self.summed, self.sync, self.turn = now, summed, sync, turn
         self.rows = tuple(self.workers[number].row for number in members)
         self.where = tuple(self.workers[number].host for number in members)
         self.servers = tuple(number for number in members if self.workers[number].server)
@@ -209,7 +212,8 @@ class Crew:
         """The installed generation as a message: the same for all, whoever of them has finished and left since."""
         return Install(
             self.generation, list(self.members), list(self.rows), list(self.drivers), list(self.where),
-            dict(self.sources), self.stop, self.summed, servers=list(self.servers), replicas=self.limits.replicas,
+            dict(self.sources), self.stop, self.summed, servers=list(self.servers), sync=self.sync, turn=self.turn,
+            replicas=self.limits.replicas,
         )  # fmt: skip
 
     def broken(self) -> str:

@@ -12,7 +12,7 @@ from holdfast.coordinator.messages import FromWorker
 
 __all__ = [
     "DrainRequested", "Event", "FollowingEnded", "HostJoined", "HostLeaving", "HostLevel", "HostLost", "LinkBroken",
-    "Measured", "RunStarted", "ScaleRequested", "ServersRequested", "Ticked",
+    "Measured", "RunStarted", "ScaleRequested", "ServersRequested", "SyncRequested", "Ticked",
     "WorkerFrozen", "WorkerHung", "WorkerLost", "WorkerStarted",
 ]  # fmt: skip
 
@@ -134,6 +134,14 @@ class ServersRequested(_Event, frozen=True):
     servers: int
 
 
+class SyncRequested(_Event, frozen=True):
+    """Somebody wants lanes to keep step in this way. So many bytes are `free` (such as "free on this machine")."""
+
+    sync: str
+    free: int = 1 << 62
+    where: str = ""
+
+
 class DrainRequested(_Event, frozen=True):
     """Somebody wants the run to end at the next step boundary."""
 
@@ -146,6 +154,6 @@ class Ticked(_Event, frozen=True):
 
 Event = (
     RunStarted | HostJoined | HostLeaving | HostLost | HostLevel | LinkBroken | FollowingEnded | WorkerStarted
-    | WorkerLost | WorkerFrozen | WorkerHung | Measured | ScaleRequested | ServersRequested | DrainRequested
-    | Ticked | FromWorker
+    | WorkerLost | WorkerFrozen | WorkerHung | Measured | ScaleRequested | ServersRequested | SyncRequested
+    | DrainRequested | Ticked | FromWorker
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from holdfast.coordinator import custody, following, policy, staffing
+from holdfast.coordinator import custody, following, policy, staffing, turning
 from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.failures import told_together
 from holdfast.coordinator.hosts import spread
@@ -75,8 +75,9 @@ def _turn(run: RunState, now: float) -> None:
     if crew.change is None:
         here = tuple(m for m in crew.members if m not in run.finished)
         stop = run.drain is not None and not crew.stop and bool(here)
+        turns = run.sync != crew.sync and bool(here)
         renew = run.renew if now >= crew.since + run.limits.repeat else ""
-        if coming == here and not stop and run.proposal is None and not (renew and here):
+        if coming == here and not stop and not turns and run.proposal is None and not (renew and here):
             return
         if renew:
             run.follows.append(renew)
@@ -117,11 +118,12 @@ def _install(run: RunState, members: tuple[int, ...], now: float) -> None:
     else:
         drivers = policy.drivers_for(run.balance, _workers(run, members), run.limits.lanes)
     run.proposal = None
+    newest = [run.hosts.live[crew.workers[number].host].level for number in members]
     stop = 0
     if run.drain is not None:  # one number for all, beyond any step that somebody may have begun
-        newest = (run.hosts.live[crew.workers[number].host].level for number in members)
         stop = crew.stop or 1 + max(run.blame.step, *newest)
-    crew.install(now, members, drivers, stop=stop, summed=run.summed)
+    turn = turning.before(run, newest)
+    crew.install(now, members, drivers, stop=stop, summed=run.summed, sync=run.sync, turn=turn)
     run.renew = ""
     for late in run.hosts.live.values():
         if late.guide in crew.sources:

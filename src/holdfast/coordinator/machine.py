@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.config.run import MAX_LANES, MAX_SERVERS
-from holdfast.coordinator import events, following, hosting, messages, policy
+from holdfast.coordinator import events, following, hosting, messages, policy, turning
 from holdfast.coordinator.commands import Command, FailRun
 from holdfast.coordinator.crew import Crew
 from holdfast.coordinator.events import Event
@@ -24,8 +24,9 @@ from holdfast.coordinator.failures import Blame, told
 from holdfast.coordinator.fitness import misfit
 from holdfast.coordinator.intent import reconcile
 from holdfast.coordinator.roster import CrewLimits, HostView, Person, Snapshot, Stage, Worker
-from holdfast.coordinator.state import Refusal, RunState
+from holdfast.coordinator.state import Reached, Refusal, RunState
 from holdfast.coordinator.story import Story
+from holdfast.core.clocks import parse
 from holdfast.errors import ConfigError
 
 __all__ = ["BrokenInvariant", "CrewLimits", "Machine"]
@@ -50,7 +51,10 @@ class Machine:
 
     def __init__(self, limits: CrewLimits) -> None:
         self.story = Story()
-        self._run = RunState(limits, Crew(limits), Blame(limits), servers=limits.servers)
+        sync = parse(limits.sync).name
+        self._run = RunState(
+            limits, Crew(limits), Blame(limits), servers=limits.servers, sync=sync, modes=[Reached(0, 0, sync)]
+        )
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             events.RunStarted: self._run_started, events.HostJoined: self._host_joined,
             events.HostLeaving: self._host_leaving, events.HostLost: self._host_lost,
@@ -59,9 +63,9 @@ class Machine:
             events.WorkerLost: self._worker_lost, events.WorkerFrozen: self._worker_frozen,
             events.WorkerHung: self._worker_hung, events.Measured: self._measured,
             events.ScaleRequested: self._scale_requested, events.ServersRequested: self._servers_requested,
-            events.DrainRequested: self._drain_requested,
+            events.SyncRequested: self._sync_requested, events.DrainRequested: self._drain_requested,
             events.Ticked: self._ticked, messages.Ready: self._ready, messages.Seeded: self._seeded_by,
-            messages.Paused: self._paused, messages.Leaving: self._leaving,
+            messages.Paused: self._paused, messages.Turned: self._turned, messages.Leaving: self._leaving,
             messages.Finished: self._finished_by, messages.Failed: self._failed,
         }
 
@@ -101,7 +105,8 @@ class Machine:
             generation=crew.generation, step=run.blame.step, wanted=run.wanted, members=list(crew.members),
             drivers=list(crew.drivers), people=people, lost=run.lost, changing=crew.change is not None,
             waiting=[w.number for w in crew.waited_for()] if crew.change else [], stopping=run.drain is not None,
-            hosts=hosts, servers_wanted=run.servers, servers=list(crew.servers),
+            hosts=hosts, servers_wanted=run.servers, servers=list(crew.servers), sync_wanted=run.sync,
+            modes=tuple((mode.step, mode.sync) for mode in run.modes),
         )
 
     def _check_invariants(self, event: Event, before: int) -> None:
@@ -254,6 +259,9 @@ class Machine:
             return "the machine that started the run has no workers beside which they could be"
         return run.limits.alone if wanted else ""
 
+    def _sync_requested(self, event: events.SyncRequested, now: float) -> None:
+        turning.requested(self._run, event)
+
     def _drain_requested(self, event: events.DrainRequested, now: float) -> None:
         run = self._run
         if run.drain is None:
@@ -339,6 +347,9 @@ class Machine:
             worker.quiet = event.generation
         elif event.generation == crew.generation and worker.stage is Stage.MEMBER and crew.change is None:
             crew.send(worker, crew.installation())
+
+    def _turned(self, event: messages.Turned, now: float) -> None:
+        turning.turned(self._run, event)
 
     def _leaving(self, event: messages.Leaving, now: float) -> None:
         run = self._run

@@ -11,7 +11,7 @@ import msgspec
 
 __all__ = [
     "Failed", "Finished", "FromWorker", "Install", "Leave", "Leaving", "Pause",
-    "Paused", "Ready", "Refuse", "Seeded", "Stop", "ToWorker", "Welcome", "decode_from_worker",
+    "Paused", "Ready", "Refuse", "Seeded", "Stop", "ToWorker", "Turned", "Welcome", "decode_from_worker",
     "decode_to_worker", "encode",
 ]
 
@@ -27,7 +27,8 @@ class Ready(_Message, frozen=True):
     """The script has reached its first step: this worker could take lanes.
 
     `numerics` is what decides the bits (torch build, instruction set, threads, ...), `golden` the
-    hash of a small fixed computation, `model` a fingerprint of model, optimizer and loader.
+    hash of a small fixed computation, `model` a fingerprint of model, optimizer and loader. `push_bytes` is how much
+    memory one push takes, in modes that keep some.
     """
 
     worker: int
@@ -36,6 +37,7 @@ class Ready(_Message, frozen=True):
     model: str
     arena_bytes: int
     lanes: int = 0
+    push_bytes: int = 0
 
 
 class Seeded(_Message, frozen=True):
@@ -49,6 +51,15 @@ class Paused(_Message, frozen=True):
 
     worker: int
     generation: int
+    step: int
+
+
+class Turned(_Message, frozen=True):
+    """Lanes keep step in this way since this step; `serial` counts the changes. Said by every worker that learns it."""
+
+    worker: int
+    serial: int
+    sync: str
     step: int
 
 
@@ -84,7 +95,7 @@ class Failed(_Message, frozen=True):
     step: int = -1
 
 
-FromWorker = Ready | Seeded | Paused | Leaving | Finished | Failed
+FromWorker = Ready | Seeded | Paused | Turned | Leaving | Finished | Failed
 
 # ---------------------------------------------------------------- coordinator -> worker
 
@@ -118,6 +129,10 @@ class Install(_Message, frozen=True):
     `servers` are the members that own slices and drive no lanes. Where a host has some, its other members own none;
     and slices are summed only on hosts that have some. Without any, all members own.
     Where lanes need not keep step, one host holds the state, and this many others a replica of it.
+
+    `sync` is how lanes are to keep step. Where they do not do so yet, the members go to a step
+    boundary, stand there until all of them do, and change the mode. From `exact` they do it before the version `turn`,
+    which is beyond any step that somebody may have begun; elsewhere no lane goes beyond the furthest one.
     """
 
     generation: int
@@ -131,6 +146,8 @@ class Install(_Message, frozen=True):
     guide: int = -1
     servers: list[int] = []
     replicas: int = 0
+    sync: str = "exact"
+    turn: int = 0
 
 
 class Leave(_Message, frozen=True):

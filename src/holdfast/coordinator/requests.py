@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["MAX_ANSWER", "Ask", "Scale", "Status", "short_address"]
+__all__ = ["MAX_ANSWER", "Ask", "Scale", "Set", "Status", "short_address"]
 
 #: Room for the status of a few hundred workers.
 MAX_ANSWER = 192 * 1024
@@ -29,7 +29,13 @@ class Scale(msgspec.Struct, frozen=True, tag=True):
     servers: int | None = None
 
 
-Ask = Status | Scale
+class Set(msgspec.Struct, frozen=True, tag=True):
+    """Have another value of what can be set while a run is going."""
+
+    sync: str
+
+
+Ask = Status | Scale | Set
 
 
 @contextlib.contextmanager

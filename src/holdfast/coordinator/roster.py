@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.config.run import board_rows
+from holdfast.core.clocks import parse
 from holdfast.errors import ConfigError
 
 __all__ = ["CrewLimits", "HostView", "Person", "Snapshot", "Stage", "Worker", "compact", "names"]
@@ -25,6 +26,7 @@ class CrewLimits:
     lanes: int
     workers: int  #: wanted at the start
     servers: int = 0  #: wanted at the start, on host 0
+    sync: str = "exact"  #: how lanes keep step at the start
     join_grace: float = 2.0  #: generation 1 starts this long after the first Ready, whoever is there
     luck_budget: int = 5  #: losses in a row without a step of progress that are forgiven
     unit_attempts: int = 3  #: a unit that was lost on this many workers stops the run
@@ -40,7 +42,6 @@ class CrewLimits:
     follow: bool = True  #: hosts that come late get the state in the background, while the others go on
     listening: bool = False  #: hosts may join, so this machine need not have workers of its own
     replicas: int = 0  #: with `central`: how many other hosts hold a copy
-    central: bool = False  #: one host holds the state, and the others mirror it: lanes need not keep step
 
     def __post_init__(self) -> None:
         if self.lanes < 1:
@@ -54,6 +55,14 @@ class CrewLimits:
                 "workers", self.workers, f"there are only {self.lanes} lanes to drive, so some workers would idle",
                 fix=f"Use --workers {self.lanes}, or --lanes {self.workers} (this changes the result).",
             )
+
+    @property
+    def central(self) -> bool:
+        """Does one host hold the state, and the others mirror it, because lanes need not keep step?
+
+        On several hosts that does not change while a run is going.
+        """
+        return not parse(self.sync).exact
 
     @property
     def rows(self) -> int:
@@ -137,6 +146,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     hosts: list[HostView] = []
     servers_wanted: int = 0
     servers: list[int] = []  #: those of `members` that own slices and drive no lanes
+    sync_wanted: str = "exact"
+    modes: tuple[tuple[int, str], ...] = ((0, "exact"),)  #: (step, how lanes keep step from there on), the newest last
+
+    @property
+    def sync(self) -> str:
+        """How lanes keep step now."""
+        return self.modes[-1][1]
 
     @property
     def lead(self) -> int | None:

@@ -31,6 +31,7 @@ from holdfast.coordinator.events import (
     RunStarted,
     ScaleRequested,
     ServersRequested,
+    SyncRequested,
     Ticked,
     WorkerLost,
 )
@@ -108,8 +109,8 @@ class Server:
         """End at the next step boundary, with everything saved."""
         self._handle(DrainRequested(reason))
 
-    def scale(self, event: ScaleRequested | ServersRequested) -> str:
-        """Ask for more or fewer workers or servers; what was decided, in a sentence."""
+    def ask(self, event: ScaleRequested | ServersRequested | SyncRequested) -> str:
+        """Ask for more or fewer workers or servers, or another mode; what was decided, in a sentence."""
         before = len(self._machine.story)
         self._handle(event)
         news = self._machine.story.since(before)

@@ -17,7 +17,7 @@ from holdfast.coordinator.messages import Failed, Ready
 from holdfast.coordinator.policy import Balance, Proposal
 from holdfast.coordinator.roster import CrewLimits
 
-__all__ = ["Refusal", "Result", "RunState"]
+__all__ = ["Reached", "Refusal", "Result", "RunState"]
 
 Result = dict[str, str | int | float | bool | None]
 
@@ -31,6 +31,15 @@ class Refusal:
     host: int
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A way of keeping step, and from which step on lanes kept it; `serial` counts the changes."""
+
+    serial: int
+    step: int
+    sync: str
+
+
 @dataclass(slots=True)
 class RunState:
     """Everything that is known."""
@@ -41,6 +50,8 @@ class RunState:
     balance: Balance = field(default_factory=Balance)
     proposal: Proposal | None = None  #: another assignment that is to be installed
     servers: int = 0  #: how many there should be, on host 0
+    sync: str = "exact"  #: how lanes should keep step
+    modes: list[Reached] = field(default_factory=list)  #: how they have, the newest last
     running: bool = False
     over: bool = False  #: EndRun or FailRun was ordered
     first: Ready | None = None  #: the measure for all others

@@ -81,7 +81,7 @@ EXACT = Mode("exact")
 
 
 def parse(text: str, lanes: int | None = None) -> Mode:
-    """A mode by its name. Raises ValueError with a sentence.
+    """A mode by its name, which may be written with zeros before its number. Raises ValueError with a sentence.
 
     >>> parse("bounded:4")
     Mode(name='bounded:4', quorum=None, bound=4, inner=1)
@@ -107,15 +107,15 @@ def parse(text: str, lanes: int | None = None) -> Mode:
     if kind == "bounded":
         if not 0 <= value <= _MOST_BOUND:
             raise ValueError(f"a lane cannot be {value} steps ahead: S is 0 to {_MOST_BOUND}")
-        return Mode(text, bound=value)
+        return Mode(f"bounded:{value}", bound=value)
     if kind == "quorum":
         most = f" to {lanes}, the number of lanes" if lanes is not None else " or more"
         if value < 1 or (lanes is not None and value > lanes):
             raise ValueError(f"a quorum of {value} cannot come together: K is 1{most}")
-        return Mode(text, quorum=value, bound=_QUORUM_BOUND)
+        return Mode(f"quorum:{value}", quorum=value, bound=_QUORUM_BOUND)
     if not 1 <= value <= _MOST_INNER:
         raise ValueError(f"{value} steps cannot lie between two exchanges: H is 1 to {_MOST_INNER}")
-    return Mode(text, inner=value)
+    return Mode(f"local:{value}", inner=value)
 
 
 class Clocks(NamedTuple):

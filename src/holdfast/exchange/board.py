@@ -18,18 +18,20 @@ from typing import NamedTuple
 from holdfast.core.tree import Node
 from holdfast.errors import FrameError
 
-__all__ = ["Board", "StepFacts", "Undo", "board_bytes"]
+__all__ = ["Board", "Pace", "StepFacts", "Undo", "board_bytes"]
 
 MAGIC = 0x484F4C44_46415354  # "HOLDFAST"
-HEADER, ROW, _LANE, _SLICE = 72, 32, 16, 4  # words
+HEADER, ROW, _LANE, _SLICE = 88, 32, 16, 4  # words
 SAMPLES = 64  #: of the unit at hand, as many of their numbers as a row shows
 (H_MAGIC, H_LANES, H_ROWS, H_SLICES, H_OP, H_OP_FIRST0, H_OP_FIRST1, H_EPOCH, H_EPOCH_OP0, H_EPOCH_OP1,
  H_STEPS_PER_EPOCH, H_EPOCHS, H_BATCH, H_CLOSED_OP, H_OP_KIND0, H_OP_KIND1, H_MIRROR) = range(17)
 H_STEP0, H_STEP1 = 17, 20  # three words each
 H_CURRENT, H_CHART, H_CHART_SIZE, H_RECORDED, H_WORK_STEP, H_WORK, H_STALENESS = *range(24, 29), 36, 40
 STALENESS = 32  #: counts of pushes by their staleness; the last one is for all beyond
+H_PACE, H_PACE0, _PACE = 72, 73, 6  # how lanes keep step: a serial number, and two cells that take turns
 (R_WORKER, R_PID, R_ARRIVED, R_STEP, R_EPOCH, R_UNIT_STEP, R_UNIT_LANE, R_UNITS, R_UNIT_NS, R_WAIT_NS, R_BUSY_NS,
- R_SAMPLES, R_LOSS, R_UNDO, R_BEAT, R_OP, R_WAITING_FOR, R_EARLY, R_OWNED, R_APPLIED, R_WHY) = range(21)
+ R_SAMPLES, R_LOSS, R_UNDO, R_BEAT, R_OP, R_WAITING_FOR, R_EARLY, R_OWNED, R_APPLIED, R_WHY,
+ R_STANDS, R_PACE) = range(23)
 L_STEP, L_SPAN = range(2)
 #: What a lane gave besides its gradient, twice: a faster host may be a step ahead, and steps take turns.
 L_FACTS, L_COUNT, L_LOSS, L_CLIP, L_CLIP_VALUE, L_SETTINGS = range(6)
@@ -55,6 +57,17 @@ class Undo(NamedTuple):
 
     slice: int
     version: int
+
+
+class Pace(NamedTuple):
+    """How lanes keep step, and since when. The first one, of serial 0, is what the run was started with."""
+
+    serial: int
+    sync: str  #: the mode's name
+    begin: int = 0  #: where the annex begins that the mode has in the shared memory (see `annex`)
+    size: int = 0  #: of that; 0: it has none
+    version: int = 0  #: of the parameters when it began
+    step: int = 0  #: of the run, then
 
 
 class Board:
@@ -419,6 +432,31 @@ class Board:
     def staleness(self) -> list[int]:
         """How many pushes had which staleness, since the run began."""
         return self.words[H_STALENESS : H_STALENESS + STALENESS].tolist()
+
+    # ------------------------------------------------------------ how lanes keep step
+
+    def pace(self) -> Pace | None:
+        """How lanes keep step now; None: as they did when the run began."""
+        while True:
+            serial = self.words[H_PACE]
+            at = H_PACE0 + serial % 2 * _PACE
+            first, second, *numbers = self.words[at : at + _PACE].tolist()
+            if self.words[H_PACE] == serial:  # else the cell may be of a later one by now
+                name = b"".join(word.to_bytes(8, "little") for word in (first, second)).rstrip(b"\0").decode()
+                return Pace(serial, name, *numbers) if serial else None
+
+    def pace_serial(self) -> int:
+        """How often the way of keeping step has changed."""
+        return self.words[H_PACE]
+
+    def put_pace(self, pace: Pace) -> None:
+        """Lanes keep step in this way from now on. Done by one worker, while all others stand still."""
+        name = pace.sync.encode().ljust(16, b"\0")
+        at = H_PACE0 + pace.serial % 2 * _PACE
+        self.words[at], self.words[at + 1] = (int.from_bytes(name[part : part + 8], "little") for part in (0, 8))
+        for place, number in enumerate(pace[2:], 2):
+            self.words[at + place] = number
+        self.words[H_PACE] = pace.serial
 
     def put_plan(self, steps_per_epoch: int, epochs: int, batch: int) -> None:
         """What the run means to do, for progress lines."""

@@ -27,7 +27,7 @@ from holdfast.errors import NotExact
 from holdfast.exchange.space import Space, typed
 from holdfast.transport.arena import Arena, Sections
 
-__all__ = ["Buffers", "add_sections", "placed"]
+__all__ = ["Buffers", "add_records", "add_sections", "placed"]
 
 _SMALL = 64 * 1024  # bytes
 
@@ -49,27 +49,27 @@ def add_sections(sections: Sections, space: Space, num_lanes: int, turns: int = 
     sections.add("buffers-versions", 8 * max(1, len(space.buffers)))
 
 
+def add_records(sections: Sections, space: Space, num_lanes: int, turns: int) -> None:
+    """Lay out records alone, for a mode that needs more of them than the arena has."""
+    _, size = placed(space)
+    sections.add("push-buffers", size * turns * num_lanes)
+    sections.add("push-buffers-changed", turns * max(1, len(space.buffers)) * num_lanes)
+
+
 class Buffers:
     """The buffers of the models, as one worker computes with them."""
 
     def __init__(
         self, models: Sequence[nn.Module], space: Space, arena: Arena, num_lanes: int, turns: int = 2
     ) -> None:
-        self._count, self._turns = len(space.buffers), turns
-        self._num_lanes = num_lanes
+        self._count, self._num_lanes, self._space = len(space.buffers), num_lanes, space
         self._names = [name for name, _ in space.buffers]
         self._live = [buffer for _, buffer in space.buffers]
         self._homes = _homes(models, self._live)
-        offsets, size = placed(space)
-        raw = typed(arena.section("buffers"), torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
-        self._stores = [
-            [
-                raw[copy * size + at : copy * size + at + b.numel() * b.element_size()].view(b.dtype).view(b.shape)
-                for at, b in zip(offsets, self._live, strict=True)
-            ]
-            for copy in range(2 + turns * num_lanes)
-        ]
-        self._changed = arena.section("buffers-changed").cast("B")
+        copies = self._copies(arena, "buffers", 2 + turns * num_lanes)
+        self._stores = copies[:2]
+        self._own = copies[2:], arena.section("buffers-changed").cast("B"), turns
+        self._records, self._changed, self._turns = self._own
         self._newest = arena.section("buffers-versions").cast("q")  # buffer -> version that last changed it
         self._shown = [0] * self._count  # buffer -> version that the live one shows
         self._versions = [b._version for b in self._live]
@@ -78,6 +78,29 @@ class Buffers:
             for (module, _), b in zip(self._homes, self._live, strict=True)
         ]
         self._dirty = [False] * self._count
+
+    def _copies(self, arena: Arena, section: str, number: int) -> list[list[Tensor]]:
+        offsets, size = placed(self._space)
+        raw = typed(arena.section(section), torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+        return [
+            [
+                raw[copy * size + at : copy * size + at + b.numel() * b.element_size()].view(b.dtype).view(b.shape)
+                for at, b in zip(offsets, self._live, strict=True)
+            ]
+            for copy in range(number)
+        ]
+
+    def use_records(self, arena: Arena | None, turns: int) -> None:
+        """Have `turns` records per lane from now on: those of an arena that was laid out by `add_records`, or my own.
+
+        Nobody may need a record that was made before.
+        """
+        if arena is None or turns <= self._own[2]:
+            self._records, self._changed, self._turns = self._own
+        else:
+            records = self._copies(arena, "push-buffers", turns * self._num_lanes)
+            self._records, self._changed = records, arena.section("push-buffers-changed").cast("B")
+            self._turns = turns
 
     def seed(self) -> None:
         """Take over the values of the first worker."""
@@ -132,7 +155,7 @@ class Buffers:
                 changed = not torch.equal(live, began[index])
             self._changed[at * self._count + index] = 1 if changed else 0
             if changed:
-                self._stores[2 + at][index].copy_(live)
+                self._records[at][index].copy_(live)
                 self._dirty[index] = True
 
     def merge(
@@ -151,7 +174,7 @@ class Buffers:
                     new[index].copy_(old[index])
                 continue
             values = {
-                lane: self._stores[2 + records[lane]][index] if lane in touched else old[index]
+                lane: self._records[records[lane]][index] if lane in touched else old[index]
                 for lane in lanes
             }
             if steps is not None and not old[index].is_floating_point():

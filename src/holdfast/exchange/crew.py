@@ -107,7 +107,7 @@ class Member:
         self.slots.install(self.at.driver, worker)
         self.optimizer.forget()
         # I may be given more lanes of the step at hand, and then run user code for it again.
-        self.board.put(cells.R_ARRIVED, min(self.board.cell(self.board.row, cells.R_ARRIVED), self._work.step - 1))
+        self.board.put(cells.R_ARRIVED, min(self.board.cell(self.board.row, cells.R_ARRIVED), self._work.version - 1))
         self._mend()
 
     def _mend(self) -> None:
@@ -126,12 +126,12 @@ class Member:
     def next_lane(self, work: StepWork) -> int | None:
         """Act and wait until a lane is mine to compute; None when the step is complete."""
         self._work, self._news = work, None
-        self.board.put_work(work.step, work.lanes)
+        self.board.put_work(work.version, work.lanes)
         self._controls.look()
         while True:
             # What is decided on is what a wait compares with: a change between the two cannot be missed.
             self._seen, self._news = self._news or self._look(), None
-            action = decide.next_action(self.at.place(work.step), self._seen)
+            action = decide.next_action(self.at.place(work.version), self._seen)
             match action:
                 case decide.Compute(lane):
                     return lane
@@ -139,7 +139,7 @@ class Member:
                     self._advance()
                     return None
                 case decide.Arrive():
-                    self.board.put(cells.R_ARRIVED, work.step)
+                    self.board.put(cells.R_ARRIVED, work.version)
                     self._controls.ring()
                 case decide.Gather(slices):
                     self._gather(slices)
@@ -160,10 +160,14 @@ class Member:
     def _await(self, whom: int, why: int = 0) -> None:
         """Wait until something has moved, or the link speaks; show for whom, and why (a word of `core.clocks.Held`)."""
         self.before_wait()
+        self.wait_for(whom, self.changed, why)
+
+    def wait_for(self, whom: int, come: Callable[[], bool], why: int = 0) -> None:
+        """Wait until something has come, or the link speaks; show for whom, and why."""
         start = time.perf_counter_ns()
         self.board.put(cells.R_WHY, why)
         self.board.put(cells.R_WAITING_FOR, whom)
-        self._controls.wait(self.changed)
+        self._controls.wait(come)
         self.board.put(cells.R_WAITING_FOR, -1)
         self.board.put(cells.R_WHY, 0)
         self.board.add(cells.R_WAIT_NS, time.perf_counter_ns() - start)
@@ -205,12 +209,12 @@ class Member:
     def begin(self, lane: int) -> None:
         """The unit of `lane` begins. Is it the last one this host owes the others, its gradients go as they come."""
         at, work = self.at, self._work
-        if at.home is None or len(at.local) > 1 or not at.sums(work.step) or at.following or all(at.home):
+        if at.home is None or len(at.local) > 1 or not at.sums(work.version) or at.following or all(at.home):
             return
         mine = [n for n in work.lanes if at.driver[n] == at.worker]
-        if uncovered(mine, self.board.nodes(work.step)) == [lane]:
+        if uncovered(mine, self.board.nodes(work.version)) == [lane]:
             wanted = [index for index, home in enumerate(at.home) if not home]
-            self._early.begin(work.step, lane, work.lanes, work.weight(lane), wanted)
+            self._early.begin(work.version, lane, work.lanes, work.weight(lane), wanted)
 
     def came(self, entry: int) -> None:
         """Backward has made the gradient of a trainable parameter."""
@@ -230,52 +234,52 @@ class Member:
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take what the unit of `lane` gave. Nobody uses it before `show`."""
-        self.buffers.record(lane, self._work.step)
+        self.buffers.record(lane, self._work.version)
         count = self._work.counts[lane]
-        self.board.put_result(lane, self._work.step, count, result.loss, result.clip_norm, result.clip_value)
-        self.slots.fill(self._work.step, lane, gradients, self._work.weight(lane))
+        self.board.put_result(lane, self._work.version, count, result.loss, result.clip_norm, result.clip_value)
+        self.slots.fill(self._work.version, lane, gradients, self._work.weight(lane))
         self._early.end()
 
     def show(self, lane: int) -> None:
         """Let the others use the unit of `lane`, which was filled last."""
-        self.board.close_facts(lane, self._work.step)
+        self.board.close_facts(lane, self._work.version)
         self.slots.show()
         self._early.close()
 
     def _loss(self) -> float:
         """The mean loss of the step at hand, weighted by samples, in lane order."""
-        step = self._work.step
+        step = self._work.version
         total = sum(self.board.result(lane, step)[1] * self._work.counts[lane] for lane in self._work.lanes)
         return total / sum(self._work.counts)
 
     def _gather(self, slices: Sequence[int]) -> None:
         work = self._work
-        merged, parts, _ = contribution(self.board.nodes(work.step), self.board.num_lanes)
+        merged, parts, _ = contribution(self.board.nodes(work.version), self.board.num_lanes)
         assert merged is not None
         inside = [lane for lane in work.lanes if merged.lane <= lane < merged.lane + merged.span]
         for index in slices:
             piece = self.space.layout.slices[index]
             self.slots.total(piece, parts, inside, 1.0, self.slots.gathered(piece))
-            self.board.publish_gathered(index, work.step + 1)
+            self.board.publish_gathered(index, work.version + 1)
 
     def _sum(self, slices: Sequence[int]) -> None:
-        work, nodes = self._work, self.board.nodes(self._work.step)
-        clips = self.board.result(work.lanes[0], work.step)[2] > 0.0
-        sums, pieces = self.at.sums(work.step), self.slots.pieces
+        work, nodes = self._work, self.board.nodes(self._work.version)
+        clips = self.board.result(work.lanes[0], work.version)[2] > 0.0
+        sums, pieces = self.at.sums(work.version), self.slots.pieces
         for index in slices:
             piece = self.space.layout.slices[index]
             total = self.slots.sum_of(piece)
-            partial = [*nodes, *pieces.nodes(work.step, index, but=nodes)] if sums else nodes
+            partial = [*nodes, *pieces.nodes(work.version, index, but=nodes)] if sums else nodes
             # Without clipping, the factor is applied where the sum is used: one way through memory less.
             self.slots.total(piece, partial, work.lanes, work.factor if clips else 1.0, total)
             if sums and self.finite and not finite(total):
                 raise self._not_finite(index, partial)  # here lie the lanes apart, elsewhere only their sum
-            self.board.publish_norm(index, work.step + 1, norm_of(total) if clips else 0.0)
+            self.board.publish_norm(index, work.version + 1, norm_of(total) if clips else 0.0)
 
     def _finish(self, slices: Sequence[int]) -> None:
         work, board, optimizer = self._work, self.board, self.optimizer
-        nodes = board.nodes(work.step)
-        absent = self.slots.absent(work.step, work.lanes)
+        nodes = board.nodes(work.version)
+        absent = self.slots.absent(work.version, work.lanes)
         self._check_settings()
         clip_norm, clip_value = self._clipping()
         grad_norm = self._grad_norm() if clip_norm > 0.0 else 0.0
@@ -284,7 +288,7 @@ class Member:
             gradient = optimizer.scratch(piece)
             if clip_norm > 0.0:
                 torch.mul(self.slots.sum_of(piece), clip_scale(clip_norm, grad_norm), out=gradient)
-            elif self.at.sums(work.step):
+            elif self.at.sums(work.version):
                 torch.mul(self.slots.sum_of(piece), work.factor, out=gradient)
             else:
                 self.slots.total(piece, nodes, work.lanes, work.factor, gradient)
@@ -294,13 +298,13 @@ class Member:
                 raise self._not_finite(index, nodes)
             if self.guarded and not self._undo_free():
                 return
-            self._begin_change(index, work.step)
+            self._begin_change(index, work.version)
             if index == 0:
-                self.buffers.merge(work.step, work.lanes, dict(enumerate(work.counts)))
-                samples = board.step_facts(work.step).samples + sum(work.counts)
-                board.put_step(work.step + 1, StepFacts(self._loss(), samples, grad_norm))
+                self.buffers.merge(work.version, work.lanes, dict(enumerate(work.counts)))
+                samples = board.step_facts(work.version).samples + sum(work.counts)
+                board.put_step(work.version + 1, StepFacts(self._loss(), samples, grad_norm))
             optimizer.apply(index, self.hyper[piece.group], absent)
-            self._end_change(index, work.step)
+            self._end_change(index, work.version)
 
     def _grad_norm(self) -> float:
         """The norm of the whole gradient, from those of all slices."""
@@ -320,7 +324,7 @@ class Member:
 
     def _clipping(self) -> tuple[float, float]:
         """(norm, value) that this step is clipped to: what its units asked for, all alike."""
-        asked = {lane: self.board.result(lane, self._work.step)[2:] for lane in self._work.lanes}
+        asked = {lane: self.board.result(lane, self._work.version)[2:] for lane in self._work.lanes}
         first = asked[self._work.lanes[0]]
         for lane, other in asked.items():
             if other != first:
@@ -333,7 +337,7 @@ class Member:
 
     def _check_settings(self) -> None:
         """Every unit of a step must have been made with the same settings, or its meaning hangs on the crew."""
-        lanes, step = self._work.lanes, self._work.step
+        lanes, step = self._work.lanes, self._work.version
         odd = [lane for lane in lanes if self.board.settings(lane, step) != self.board.settings(lanes[0], step)]
         if odd:
             raise NotExact(
@@ -356,8 +360,8 @@ class Member:
         return True
 
     def _advance(self) -> None:
-        self.buffers.advance(self._work.step)
-        self.facts = self.board.step_facts(self._work.step + 1)
+        self.buffers.advance(self._work.version)
+        self.facts = self.board.step_facts(self._work.version + 1)
         self.board.put(cells.R_STEP, self._work.step + 1)
 
     def _not_finite(self, index: int, nodes: Sequence[Node]) -> NonFinite:

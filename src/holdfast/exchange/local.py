@@ -135,12 +135,12 @@ class Local(Paced):
         return min(found) if found else first
 
     def _lane(self, lane: int) -> _Lane | None:
-        """The lane, in a round. None: I am asked for quiet before it can be begun."""
+        """The lane, in a round; None where that cannot begin yet, see `pull`."""
         one = self._lanes.get(lane)
         if one is None:
             one = self._lanes[lane] = _Lane(self._user, self.space, self._schemas)
         if one.unit < 0:
-            if not self._pull():
+            if not self.pull():
                 return None
             one.begin(self.parameters, self._arena.section(f"inner/{lane}/{self.version % 2}"))
         return one
@@ -163,7 +163,8 @@ class Local(Paced):
         return self._fresh
 
     def _skip(self, step: int, lane: int) -> None:
-        if (one := self._lane(lane)) is not None:
+        one = self._lane(lane)
+        if one is not None:
             self._end_unit(lane, one)
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
@@ -206,9 +207,11 @@ class Local(Paced):
         one.unit = -1
         self._controls.ring()
 
-    def _complete(self) -> None:
-        super()._complete()
+    def _complete(self) -> bool:
+        if not super()._complete():
+            return False
         self._show_model(self._published)
+        return True
 
     def _hyper(self, work: Any) -> list[dict[str, Any]]:
         return self._outer

@@ -23,7 +23,7 @@ def complete(board: Board) -> bool:
 
 def look(at: Standing, work: StepWork, board: Board, pieces: Pieces, *, pausing: bool) -> decide.Board:
     """What a worker that stands there sees."""
-    step = work.step
+    step = work.version
     nodes = board.nodes(step)
     arrived = {member: board.cell(row, cells.R_ARRIVED) for member, row in at.rows.items()}
     clips = bool(nodes) and board.result(nodes[0].lane, step)[2] > 0.0  # said by its units, all alike
@@ -62,5 +62,5 @@ def _covered(at: Standing, seen: decide.Board, step: int, board: Board, pieces: 
 
 
 def _unknown(work: StepWork, board: Board) -> list[int]:
-    known = board.known(work.step)
+    known = board.known(work.version)
     return [] if len(known) >= len(work.lanes) else [lane for lane in work.lanes if lane not in known]

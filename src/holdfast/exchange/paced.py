@@ -35,7 +35,14 @@ from holdfast.exchange.pushes import Pushes, Record
 from holdfast.exchange.pushslots import Drift, PushSlots
 from holdfast.exchange.work import UnitResult
 
-__all__ = ["Course", "Paced"]
+__all__ = ["Boundary", "Course", "Paced"]
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """All lanes have made so many steps of the pass, all of it is applied, and nobody goes on: see `Paced.settle`."""
+
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,7 @@ class Paced(Member):
 
     mode: Mode
     staleness: Staleness
+    turning = False  #: the mode is to change at the next step boundary
     pushes: Pushes
     push_slots: PushSlots
 
@@ -83,16 +91,22 @@ class Paced(Member):
 
     def committed(self) -> int:
         """Steps of the run of which every lane's push has been applied."""
-        applied = min(self._clocks().applied) * self.mode.inner
-        return self.pushes.base + min(applied, self.pushes.total)
+        return self.pushes.committed(lambda: min(self._clocks().applied) * self.mode.inner)
 
     def stop(self) -> None:
         """The run is to end: no lane goes beyond the furthest one. Everybody is quiet when this is called."""
         self._stopping = True
+        self._limit = self.pushes.furthest()  # nobody has gone beyond it, and from now on nobody does
+
+    def settle(self, turning: bool) -> None:
+        """The mode is to change: the same, to the step boundary at which that can be. Or it is not to, any more."""
+        self.turning = turning
+        if not self._stopping:
+            self._limit = self.pushes.furthest() if turning else None
 
     # ------------------------------------------------------------ one pass
 
-    def next_unit(self, course: Course) -> tuple[int, int] | None:
+    def next_unit(self, course: Course) -> tuple[int, int] | Boundary | None:
         """Act and wait until a unit (step of the pass, lane) is mine to compute; None when the pass is complete."""
         self._course = course
         self._controls.look()
@@ -100,10 +114,13 @@ class Paced(Member):
             if self._controls.pausing:
                 self._controls.rest(self.committed())
                 continue
-            self._marks = self._marked()  # before any look: what changes during it ends the wait
+            self._marks = self._marked()  # before the look: what changes during it ends the wait
             if self.pushes.over(course.op):
-                self._complete()
-                return None
+                if self._complete():
+                    return None
+                continue
+            if self.turning and not self.pushes.begun(course.op):
+                return Boundary(0)
             clocks = self._clocks()
             if self._own_up(clocks):
                 self._controls.ring()
@@ -116,20 +133,21 @@ class Paced(Member):
                 continue
             found = self._choose(clocks)
             if isinstance(found, tuple) and not isinstance(found, Held):
-                if self.course_counts(found[0])[found[1]]:
-                    if self._open(*found):
-                        return found
-                    continue  # another generation begins: the lane may not be mine in it
-                self._skip(*found)
+                if not self.course_counts(found[0])[found[1]]:
+                    self._skip(*found)
+                elif self._open(*found):
+                    return found
                 continue
             if found is None and min(clocks.applied) >= clocks.steps:
-                self._complete()
-                return None
+                if not self._complete():
+                    continue
+                short = clocks.steps < course.steps and not self._stopping
+                return Boundary(clocks.steps) if self.turning and short else None
             self._await(self._whom(found, clocks), found.word if isinstance(found, Held) else 0)
 
     def _ends_before(self) -> bool:
         """Does the run end before a pass that nobody has begun? Else some would stop in it, and some before it."""
-        return self._stopping and not self.pushes.turning
+        return self._stopping and not self.pushes.beginning
 
     def _choose(self, clocks: Clocks) -> tuple[int, int] | Held | None:
         """The next unit (step of the pass, lane) that is mine and may be begun."""
@@ -137,21 +155,23 @@ class Paced(Member):
         return (clocks.pushed[lane], lane) if isinstance(lane, int) else lane
 
     def _open(self, step: int, lane: int) -> bool:
-        """The unit begins: with the newest parameters. False: I am asked for quiet before they can be had."""
-        return self._pull()
+        """The unit begins: with the newest parameters. False: it does not, see `pull`."""
+        return self.pull()
 
     def _skip(self, step: int, lane: int) -> None:
         """The lane has no samples in this step: it pushes nothing, so that it goes on."""
         self.pushes.push(lane, Record(step, self.version, 0, 0.0, 0.0, 0.0))
         self._controls.ring()
 
-    def _complete(self) -> None:
-        """The pass is over: show the model what it has led to."""
-        self.pull()
+    def _complete(self) -> bool:
+        """The pass is over: show the model what it has led to. False: it cannot be shown yet, see `pull`."""
+        if not self.pull():
+            return False
         version = self.version
         self.buffers.advance(version - 1)
         self.facts = self.board.step_facts(version)
         self.board.put(cells.R_STEP, self.committed())
+        return True
 
     def course_counts(self, step: int) -> Sequence[int]:
         """Samples of every lane in a step of the pass."""
@@ -161,9 +181,9 @@ class Paced(Member):
         steps = -(-self._course.steps // self.mode.inner) if self._limit is None else self._limit
         while True:
             version = self.version
-            clocks = self.pushes.clocks(version, steps)
-            if self.version == version:  # else the docket after next may lie where what was applied has lain
-                return clocks
+            found = self.pushes.clocks(version, steps)
+            if self.version == version:  # else a docket may have been replaced by a later one, which is not applied yet
+                return found
 
     def _whom(self, held: Held | None, clocks: Clocks) -> int:
         """For which worker, or owner, this one waits."""
@@ -178,20 +198,12 @@ class Paced(Member):
 
     def changed(self) -> bool:
         """Has anything moved since this worker began to wait, or is it just about to?"""
-        return self._marked() != self._marks or self.pushes.turning
+        return self._marked() != self._marks or self.pushes.beginning
 
-    def install(
-        self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int],
-        hosts: Sequence[int] | None = None, *, summed: bool = False, following: bool = False,
-        servers: Sequence[int] = (), home: int | None = None,
-    ) -> None:  # fmt: skip
-        """Take my place in a new generation (see `Member.install`)."""
-        super().install(
-            worker, members, rows, driver, hosts, summed=summed, following=following, servers=servers, home=home
-        )
+    def install(self, *args: Any, **named: Any) -> None:
+        """Take my place in a new generation."""
+        super().install(*args, **named)
         self._have = [-1] * len(self._have)  # a version that only a host had which is lost may have come to nothing
-        if self._stopping and self._limit is None:
-            self._limit = self.pushes.furthest()  # nobody has gone beyond it, and from now on nobody does
 
     # ------------------------------------------------------------ units
 
@@ -201,14 +213,11 @@ class Paced(Member):
     def came(self, entry: int) -> None:
         """Backward has made a gradient: nobody wants it before the unit ends."""
 
-    def pull(self) -> None:
-        """Take over what is published: whole slices, the newest of each."""
-        while not self._pull():
-            self._controls.rest(self.committed())
+    def pull(self) -> bool:
+        """Take over what is published: whole slices, the newest of each.
 
-    def _pull(self) -> bool:
-        """Take over what is published. False: a slice is torn, and I am asked for quiet: its owner may be gone, and who
-        owns it next mends it when all are quiet.
+        False: this worker is asked for quiet while somebody is at a slice. That one may be dead, and then the slice is
+        mended in the next generation only.
         """
         versions = self.board.versions()
         for piece in self.space.layout.slices:
@@ -231,10 +240,10 @@ class Paced(Member):
                 mine.copy_(shared)
                 if index not in self.board.torn() and self.board.versions()[index] == before:
                     return before
-            time.sleep(0)  # its owner is at it, or was when it died
-            self._controls.look()
             if self._controls.pausing:
                 return None
+            time.sleep(0)  # its owner is at it
+            self._controls.look()
 
     @property
     def fresh(self) -> bool:

@@ -16,7 +16,7 @@ lanes are this host's, the dockets' places hold what was applied and taken, and 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -26,10 +26,9 @@ from holdfast.core.clocks import Clocks, Taken
 __all__ = ["Pushes", "Record", "Told", "pushes_bytes"]
 
 _HEADER, _RECORD = 8, 6  # words
-P_OP, P_TOTAL, P_BASE, P_DONE, P_MIRRORED, P_TURN = range(6)
+P_OP, P_TOTAL, P_BASE, P_DONE, P_MIRRORED, P_TURN = range(6)  # the first one is negative while a pass is being begun
 #: Where there are replicas: one more than the version that all of them hold, and than the newest that was shown.
 P_HELD, P_SHOWN = 6, 7
-_TURNING = -1  # in the place of the pass's number: a pass is just being begun
 
 
 class Record(NamedTuple):
@@ -83,8 +82,8 @@ class Pushes:
         return self._words[P_OP]
 
     def over(self, op: int) -> bool:
-        """Has a later pass begun?"""
-        return self._words[P_OP] > op + 1
+        """Has a later pass begun, or is it about to?"""
+        return abs(self._words[P_OP]) > op + 1
 
     def begin(self, op: int, steps: int, version: int) -> None:
         """A pass of so many steps begins at this version: no lane has pushed anything.
@@ -94,7 +93,7 @@ class Pushes:
         words = self._words
         if words[P_OP] > 0:
             words[P_DONE] = words[P_BASE] + words[P_TOTAL]  # said twice, it says the same
-        words[P_OP] = _TURNING
+        words[P_OP] = -(op + 1)
         words[P_BASE], words[P_TOTAL] = words[P_DONE], steps
         for lane in range(self._num_lanes):
             words[self._lanes + lane * self._stride] = 0
@@ -106,10 +105,34 @@ class Pushes:
             words[at] = tag
         words[P_OP] = op + 1
 
+    def committed(self, applied: Callable[[], int]) -> int:
+        """Steps of the run of which every lane's push is applied. `applied` gives those of the pass at hand."""
+        while True:
+            op = self._words[P_OP]
+            found = self._words[P_DONE] if op < 0 else self.base + min(applied(), self.total)
+            if self._words[P_OP] == op:  # else a pass has begun meanwhile, and the numbers are of two
+                return found
+
+    def resume(self, op: int, steps: int, version: int, *, base: int, done: int) -> None:
+        """A pass that was begun in another mode goes on here: of each lane `done` pushes are in `version`.
+
+        `base` is how many steps the run had made when the pass began. Nobody looks here before this is done.
+        """
+        words = self._words
+        words[P_DONE:_HEADER] = memoryview(bytes(8 * (_HEADER - P_DONE))).cast("q")
+        words[P_OP], words[P_BASE], words[P_TOTAL] = op + 1, base, steps
+        for lane in range(self._num_lanes):
+            words[self._lanes + lane * self._stride] = done
+        for tag, place in ((version, version - 1), (0, version)):
+            at = self._docket(place)
+            words[at] = tag
+            for lane in range(self._num_lanes):
+                words[at + 1 + lane] = done
+
     @property
-    def turning(self) -> bool:
+    def beginning(self) -> bool:
         """Is a pass just being begun? Then nothing of it, nor of the one before, can be told."""
-        return self._words[P_OP] == _TURNING
+        return self._words[P_OP] < 0
 
     @property
     def base(self) -> int:

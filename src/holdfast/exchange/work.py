@@ -14,6 +14,12 @@ class StepWork:
     step: int
     lanes: tuple[int, ...]  #: lanes with samples
     counts: tuple[int, ...]  #: samples of every lane
+    ahead: int = 0  #: versions that were made beyond one a step, before lanes kept step exactly
+
+    @property
+    def version(self) -> int:
+        """Of the parameters that the step begins with; the board counts in versions."""
+        return self.step + self.ahead
 
     @property
     def even(self) -> bool:

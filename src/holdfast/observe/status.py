@@ -38,6 +38,8 @@ def of_going(
         "servers_wanted": snapshot.servers_wanted,
         "workers_lost": snapshot.lost,
         "waiting_for": snapshot.waiting,
+        "sync": snapshot.sync,
+        "sync_wanted": snapshot.sync_wanted,
         "staleness": list(view.staleness),
         "coordinator": {"pid": pid, "host": host},
         "workers": [
@@ -98,6 +100,7 @@ def of_ended(summary: Mapping[str, Any], directory: str) -> dict[str, Any]:
         "samples_per_second": summary.get("samples_per_second"),
         "seconds": summary.get("seconds"),
         "workers_lost": summary.get("workers_lost"),
+        "modes": summary.get("modes"),
         "weights_sha256": summary.get("weights_sha256"),
         "coordinator": {"pid": None, "host": summary.get("host")},
         "workers": [],
@@ -117,6 +120,9 @@ def table(status: Mapping[str, Any]) -> str:
         return "\n".join(lines)
     head = f"{status['dir']}: {status['state']}, generation {status['generation']}, launcher pid "
     lines = [f"{head}{status['coordinator']['pid']}", f"  {status['progress']}"]
+    if (status["sync"], status["sync_wanted"]) != ("exact", "exact"):
+        coming = f", {status['sync_wanted']} from the next step boundary on" * (status["sync"] != status["sync_wanted"])
+        lines.append(f"  sync {status['sync']}{coming}")
     if status["staleness"]:
         lines.append(f"  staleness of pushes: {_histogram(status['staleness'])}")
     several = any(there["host"] for there in status["hosts"])

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from holdfast.core import tree
 from holdfast.core.tree import Node
 from holdfast.testing.model import Model, Violation, add, golden_chain, gradient, norm, update
+from holdfast.testing.pace import FakePace
 
 __all__ = ["Arena", "Slot"]
 
@@ -68,6 +69,11 @@ class Arena:
         self._acting: dict[int, tuple[int, int, str, tuple[int, ...]]] = {}  # worker -> generation, step, what, where
         self._reading: dict[int, int] = {}  # worker -> step
         self._newest = 0
+        self.pace = FakePace()
+
+    def turn(self, sync: str, step: int) -> None:
+        """From this step on lanes keep step in another way. Everybody stands before it."""
+        self.pace.turn(sync, step, self.versions, self._acting, bool(self.nodes(step)))
 
     # ------------------------------------------------------------ announcements
 

@@ -36,6 +36,7 @@ from holdfast.coordinator.events import (
     RunStarted,
     ScaleRequested,
     ServersRequested,
+    SyncRequested,
     Ticked,
     WorkerFrozen,
     WorkerHung,
@@ -308,6 +309,8 @@ class Cluster:
             self.happened(ScaleRequested(fault.workers))
         elif fault.what == "servers":
             self.happened(ServersRequested(fault.workers))
+        elif fault.what == "sync":
+            self.happened(SyncRequested(fault.mode))
         elif fault.what == "drain":
             self.happened(DrainRequested("asked for"))
         elif fault.what == "join":
@@ -375,5 +378,10 @@ class Cluster:
         for host in {host.number: host for host in ended}.values():
             if host.up and not host.cut and any(version != steps for version in host.arena.versions):
                 raise Violation(f"the summary says {end.result}, but host {host.number} is at {host.arena.versions}")
+        heard, link = self.machine.snapshot().modes[-1], self.schedule.link
+        for host in {host.number: host for host in ended}.values():
+            pace = host.arena.pace
+            if not (link.loss or link.late) and heard != (pace.step, pace.sync):
+                raise Violation(f"the machine knows of {heard}, but lanes kept step by {pace.sync} from {pace.step} on")
         if steps and not ended:
             raise Violation(f"the summary says {end.result}, but nobody has ended")

@@ -19,6 +19,9 @@ from holdfast.testing.model import Model
 __all__ = ["Config", "draw", "draw_hosts"]
 
 
+_MODES = ("exact", "bounded:2", "async", "local:4")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """One simulated run. The last six are replaced to see whether the simulation notices."""
@@ -52,6 +55,10 @@ def draw(seed: int) -> Config:
     model = Model(lanes, rng.randrange(1, 7), steps, clip=rng.random() < 0.3, short=short)
     servers = rng.choice((0, 0, 1, 2))
     schedule = swarm(rng, workers=workers + servers, lanes=lanes, steps=steps)
+    if rng.random() < 0.3:
+        span = 0.5 + 0.03 * steps * lanes / workers
+        asked = tuple(after(rng.random() * span).sync(rng.choice(_MODES)) for _ in range(rng.randrange(1, 4)))
+        schedule = replace(schedule, faults=(*schedule.faults, *asked))
     return Config(model=model, workers=workers, servers=servers, schedule=schedule)
 
 

@@ -31,6 +31,8 @@ __all__ = [
 POINTS = ("compute", "finish", "arrive", "quiet", "install", "start")
 #: Where it can strike besides, with several hosts (and "sum" in steps that clip); in the middle, too.
 HOST_POINTS = ("sum", "gather", "fetch")
+#: And where the way of keeping step changes.
+TURN_POINTS = ("stand",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,9 @@ class Timed:
     """Happens to the run as a whole, so long after its start."""
 
     seconds: float
-    what: str = ""  #: kill all, scale, servers, drain, join
+    what: str = ""  #: kill all, scale, servers, sync, drain, join
     workers: int = 0
+    mode: str = ""
 
     def kill_all(self) -> Timed:
         """Kill every worker at once."""
@@ -118,6 +121,9 @@ class Timed:
         """Ask for the end."""
         return Timed(self.seconds, "drain")
 
+    def sync(self, mode: str) -> Timed:
+        """Ask for another way of keeping step."""
+        return Timed(self.seconds, "sync", mode=mode)
 
     def join(self, slots: int) -> Timed:
         """A new host with room for so many workers joins."""
@@ -160,8 +166,9 @@ Fault = At | UnitFault | Timed | HostFault
 
 def at(*, worker: int, step: int, during: str = "compute", part: float = 0.5) -> At:
     """Name a worker and a moment; then say what happens: `.kill()`, `.freeze()`, `.leave()`, `.slow()`, ..."""
-    if during not in POINTS + HOST_POINTS:
-        raise ValueError(f"during = {during!r}: must be one of {', '.join(POINTS + HOST_POINTS)}")
+    known = POINTS + HOST_POINTS + TURN_POINTS
+    if during not in known:
+        raise ValueError(f"during = {during!r}: must be one of {', '.join(known)}")
     return At(worker, step, during, part)
 
 
@@ -171,7 +178,7 @@ def unit(*, step: int, lane: int) -> UnitFault:
 
 
 def after(seconds: float) -> Timed:
-    """Name a time; then say what happens: `.kill_all()`, `.scale(n)`, `.servers(n)`, `.drain()`, `.join(slots)`."""
+    """Name a time; then say what happens: `.kill_all()`, `.scale(n)`, `.servers(n)`, `.sync(mode)`, `.drain()`, ..."""
     return Timed(seconds)
 
 

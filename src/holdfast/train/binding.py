@@ -1,13 +1,15 @@
 """Binding: a worker's model and optimizer moved into the arena, and its place in the crew.
 
 Built once per process, at the script's first collective operation. The first worker of a run fills the
-arena from its own weights; every other one drops its weights and looks at the arena's.
+arena from its own weights; every other one drops its weights and looks at the arena's. How lanes keep step may change
+while the run is going (see `turning`); then the worker gets another member, over the same memory.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -15,18 +17,18 @@ from torch import nn
 
 from holdfast.config.run import board_rows
 from holdfast.coordinator import messages as say
-from holdfast.core.clocks import Mode
+from holdfast.core.clocks import Mode, parse
 from holdfast.core.staleness import Staleness
 from holdfast.core.standing import home_of
+from holdfast.exchange import annex, buffers, chart, local, optimizer, slots
 from holdfast.exchange import board as cells
-from holdfast.exchange import buffers, chart, local, optimizer, pushslots, slots
-from holdfast.exchange.board import Board, board_bytes
+from holdfast.exchange.board import Board, Pace, board_bytes
 from holdfast.exchange.buffers import Buffers
 from holdfast.exchange.crew import Member
 from holdfast.exchange.local import Local, outer_optimizer
 from holdfast.exchange.optimizer import SliceOptimizer
-from holdfast.exchange.paced import Paced
-from holdfast.exchange.pushes import Pushes, pushes_bytes
+from holdfast.exchange.paced import Course, Paced
+from holdfast.exchange.pushes import Pushes
 from holdfast.exchange.pushslots import PushSlots
 from holdfast.exchange.schema import Schema, probe
 from holdfast.exchange.slots import LaneSlots
@@ -35,7 +37,7 @@ from holdfast.train import evaluation, schedule
 from holdfast.train.numerics import golden, numerics
 from holdfast.train.schedule import Settings
 from holdfast.train.steering import Alone, Steered
-from holdfast.transport.arena import Arena, Sections
+from holdfast.transport.arena import Arena, Sections, grow
 
 __all__ = ["Binding", "Crewing"]
 
@@ -49,9 +51,11 @@ class Crewing(Protocol):
     worker: int
     row: int
     steered: Steered | None  #: None in a run of one process
-    mode: Mode
-    staleness: Staleness
+    mode: Mode  #: with which the run was started
     outer: tuple[float, float]  #: learning rate and momentum of the step after local ones
+
+    def staleness(self, mode: Mode) -> Staleness:
+        """What becomes of stale pushes in this mode."""
 
     def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
         """Note which samples a unit used."""
@@ -77,13 +81,9 @@ class Binding:
         sections.add("board", board_bytes(crewing.lanes, rows, len(space.layout.slices)))
         optimizer.add_sections(sections, space, schemas, rows)
         slots.add_sections(sections, space, crewing.lanes)
-        turns = 2 if mode.exact else max(2, mode.depth)
-        buffers.add_sections(sections, space, crewing.lanes, turns)
-        if not mode.exact:
-            sections.add("pushes", pushes_bytes(crewing.lanes, mode.depth))
-            pushslots.add_sections(
-                sections, space, crewing.lanes, mode.depth, reads=crewing.staleness.compensates
-            )
+        self._turns = max(2, mode.depth)
+        buffers.add_sections(sections, space, crewing.lanes, self._turns)
+        annex.add_sections(sections, space, crewing.lanes, mode, self._turns, reads=crewing.staleness(mode).compensates)
         if mode.rounds:
             local.add_sections(sections, space, inner, crewing.lanes)
         schedule.add_sections(sections, rows)
@@ -96,19 +96,21 @@ class Binding:
         self._chart = chart.add_section(sections, space.layout, crewing.lanes, rows, placed, size, depth)
         self.late = False
         self._stop_at: int | None = None
+        self._wanted, self._turn_at = mode.name, 0
+        self._fd = -1
         welcome, arena = self._arena(sections, script, facts)
-        self.arena = arena
+        self.arena = self._annex = arena
+        self.pace = Pace(0, mode.name)  #: how this worker keeps step
+        self.mode = mode
+        self.rebound: Callable[[], None] = lambda: None  #: called when there is another member
         self.board = Board(arena.section("board"), crewing.lanes, rows, len(space.layout.slices))
         self.optimizer = SliceOptimizer(user, space, schemas, arena, rows)
-        self.buffers = Buffers(models, space, arena, crewing.lanes, turns)
+        self.buffers = Buffers(models, space, arena, crewing.lanes, self._turns)
         self.evaluation = evaluation.Table(arena)
         controls = self._steered or Alone()
         self.controls: Alone | Steered = controls
-        kind = Member if mode.exact else Local if mode.rounds else Paced
-        self.member = kind(
-            space, self.board, LaneSlots(space, arena, self.board), self.optimizer, self.buffers, controls
-        )
-        self.member.finite = crewing.finite
+        self._slots = LaneSlots(space, arena, self.board)
+        self.member = self._new_member()
         self._inner = script, inner, user
         self._seeds = welcome is None or welcome.seed
 
@@ -117,8 +119,9 @@ class Binding:
         if self._seeds:
             self._seed()
         chart.write_chart(self.arena, self.board, self._chart)
-        self._look()
         self.board.claim(self._crewing.row, self._crewing.worker, os.getpid())
+        if self.catch_up() is None:
+            self._look()
         self.settings.attach(self.arena, self._crewing.row)
         if self._steered is None:
             lanes = self._crewing.lanes
@@ -138,13 +141,81 @@ class Binding:
         return self.member.version
 
     @property
+    def ahead(self) -> int:
+        """How many more versions than steps there are, where lanes keep step exactly."""
+        return self.pace.version - self.pace.step
+
+    @property
     def paced(self) -> Paced | None:
         """The member where lanes need not keep step; None in exact training."""
         return self.member if isinstance(self.member, Paced) else None
 
     def stopping(self, step: int) -> bool:
         """Has the run been asked to end before this step? Where lanes are at several, as soon as may be."""
-        return self._stop_at is not None and (self.paced is not None or step >= self._stop_at)
+        return self._stop_at is not None and (self.paced is not None or step + self.ahead >= self._stop_at)
+
+    # ------------------------------------------------------------ ways of keeping step
+
+    @property
+    def turning(self) -> bool:
+        """Is the mode to change at the next step boundary?"""
+        return self._wanted != self.mode.name
+
+    def due(self, step: int) -> bool:
+        """Do lanes that keep step exactly change the mode before this step?"""
+        return self.turning and step + self.ahead >= self._turn_at
+
+    def turn(self, course: Course, done: int, step: int) -> None:
+        """Change the mode, for all: they stand at a step boundary. The store that says so goes last."""
+        mode, version, begin = parse(self._wanted), self.version, 0
+        sections = self._annex_sections(mode)
+        if not mode.exact:
+            begin = annex.place(self.arena.sections.size, sections.size, (self.pace.begin, self.pace.size))
+            grow(self._fd, begin + sections.size)
+            room = Arena(sections, fd=self._fd, begin=begin)
+            Pushes(room.section("pushes"), self._crewing.lanes, mode.depth).resume(
+                course.op, course.steps, version, base=step - done, done=done
+            )
+        self.board.put_pace(Pace(self.pace.serial + 1, mode.name, begin, sections.size, version, step))
+
+    def catch_up(self) -> Callable[[], None] | None:
+        """Take up the mode that counts, if it is another one than mine. Returns what gives back the old one's memory.
+
+        That may be called when everybody has taken the new one up.
+        """
+        pace = self.board.pace()
+        if pace is None or pace.serial == self.pace.serial:
+            return None
+        old, before = self._annex, self.member
+        self.pace, self.mode = pace, parse(pace.sync)
+        sections = self._annex_sections(self.mode)
+        self._annex = self.arena if self.mode.exact else Arena(sections, fd=self._fd, begin=pace.begin)
+        self.buffers.use_records(None if self.mode.exact else self._annex, self.mode.depth)
+        self.member = self._new_member()
+        self.member.at, self.member.guarded = before.at, before.guarded
+        self.member.facts = self.board.step_facts(pace.version)
+        self._look()
+        self.rebound()
+        self.board.put(cells.R_PACE, pace.serial)
+        self.controls.ring()
+        self._say_pace()
+        return partial(old.discard, annex.names(old.sections))
+
+    def _say_pace(self) -> None:
+        if self._steered is not None:
+            self._steered.send(say.Turned(self._crewing.worker, self.pace.serial, self.pace.sync, self.pace.step))
+
+    def _annex_sections(self, mode: Mode) -> Sections:
+        sections = Sections()
+        reads = self._crewing.staleness(mode).compensates
+        annex.add_sections(sections, self._space, self._crewing.lanes, mode, self._turns, reads=reads)
+        return sections
+
+    def _new_member(self) -> Member:
+        kind = Member if self.mode.exact else Local if self.mode.rounds else Paced
+        member = kind(self._space, self.board, self._slots, self.optimizer, self.buffers, self.controls)
+        member.finite = self._crewing.finite
+        return member
 
     def ops(self) -> Iterator[tuple[int, int]]:
         """(member, newest operation it entered)."""
@@ -158,13 +229,14 @@ class Binding:
             return None, Arena(sections)
         crewing = self._crewing
         groups = [sorted(k for k in group if k != "params") for group in user.param_groups]
-        named = [crewing.mode.name, crewing.staleness] if not crewing.mode.exact else []
+        named = [crewing.mode.name, crewing.staleness(crewing.mode)] if not crewing.mode.exact else []
         model = self._space.fingerprint(crewing.lanes, crewing.seed, type(user).__name__, groups, *facts, *named)
-        self._ready = say.Ready(crewing.worker, numerics(), golden(), model, sections.size, crewing.lanes)
+        push = sum(total * self._space.dtypes[name].itemsize for name, total in self._space.layout.totals.items())
+        push += buffers.placed(self._space)[1]
+        self._ready = say.Ready(crewing.worker, numerics(), golden(), model, sections.size, crewing.lanes, push)
         welcome, fd = self._steered.enlist(self._ready)
-        arena = Arena(sections, fd=fd)
-        os.close(fd)
-        return welcome, arena
+        self._fd = fd  # kept: another mode may need more of it
+        return welcome, Arena(sections, fd=fd)
 
     def _installed(self, install: say.Install) -> None:
         assert self._steered is not None
@@ -173,8 +245,13 @@ class Binding:
         fetches = here in install.sources or install.guide >= 0
         if fetches and not self._steered.attend(lambda: self.board.current() >= install.generation):
             return
-        if install.stop and self.paced is not None:
-            self.paced.stop()
+        if self.catch_up() is None and self.pace.serial:
+            self._say_pace()  # the coordinator may not have heard it
+        self._wanted, self._turn_at = install.sync, install.turn
+        if self.paced is not None:
+            self.paced.settle(self.turning)
+            if install.stop:
+                self.paced.stop()
         self.member.install(
             self._crewing.worker, install.members, install.rows, install.drivers, install.hosts,
             summed=install.summed, following=install.guide >= 0, servers=install.servers,
@@ -192,13 +269,15 @@ class Binding:
 
     def _look(self) -> None:
         """Let the model's parameters be windows into the arena, or into a copy of it where others may change it."""
-        mode = self._crewing.mode
+        mode = self.mode
         if self.paced is not None:
             lanes = self._crewing.lanes
             self.paced.set_pace(
-                mode, self._crewing.staleness, Pushes(self.arena.section("pushes"), lanes, mode.depth),
-                PushSlots(self._space, self.arena, lanes, mode.depth), self.settings.applied,
+                mode, self._crewing.staleness(mode), Pushes(self._annex.section("pushes"), lanes, mode.depth),
+                PushSlots(self._space, self._annex, lanes, mode.depth), self.settings.applied,
             )
+            if self._stop_at is not None:
+                self.paced.stop()
         if isinstance(self.member, Local):
             script, schemas, outer = self._inner
             self.member.set_inner(script, schemas, self.arena, outer, self._show)

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import data_key
 from holdfast.errors import OutOfSync, UsageError
-from holdfast.exchange.paced import Course, Paced
+from holdfast.exchange.paced import Boundary, Course, Paced
 from holdfast.exchange.work import StepWork
+from holdfast.train.turning import stand
 
 if TYPE_CHECKING:
     from holdfast.train.training import Training
@@ -86,15 +87,25 @@ class Pass:
         self._batches.close()
 
     def _next(self) -> Any:
-        training, batches = self._training, self._batches
+        training = self._training
         training.close_unit()
-        if training.bound.paced is not None:
-            return self._next_paced(training.bound.paced)
+        while True:
+            paced = training.bound.paced
+            found = self._next_exact() if paced is None else self._next_paced(paced)
+            if not isinstance(found, Boundary):
+                return found
+            stand(training, self._course, found.step)
+
+    def _next_exact(self) -> Any:
+        """The next batch; or a boundary, where the mode is to change."""
+        training, batches = self._training, self._batches
         while True:
             at = training.step - training.first_step
             if at >= batches.steps or training.bound.stopping(training.step):
                 self._end(early=at < batches.steps)
                 raise StopIteration
+            if training.bound.due(training.step):
+                return Boundary(at)
             work = self._work(at)
             lane = training.bound.member.next_lane(work)
             if lane is None:
@@ -114,6 +125,9 @@ class Pass:
             training.complete_pass()
             self._end(early=training.bound.stopping(training.step))
             raise StopIteration
+        if isinstance(found, Boundary):
+            training.settle(found.step)
+            return found
         at, lane = found
         training.turn_to(paced.pushes.base + at)
         training.step = paced.committed()
@@ -157,10 +171,11 @@ class Pass:
             training.bound.board.close_op(training.op)
 
     def _work(self, at: int) -> StepWork:
-        if self._newest.step != self._training.step:
+        ahead = self._training.bound.ahead
+        if (self._newest.step, self._newest.ahead) != (self._training.step, ahead):
             counts = self._batches.counts(at)
             lanes = tuple(lane for lane, count in enumerate(counts) if count)
-            self._newest = StepWork(self._training.step, lanes, counts)
+            self._newest = StepWork(self._training.step, lanes, counts, ahead)
         return self._newest
 
     def _request(self, at: int, lane: int) -> UnitRequest:

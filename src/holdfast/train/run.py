@@ -27,7 +27,7 @@ from holdfast.config.run import MAX_LANES
 from holdfast.config.worker import OUTER, WorkerSpec
 from holdfast.core.clocks import Mode, parse
 from holdfast.core.keys import STREAM_START, key
-from holdfast.core.staleness import Staleness, treatment
+from holdfast.core.staleness import COMPENSATION, Staleness, treatment
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything
 from holdfast.errors import ConfigError, NotExact, UsageError
@@ -143,7 +143,7 @@ class Run:
     ) -> None:
         self.lanes, self.seed, self.threads, self.finite = lanes, seed, threads, finite
         self.mode = _mode(spec.sync if spec is not None else "exact", lanes)
-        self.staleness = Staleness() if spec is None else treatment(spec.staleness, self.mode, spec.compensation)
+        self._stale = (spec.staleness, spec.compensation) if spec is not None else ("auto", COMPENSATION)
         self.outer = spec.outer if spec is not None else OUTER
         self.steered = steered
         self.worker, self.row = (spec.worker, spec.row) if spec is not None else (0, 0)
@@ -335,15 +335,19 @@ class Run:
 
     def _ages(self) -> dict[str, int | float]:
         """How old the parameters were that pushes were computed from, where that is not always 0."""
-        paced = self._training.bound.paced if self._training is not None else None
-        if paced is None:
+        bound = self._training.bound if self._training is not None else None
+        if bound is None or (bound.paced is None and not any(bound.board.staleness())):
             return {}
-        seen = paced.board.staleness()
+        seen = bound.board.staleness()
         most = max((age for age, count in enumerate(seen) if count), default=0)
         return {
             "staleness_mean": sum(age * count for age, count in enumerate(seen)) / max(1, sum(seen)),
             "staleness_most": most,
         }
+
+    def staleness(self, mode: Mode) -> Staleness:
+        """What becomes of stale pushes in this mode."""
+        return Staleness() if mode.exact or mode.rounds else treatment(self._stale[0], mode, self._stale[1])
 
     def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
         """Note which samples a unit used, where somebody wants to know."""

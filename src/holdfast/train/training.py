@@ -101,19 +101,24 @@ class Training:
             facts = [(b.size, b.batch, b.steps) for b in self.loaders]
             self._bound = Binding(self._crewing, self._models, self._optimizer, self.space, settings, facts)
             self._bound.enter()
-            self._bound.member.before_finish = self._settle_hyper
             self._watch_gradients()
-            member = self._bound.member
-            member.before_wait = lambda: self.check_together(member.changed)
+            self._bound.rebound = self._attach
+            self._attach()
             self.step = self.committed()
             self.facts = self._bound.board.step_facts(self._bound.version) if self._bound.version else self.facts
-            self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
         return self._bound
+
+    def _attach(self) -> None:
+        """The binding has a new member: have it ask us what only we know."""
+        member = self.bound.member
+        member.before_finish = self._settle_hyper
+        member.before_wait = lambda: self.check_together(member.changed)
+        self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
 
     def committed(self) -> int:
         """Steps that are committed: of which the parameters hold all lanes."""
         paced = self.bound.paced
-        return self.bound.version if paced is None else paced.committed()
+        return self.bound.version - self.bound.ahead if paced is None else paced.committed()
 
     def _watch_gradients(self) -> None:
         """Tell the exchange of every gradient that backward has made. Worth it only where there are several slices."""
@@ -211,8 +216,8 @@ class Training:
         if self.op < newest or binding.board.op_closed(self.op):
             return False
         self.step = self.committed()
-        if binding.paced is not None:
-            binding.paced.pull()
+        while binding.paced is not None and not binding.paced.pull():
+            binding.controls.rest(self.step)
         if self.op == newest:
             self._check_kind(kind, binding.board.op_kind())
             self.first_step = first
@@ -309,7 +314,7 @@ class Training:
         """Set the stage for a unit: buffers, gradients and randomness as they must be."""
         binding = self.bound
         if binding.paced is None:
-            binding.buffers.load(work.step)
+            binding.buffers.load(work.version)
         elif binding.paced.fresh:
             binding.buffers.load(binding.paced.read)
         for parameter in self.space.trainable:
@@ -369,7 +374,7 @@ class Training:
         if work.step >= max(self._tempo, default=0):  # else others have moved on from it, and so have my schedulers
             mark = self.bound.settings.write(work.step, self.bound.member.hyper, self.step)
             if self.bound.paced is None:
-                board.put_settings(lane, work.step, mark)
+                board.put_settings(lane, work.version, mark)
         self._crewing.audit(self.order, work.step, lane, request)
         self.bound.member.show(lane)
         spent = time.perf_counter_ns() - self._unit_started
@@ -437,6 +442,16 @@ class Training:
     def _went_on(self) -> None:
         self.bound.settings.end_units()
         self._units_of_step = 0
+
+    def settle(self, done: int) -> None:
+        """Where lanes need not keep step: all have made `done` steps of the pass."""
+        self.step = self.committed()
+        if done and max(self._tempo, default=-1) == self.step - 1:
+            self._went_on()
+        elif done:
+            self._units_of_step = 0
+            self.bound.settings.restore(self.step)
+        self._tempo = {}
 
     def complete_pass(self) -> None:
         """Where lanes need not keep step: all units of the loop were pushed, and all pushes applied."""

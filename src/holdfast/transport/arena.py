@@ -11,9 +11,11 @@ maps bytes. Nothing in it is ever unpickled: sections hold plain numbers.
 from __future__ import annotations
 
 import mmap
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["Arena", "Sections"]
+__all__ = ["Arena", "Sections", "grow"]
 
 _ALIGN = 4096  # a page: sections never share one, so that each can be accounted for and advised alone
 
@@ -30,23 +32,39 @@ class Sections:
         if name in self.spans:
             raise ValueError(f"section {name!r} was added twice")
         self.spans[name] = (self.size, size)
-        self.size += -(-max(size, 1) // _ALIGN) * _ALIGN
+        self.size += _pages(size)
+
+
+def _pages(size: int) -> int:
+    return -(-max(size, 1) // _ALIGN) * _ALIGN
+
+
+def grow(fd: int, size: int) -> None:
+    """Let there be so many bytes behind `fd`, at least. Pages that nobody touches take no memory."""
+    if os.fstat(fd).st_size < size:
+        os.ftruncate(fd, size)
 
 
 class Arena:
-    """Mapped memory with named sections.
+    """Mapped memory with named sections. `begin` is where they lie behind `fd`, a multiple of a page.
 
     Resources: `close` unmaps it, unless tensors still look into it (then the process's end does).
     """
 
-    def __init__(self, sections: Sections, *, fd: int | None = None) -> None:
+    def __init__(self, sections: Sections, *, fd: int | None = None, begin: int = 0) -> None:
         self.sections = sections
-        self._map = mmap.mmap(-1 if fd is None else fd, sections.size)
+        self._map = mmap.mmap(-1 if fd is None else fd, sections.size, offset=begin)
 
     def section(self, name: str) -> memoryview:
         """The bytes of one section, writable."""
         start, size = self.sections.spans[name]
         return memoryview(self._map)[start : start + size]
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Give the memory of these sections back to the system. Nobody may need what is in them: it is zero then."""
+        for name in names:
+            start, size = self.sections.spans[name]
+            self._map.madvise(mmap.MADV_REMOVE, start, _pages(size))
 
     def close(self) -> None:
         """Unmap where nothing looks into it any more."""

@@ -16,7 +16,7 @@ from tests.unit.cli.launched import ENVIRONMENT, holdfast
 
 def test_the_commands_and_flags_are_these() -> None:
     """A frozen set: scripts stand on it."""
-    assert list(COMMANDS) == ["run", "join", "status", "scale", "explain", "doctor", "bench", "version"]
+    assert list(COMMANDS) == ["run", "join", "status", "scale", "set", "explain", "doctor", "bench", "version"]
     flags = {name for action in parser()._actions for name in action.option_strings}
     assert flags == {
         "-h", "--help", "--workers", "--servers", "--lanes", "--threads", "--seed", "--sync", "--dir", "--on",
@@ -62,6 +62,11 @@ def test_the_launcher_imports_no_torch() -> None:
         (["run", "--config", "no_such.toml", "x.py"], "--config no_such.toml cannot be read"),
         (["status", "/"], "/ is not a run's directory."),
         (["scale", "/", "--workers", "0"], "workers = 0: must be 1 or more (set by --workers)."),
+        (["set", "/", "sync"], "sync: a setting is written name=value. For example: sync=bounded:2."),
+        (["set", "/", "foo=1"], "foo = 1: cannot be set while a run is going; what can: sync (set by holdfast set)."),
+        (["set", "/", "synk=async"], "(set by holdfast set). Did you mean sync?"),
+        (["set", "/", "servers=1"], "(set by holdfast set). For the number of servers there is holdfast scale."),
+        (["set", "/", "sync=quorum"], "sync = quorum: quorum:K needs a whole number for K, not '' (set by holdfast"),
         (["scale", "/"], "Nothing was asked for. Say what there shall be: --workers N, --servers N, or both."),
     ],
 )

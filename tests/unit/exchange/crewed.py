@@ -132,7 +132,7 @@ class Worker:
             return "wait"
         if lane is None:
             return "done"
-        self.buffers.load(work.step)
+        self.buffers.load(work.version)
         source = torch.Generator().manual_seed(100 * work.step + lane)
         x = torch.randn(work.counts[lane], 6, generator=source)
         self.model.zero_grad()

@@ -66,16 +66,6 @@ def test_a_slice_that_its_owner_left_torn_is_not_waited_for_once_quiet_is_asked_
     assert member.read == 0
 
 
-def test_the_same_between_two_loops() -> None:
-    controls = Asked(lambda: dead.clear_undo(1))
-    member = paced(controls)
-    dead = Board(member.arena.section("board"), LANES, ROWS, len(member.space.layout.slices))
-    dead.row = 1
-    dead.begin_undo(0, 0)
-    member.pull()
-    assert controls.rests == 1
-
-
 def test_a_pass_that_is_just_being_begun_is_news_soon() -> None:
     """Its owner is further on in the script, and rightly so: it must not be taken for another way through it."""
     member = paced(Asked(lambda: None))

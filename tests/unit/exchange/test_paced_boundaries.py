@@ -1,0 +1,116 @@
+"""One worker where lanes need not keep step: what it may not be misled by, and what it must not wait for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.core.clocks import Taken, parse
+from holdfast.core.staleness import Staleness
+from holdfast.exchange import annex
+from holdfast.exchange.paced import Boundary, Course, Paced
+from holdfast.exchange.pushes import Pushes, Record
+from holdfast.exchange.pushslots import PushSlots
+from holdfast.transport.arena import Arena, Sections
+from tests.unit.exchange.crewed import LANES, Worker, WouldWait
+
+STEPS = 4
+
+
+def paced_of(mode: str = "async") -> Paced:
+    """A worker with all lanes and slices, three steps into a pass that begins now."""
+    one = Worker(0, 0)
+    sections = Sections()
+    annex.add_sections(sections, one.space, LANES, parse(mode), 2)
+    room = Arena(sections)
+    paced = Paced(one.space, one.board, one.slots, one.slices, one.buffers, one.controls)
+    pushes = Pushes(room.section("pushes"), LANES, parse(mode).depth)
+    pushes.resume(0, STEPS, 3, base=0, done=3)
+    for index in range(len(one.space.layout.slices)):
+        one.board.publish(index, 3)
+    slots = PushSlots(one.space, room, LANES, parse(mode).depth)
+    paced.set_pace(parse(mode), Staleness(), pushes, slots, lambda step: one.member.hyper)
+    paced.install(0, [0], [0], [0] * LANES)
+    return paced
+
+
+COURSE = Course(0, STEPS, lambda step: [3] * LANES)
+
+
+def test_a_slice_that_a_dead_worker_was_at_keeps_nobody_from_going_quiet() -> None:
+    paced = paced_of()
+    assert paced.pull()
+    paced.board.row = 1
+    paced.board.begin_undo(0, 3)  # and its owner is gone
+    paced._controls.pausing = True  # type: ignore[misc]
+    assert not paced.pull()
+    paced.board.clear_undo(1)
+    assert paced.pull()
+
+
+def test_who_is_asked_for_quiet_while_it_waits_for_a_slice_hears_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    paced = paced_of()
+    paced.board.row = 1
+    paced.board.begin_undo(0, 3)
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(1)
+        monkeypatch.setattr(paced._controls, "pausing", len(looks) == 5)
+
+    monkeypatch.setattr(paced._controls, "look", look)
+    assert not paced.pull() and len(looks) == 5
+
+
+def test_a_docket_that_is_made_during_a_look_does_not_count_as_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cell of the one before last is used again, so what was read may be of a version that is not there yet."""
+    paced = paced_of()
+    pushes, board = paced.pushes, paced.board
+    for lane in range(LANES):
+        pushes.push(lane, Record(3, 3, 3, 0.5, 0.0, 0.0))
+    pushes.decide(3, [Taken(0, 3)])
+    counts, calls = pushes._counts, []
+
+    def slow(version: int) -> list[int]:
+        if not calls:  # between the look at the versions and the look at the dockets, others go on
+            calls.append(version)
+            for index in range(len(paced.space.layout.slices)):
+                board.publish(index, 4)
+            pushes.decide(4, [Taken(lane, 3) for lane in range(1, LANES)])
+        return counts(version)
+
+    monkeypatch.setattr(pushes, "_counts", slow)
+    clocks: Any = paced._clocks()
+    assert (clocks.applied, clocks.taken) == ([4, 3, 3, 3], [4] * LANES)
+
+
+def test_where_the_mode_is_to_change_all_lanes_go_to_the_furthest_one_and_no_further() -> None:
+    paced = paced_of()
+    paced.pushes.push(1, Record(3, 3, 0, 0.0, 0.0, 0.0))
+    paced.settle(True)
+    assert paced.next_unit(COURSE) == (3, 0)
+    for lane in (0, 2, 3):
+        paced.pushes.push(lane, Record(3, 3, 0, 0.0, 0.0, 0.0))
+    assert paced.next_unit(COURSE) is None, "the pass is complete: the boundary is before the next one"
+    assert paced.next_unit(Course(1, STEPS, COURSE.counts)) == Boundary(0)
+    paced.settle(False)
+    assert paced.next_unit(Course(1, STEPS, COURSE.counts)) == (0, 0), "nobody wants it any more"
+
+
+def test_in_the_middle_of_a_pass() -> None:
+    paced = paced_of()
+    paced.settle(True)
+    assert paced.next_unit(COURSE) == Boundary(3)
+    paced.stop()
+    assert paced.next_unit(COURSE) is None, "a run that is to end does, at the same boundary"
+
+
+def test_a_pass_that_somebody_else_is_about_to_begin() -> None:
+    """Half-made, it is waited for by those who are in it; those who were in the one before leave that."""
+    paced = paced_of()
+    paced.pushes._words[0] = -2
+    assert paced.next_unit(COURSE) is None
+    paced.at = type(paced.at)(worker=0, owner=[1] * len(paced.at.owner), driver=[1] * LANES, members=(0, 1))
+    with pytest.raises(WouldWait):
+        paced.next_unit(Course(1, STEPS, COURSE.counts))
