@@ -112,13 +112,14 @@ class Paced(Member):
                 if self._complete():
                     return None
                 continue
-            if self.turning and not self.pushes.begun(course.op):
+            begun = self.pushes.begun(course.op)  # before the clocks: else they may be those of the pass before
+            if self.turning and not begun:
                 return Boundary(0)
             clocks = self._clocks()
             if self._own_up(clocks):
                 self._controls.ring()
                 continue
-            if not self.pushes.begun(course.op):
+            if not begun:
                 self._await(self.at.owner[0])
                 continue
             found = self._choose(clocks)
