@@ -51,6 +51,7 @@ class RunState:
     proposal: Proposal | None = None  #: another assignment that is to be installed
     servers: int = 0  #: how many there should be, on host 0
     sync: str = "exact"  #: how lanes should keep step
+    asked: bool = False  #: was another way ever asked for
     modes: list[Reached] = field(default_factory=list)  #: how they have, the newest last
     running: bool = False
     over: bool = False  #: EndRun or FailRun was ordered

@@ -26,7 +26,7 @@ def requested(run: RunState, event: SyncRequested) -> None:
         run.happened.append(f"{asked}, as before{when}")
     else:
         run.happened.append(f"{asked} instead of {run.sync}; it counts from the next step boundary on")
-        run.sync = sync
+        run.sync, run.asked = sync, True
 
 
 def _against(run: RunState, event: SyncRequested) -> str:
@@ -55,12 +55,13 @@ def _against(run: RunState, event: SyncRequested) -> str:
 
 
 def before(run: RunState, levels: list[int]) -> int:
-    """The version before which lanes that keep step exactly change the mode; 0: they need not.
+    """The version before which lanes that keep step exactly change the mode; 0: nobody has asked for any change.
 
-    One number for all, beyond any step that somebody may have begun. Said again as it was while it is the same change.
+    One number for all, beyond any step that somebody may have begun. Said again as it was while the same mode is
+    wanted; also when that seems to be reached: workers may have gone on to another one that we have not heard of.
     """
     crew = run.crew
-    if run.modes[-1].sync == run.sync:
+    if not run.asked:
         return 0
     return crew.turn if crew.turn and crew.sync == run.sync else 1 + max(run.blame.step, *levels)
 

@@ -119,16 +119,18 @@ class Paced(Member):
                 if self._complete():
                     return None
                 continue
-            if self.turning and not self.pushes.begun(course.op):
+            begun = self.pushes.begun(course.op)  # before the clocks: else they may be those of the pass before
+            if self.turning and not begun:
                 return Boundary(0)
             clocks = self._clocks()
             if self._own_up(clocks):
                 self._controls.ring()
                 continue
-            if not self.pushes.begun(course.op):
+            if not begun:
                 if self._ends_before():
-                    self._complete()
-                    return None
+                    if self._complete():
+                        return None
+                    continue
                 self._await(self.at.owner[0])
                 continue
             found = self._choose(clocks)

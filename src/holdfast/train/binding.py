@@ -168,6 +168,8 @@ class Binding:
     def turn(self, course: Course, done: int, step: int) -> None:
         """Change the mode, for all: they stand at a step boundary. The store that says so goes last."""
         mode, version, begin = parse(self._wanted), self.version, 0
+        assert set(self.board.versions()) == {version}, "not all slices are at the boundary"
+        assert not self.board.nodes(version), "the step has begun"
         sections = self._annex_sections(mode)
         if not mode.exact:
             begin = annex.place(self.arena.sections.size, sections.size, (self.pace.begin, self.pace.size))

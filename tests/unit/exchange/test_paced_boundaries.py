@@ -106,6 +106,23 @@ def test_in_the_middle_of_a_pass() -> None:
     assert paced.next_unit(COURSE) is None, "a run that is to end does, at the same boundary"
 
 
+def test_a_pass_that_somebody_else_begins_during_a_look_is_not_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read of the lanes is of the pass before, in which all of them have come to the end."""
+    paced = paced_of()
+    paced.pushes.resume(0, STEPS, 3, base=0, done=STEPS)
+    paced.at = type(paced.at)(worker=0, owner=[1] * len(paced.at.owner), driver=[0] * LANES, members=(0, 1))
+    own_up = paced._own_up
+
+    def begins(clocks: Any) -> bool:
+        if not paced.pushes.begun(1):
+            paced.pushes.begin(1, STEPS, 3)
+        return own_up(clocks)
+
+    monkeypatch.setattr(paced, "_own_up", begins)
+    monkeypatch.setattr(paced._controls, "wait", lambda changed: None)
+    assert paced.next_unit(Course(1, STEPS, COURSE.counts)) == (0, 0)
+
+
 def test_a_pass_that_somebody_else_is_about_to_begin() -> None:
     """Half-made, it is waited for by those who are in it; those who were in the one before leave that."""
     paced = paced_of()
