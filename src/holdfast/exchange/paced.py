@@ -9,13 +9,12 @@ The loop over units belongs to the script, so the worker is driven from outside,
 In between it does what an owner does: the owner of the first slice decides the next docket (`core.clocks.docket`), and
 every owner takes its slices from one version to the next, in order, with the undo record of an exact step.
 
-Parameters change while others compute, so a worker computes with a copy of its own, and takes over what is published
-before each unit, slice by slice, never a half-written one.
+Parameters change while others compute, so a worker computes with a copy of its own (`pulled`), and takes over what is
+published before each unit.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +30,7 @@ from holdfast.exchange import board as cells
 from holdfast.exchange.board import StepFacts
 from holdfast.exchange.crew import Member, clip_scale, norm_of
 from holdfast.exchange.finite import finite, unclean
+from holdfast.exchange.pulled import Pulled
 from holdfast.exchange.pushes import Pushes, Record
 from holdfast.exchange.pushslots import Drift, PushSlots
 from holdfast.exchange.work import UnitResult
@@ -71,17 +71,15 @@ class Paced(Member):
         self.mode, self.staleness, self.pushes, self.push_slots, self._applied = (
             mode, staleness, pushes, push_slots, applied,
         )  # fmt: skip
-        self._own = {name: flat.clone() for name, flat in self.optimizer.parameters.items()}
-        self._have = [-1] * len(self.space.layout.slices)
+        self._pulled = Pulled(self.space, self.board, self.optimizer.parameters)
         self._limit: int | None = None  # steps of the pass, where it is to end sooner
         self._stopping = False
         self._course = Course(-1, 0, lambda step: ())
-        self._read = 0  # the version that the unit at hand is computed from
 
     @property
     def parameters(self) -> dict[str, Tensor]:
         """The worker's own copy, flat per dtype: what its model looks at."""
-        return self._own
+        return self._pulled.flats
 
     @property
     def version(self) -> int:
@@ -205,7 +203,7 @@ class Paced(Member):
     def install(self, *args: Any, **named: Any) -> None:
         """Take my place in a new generation."""
         super().install(*args, **named)
-        self._have = [-1] * len(self._have)  # a version that only a host had which is lost may have come to nothing
+        self._pulled.distrust()
 
     # ------------------------------------------------------------ units
 
@@ -221,31 +219,11 @@ class Paced(Member):
         False: this worker is asked for quiet while somebody is at a slice. That one may be dead, and then the slice is
         mended in the next generation only.
         """
-        versions = self.board.versions()
-        for piece in self.space.layout.slices:
-            if self._have[piece.index] == versions[piece.index] and piece.index not in self.board.torn():
-                continue
-            version = self._copy(piece.index)
-            if version is None:
-                return False
-            self._have[piece.index] = version
-        self._read = min(self._have)
-        return True
+        return self._pulled.pull(self._asked)
 
-    def _copy(self, index: int) -> int | None:
-        piece = self.space.layout.slices[index]
-        mine = self._own[piece.dtype][piece.start : piece.stop]
-        shared = self.optimizer.parameters[piece.dtype][piece.start : piece.stop]
-        while True:
-            before = self.board.versions()[index]
-            if index not in self.board.torn():
-                mine.copy_(shared)
-                if index not in self.board.torn() and self.board.versions()[index] == before:
-                    return before
-            if self._controls.pausing:
-                return None
-            time.sleep(0)  # its owner is at it
-            self._controls.look()
+    def _asked(self) -> bool:
+        self._controls.look()
+        return self._controls.pausing
 
     @property
     def fresh(self) -> bool:
@@ -255,7 +233,7 @@ class Paced(Member):
     @property
     def read(self) -> int:
         """The version that the unit at hand is computed from."""
-        return self._read
+        return self._pulled.version
 
     def unclean(self, gradients: Sequence[Tensor | None]) -> list[int]:
         """Which gradients of a unit are not finite. A push that is taken cannot be given back: look at every number."""
@@ -264,17 +242,17 @@ class Paced(Member):
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take what the unit of `lane` gave. Nobody uses it before `show`."""
         step = self.pushes.pushed(lane)
-        self.buffers.record(lane, step, self._read)
+        self.buffers.record(lane, step, self.read)
         self.push_slots.fill(Taken(lane, step), gradients)
         if self.staleness.compensates:
-            self.push_slots.keep(Taken(lane, step), self._own)
+            self.push_slots.keep(Taken(lane, step), self.parameters)
         self._result = result
 
     def show(self, lane: int) -> None:
         """Let the owners use it."""
         step, result = self.pushes.pushed(lane), self._result
         count = self.course_counts(step)[lane]
-        self.pushes.push(lane, Record(step, self._read, count, result.loss, result.clip_norm, result.clip_value))
+        self.pushes.push(lane, Record(step, self.read, count, result.loss, result.clip_norm, result.clip_value))
         self.board.put(cells.R_STEP, self.committed())
         self._controls.ring()
 

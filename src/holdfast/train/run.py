@@ -68,7 +68,8 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
             result; the number of workers does not.
         seed: of data order, dropout and augmentation.
         threads: torch threads per worker; part of the result, because sums depend on it.
-        finite: stop, and say where, when a loss or gradient is NaN or infinite.
+        finite: do not use a loss or gradient that is NaN or infinite. Its unit is computed once more by another
+            worker, where there is one; then the run stops, and says where.
 
     Raises:
         ConfigError: a value that cannot be, or a second `join` in one process.
