@@ -25,6 +25,7 @@ from holdfast.store.messages import (
     Meet,
     Meta,
     Open,
+    Partly,
     Pull,
     Push,
     Release,
@@ -173,6 +174,7 @@ class Desk:
         if first is not None and first.here and is_elementwise(self._shelf.handler):
             try:
                 self._begin(first)
+                self._show_early(first)
             except HoldfastError as error:
                 line.leave(first)
                 self._growing.pop((first.peer.name, first.request.id), None)
@@ -205,6 +207,7 @@ class Desk:
         if verdict is Verdict.NEW and request.rows is None:
             self._begin(job)
             assert job.applying is not None
+            self._show_early(job)
             tally = self._ledger.tally(held.number, peer.number).settle(request.number, ok=True)
             self._shelf.publish(job.applying, peer.number, tally)
         elif verdict is Verdict.NEW:
@@ -238,6 +241,13 @@ class Desk:
             job.pushed = peer.value(request.value, request.meta)
             job.applying = Applying(self._shelf, held, job.pushed)
         self._shelf.guarded(held, peer.name, job.pushed, partial(job.applying.advance, job.here))
+
+    def _show_early(self, job: Job) -> None:
+        """Say how far the next version is made, to somebody who can use it before it is published."""
+        push, applying = job.request, job.applying
+        if isinstance(push, Push) and push.early and applying is not None and is_elementwise(self._shelf.handler):
+            meta = applying.held.meta
+            job.peer.answer(Partly(push.id, meta, applying.place, applying.made, applying.attempt))
 
     def _push_rows(self, peer: Visitor, held: Held, request: Push) -> None:
         assert request.rows is not None

@@ -16,11 +16,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
 from holdfast.errors import StoreTimeout, UsageError
+from holdfast.store.address import Address
 from holdfast.store.client import PATIENCE, Store, connect
+from holdfast.store.gate import Gate
 from holdfast.store.handlers import Handler, add, load, name_of
 from holdfast.store.ledger import Ledger
 from holdfast.store.region import Region, create
@@ -37,19 +40,28 @@ _START = 60.0  #: seconds that a new process may take to load torch and the hand
 
 @contextlib.contextmanager
 def local(
-    servers: int = 1, *, clients: int = 1, handler: Handler | str = add, threads: bool = False
-) -> Iterator[Group]:
+    servers: int = 1, *, clients: int = 1, handler: Handler | str = add, threads: bool = False,
+    listen: str | None = None, token_file: Path | str | None = None, tls: bool = False,
+) -> Iterator[Group]:  # fmt: skip
     """Start servers on this machine; they end with the block.
 
     `handler` is a function at the top level of a module, or its name ('module:function' or 'file.py:function'), for
     each server is a process of its own. `clients` is how many of them meet at barriers and broadcasts. `threads=True`
     serves from threads of this process instead, for tests: any function will do, and nothing survives a kill.
+
+    `listen` (HOST or HOST:PORT of this machine) lets clients of other hosts in: they need `Group.far_address` and the
+    file that `Group.write_credentials` writes. It holds a token, made here unless there is one in `token_file`; with
+    `tls` also a certificate. Without `listen`, nothing listens on any network.
     """
     if servers < 1 or clients < 1:
         raise UsageError(f"A store of {servers} servers for {clients} clients: there must be at least one of each.")
+    if listen is None and (token_file is not None or tls):
+        raise UsageError("token_file and tls are for clients of other hosts, and none are let in. Give listen=, too.")
     group = Group(servers, clients)
     try:
         group.start(handler, threads)
+        if listen is not None:
+            group.open_gate(listen, Path(token_file) if token_file is not None else None, tls)
         yield group
     finally:
         group.close()
@@ -78,8 +90,10 @@ class Group:
 
     def __init__(self, num_servers: int, num_clients: int) -> None:
         name = f"holdfast-store-{secrets.token_hex(16)}"
-        self.address = f"{name}/{num_servers}/{num_clients}"
+        self._address = Address(name, num_servers, num_clients)
+        self.address = str(self._address)
         self.num_servers = num_servers
+        self._gate: Gate | None = None
         self.replaced = 0  #: how many servers have died and were replaced
         self._memories = [create() for _ in range(num_servers)]
         self._listeners: list[socket.socket | None] = [listen(f"{name}.{i}") for i in range(num_servers)]
@@ -94,6 +108,27 @@ class Group:
     def connect(self, client: str, *, timeout: float = PATIENCE) -> Store:
         """Connect from this process."""
         return connect(self.address, client, timeout=timeout)
+
+    def open_gate(self, listen: str, token_file: Path | None, tls: bool) -> None:
+        """Let clients of other hosts in. Raises UsageError."""
+        self._gate = Gate(listen, self._address.name, self.num_servers, token_file=token_file, tls=tls)
+
+    @property
+    def far_address(self) -> str:
+        """What clients on other hosts connect to. Raises UsageError where none are let in."""
+        return str(msgspec.structs.replace(self._address, name=self._opened().place))
+
+    def write_credentials(self, path: Path | str) -> None:
+        """Write what clients on other hosts need into a new file that only its owner can read. Copy it there."""
+        self._opened().credentials.write(Path(path))
+
+    def _opened(self) -> Gate:
+        if self._gate is None:
+            raise UsageError(
+                "This store lets no clients of other hosts in. Start it with local(listen='HOST'), an address of this "
+                "machine that they can reach."
+            )
+        return self._gate
 
     @property
     def pids(self) -> list[int]:
@@ -121,6 +156,8 @@ class Group:
         if self._closed:
             return
         self._closed = True
+        if self._gate is not None:
+            self._gate.close()
         self._wake.close()
         for thread in self._threads:
             thread.join()

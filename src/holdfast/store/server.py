@@ -158,7 +158,7 @@ class Server:
         peer.visitor = Visitor(message.client, number, Region(memory, writable=True), partial(self._answer, peer))
         self._named[message.client] = peer
         self._count()
-        self._ledger.note_process(number, peer.pid)
+        self._ledger.note_process(number, 0 if message.far else peer.pid)
         self._desk.enter(peer.visitor, message.looks)
         looking = self._region.look_only()
         try:

@@ -46,6 +46,7 @@ class Held:
         self.places: list[Place | None] = [None] * MAX_BUFFERS
         self.tensors: list[Tensor | None] = [None] * MAX_BUFFERS
         self.looks: list[Counter[str]] = [Counter() for _ in range(MAX_BUFFERS)]
+        self.authors: list[object] = [None] * MAX_BUFFERS  #: whoever was last given a buffer to write to
 
     @property
     def value(self) -> Tensor:
@@ -71,12 +72,29 @@ class Applying:
     def __init__(self, shelf: Shelf, held: Held, pushed: Tensor) -> None:
         self._shelf, self.held, self._pushed = shelf, held, pushed
         self._base, self.buffer, self._done = -1, -1, 0
+        self._mark = object()
+        self.attempt = 0  #: how often it was begun
+
+    @property
+    def made(self) -> int:
+        """How many bytes of the next version are there, where the handler makes them piece by piece."""
+        return self._done * self._pushed.element_size()
+
+    @property
+    def place(self) -> Place:
+        """Where the next version is being made."""
+        found = self.held.places[self.buffer]
+        assert found is not None
+        return found
 
     def advance(self, here: int) -> None:
         """Apply what is there of the push, `here` bytes. Raises what the handler raises."""
         held, shelf = self.held, self._shelf
-        if self._base != held.version:  # from the beginning, also where others have overtaken us
+        # From the beginning, also where others have overtaken us: they may have failed in the middle of our buffer.
+        if self._base != held.version or held.authors[self.buffer] is not self._mark:
             self._base, self.buffer, self._done = held.version, shelf.spare(held), 0
+            held.authors[self.buffer] = self._mark
+            self.attempt += 1
         new = held.tensors[self.buffer]
         assert new is not None
         if not is_elementwise(shelf.handler):
@@ -259,6 +277,7 @@ class Shelf:
             self._ledger.note_top(self._region.top)
             self._ledger.put_buffer(held.number, buffer, place)
             self._show(held, buffer, place)
+        held.authors[buffer] = None
         return buffer
 
     def _new(self, key: str, meta: Meta) -> Held:

@@ -51,6 +51,7 @@ class Kind(IntEnum):
     PROBE = 9  #: a measurement of the network
     BYE = 10  #: the last frame: this end is meant
     PAST = 11  #: what an evaluation that is over has given
+    STORE = 12  #: a message of the parameter store, with bytes of a value
 
 
 #: Most bytes of the raw part, by kind.
@@ -66,6 +67,7 @@ MAX_BODY = {
     Kind.PROBE: 64 * _MIB,
     Kind.BYE: 0,
     Kind.PAST: 64 * 1024,
+    Kind.STORE: _MIB,
 }
 
 

@@ -13,8 +13,10 @@ other side is seen at once, as an end of file. Rules:
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import os
+import select
 import socket
 from collections.abc import Iterator, Sequence
 from enum import Enum
@@ -140,6 +142,18 @@ class Link:
     def _receive(self) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
         room = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
         return self._socket.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
+
+    def end(self) -> None:
+        """Both sides see an end of file, also a thread that waits in `recv`; `close` is still to be called."""
+        with contextlib.suppress(OSError):  # the other side was faster
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def ended(self) -> bool:
+        """Is the other side gone? It is known at once, also while messages of it are unread."""
+        poll = select.poll()
+        poll.register(self._socket, 0)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         """Close this end; the other side sees an end of file."""
