@@ -36,7 +36,8 @@ def across(rounds: int, quick: bool) -> tuple[list[Line], list[Check]]:
         ):
             finish(running, where / "log")
         found = json.loads((where / "found.json").read_text())
-    lines, checks = [], [Check("between hosts: the server has the true value", str(found["right"]), "True", found["right"])]
+    lines: list[Line] = []
+    checks = [Check("between hosts: the server has the true value", str(found["right"]), "True", found["right"])]
     for size in sizes:
         took = Series(tuple(found["found"][str(size)]))
         lines.append(Line(f"{size // MB} MB, 2 hosts, 1 Gbit/s", "ms", Series(tuple(1e3 * one for one in took.values))))

@@ -29,8 +29,11 @@ HANDLERS = str(SCRIPTS / "store_handlers.py")
 
 
 @contextlib.contextmanager
-def worker(group: store.Group, name: str, kind: str, pushes: int) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, WORKER, group.address, name, kind, str(pushes)]
+def worker(
+    group: store.Group, name: str, kind: str, pushes: int, credentials: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    address = group.address if credentials is None else group.far_address
+    command = [sys.executable, WORKER, address, name, kind, str(pushes), *map(str, filter(None, [credentials]))]
     child = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
     try:
         yield child

@@ -50,6 +50,7 @@ from holdfast.transport.stream import Stream
 
 __all__ = ["Envoy"]
 
+_LAST_WORDS = 1.0  #: seconds that it may take to say why this is the end
 _ASKING = (Open, Init, Push, Pull, Meet)
 
 
@@ -100,9 +101,9 @@ class Envoy:
 
     def refuse(self, kind: str, text: str) -> None:
         """Tell the client why this is the end, if it still listens, and end."""
-        if self._sending.acquire(blocking=False):  # where it does not take what we send, it hears nothing anyway
+        if self._sending.acquire(timeout=_LAST_WORDS):  # where it does not take what we send, it hears nothing anyway
             with contextlib.suppress(OSError):
-                self._stream.settimeout(1.0)
+                self._stream.settimeout(_LAST_WORDS)
                 self._stream.send(head(Failed(-1, kind, text)))
             self._sending.release()
         self._end()
@@ -122,7 +123,8 @@ class Envoy:
         except (EOFError, OSError):
             pass  # it is gone, or the server is; it connects again
         except HoldfastError as error:
-            self.refuse("StoreError", f"What client {self.client!r} sent cannot be read: {error}.")
+            why = f"{error.what}. Both sides must be of one version." if isinstance(error, FrameError) else error
+            self.refuse("StoreError", f"What client {self.client!r} sent cannot be read: {why}")
         finally:
             self._end()
             self._down.join()

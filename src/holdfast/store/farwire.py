@@ -16,7 +16,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.errors import FrameError, HoldfastError, NetworkError, NobodyListens, ServerLost, StoreError
+from holdfast.errors import (
+    FrameError,
+    HoldfastError,
+    NetworkError,
+    NobodyListens,
+    ResourceError,
+    ServerLost,
+    StoreError,
+)
 from holdfast.store.heap import Place
 from holdfast.store.mail import Mailbox, head
 from holdfast.store.messages import Answer, Bytes, Done, Failed, Pull, Push, Request, View, Welcome
@@ -160,9 +168,10 @@ class FarWire:
                 self._receive(stream)
             except (EOFError, OSError):
                 pass  # whatever ended it, there will be another one
-            except HoldfastError as error:
+            except FrameError as error:
+                why = f"Server {self.index} at {name_of(self._place)} said what nobody understands: {error.what}"
                 with self._changed:
-                    self._give_up(StoreError(f"Server {self.index} at {name_of(self._place)} said nonsense: {error}."))
+                    self._give_up(StoreError(f"{why}. Both sides must be of one version."))
             with self._changed:
                 if not self.pid:  # it ended before it had said welcome: do not run in circles
                     self._changed.wait_for(lambda: self._fatal is not None, _PAUSE)
@@ -265,7 +274,14 @@ class FarWire:
             place, region = request.into, self._memory
         else:
             if answer.id not in self._coming:
-                place = self.region.take(answer.size, f"The answer to {asked.what}")
+                try:
+                    place = self.region.take(answer.size, f"The answer to {asked.what}")
+                except ResourceError as error:
+                    with self._changed:
+                        self._end(asked, None, error)
+                        self._changed.notify_all()
+                    box.skip(size)
+                    return
                 self._coming[answer.id] = _Coming(place, Tie(partial(self.region.give, place)))
             place, region = self._coming[answer.id].place, self.region
         if answer.size != place.size or not 0 <= answer.begin <= answer.begin + size <= place.size:
