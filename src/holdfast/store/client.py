@@ -25,9 +25,9 @@ from holdfast.store.owners import checked_name, owner
 from holdfast.store.pending import Asked
 from holdfast.store.region import Owned, create
 from holdfast.store.values import Rows, checked_tensor
+from holdfast.store.waiting import look_seconds
 from holdfast.store.wire import Wire
 from holdfast.transport.credentials import Credentials
-from holdfast.transport.doorbell import spin_seconds
 
 __all__ = ["Store", "connect"]
 
@@ -225,7 +225,7 @@ def _wires(
 ) -> list[Asked]:  # fmt: skip
     """The ways to all servers. Raises what keeps us from one of them; the others are closed then, and the memory."""
     place = address.place
-    spin = spin_seconds(address.clients + address.servers, os.cpu_count() or 1)
+    spin = look_seconds(address.clients + address.servers, os.cpu_count() or 1)
     wires: list[Asked] = []
     try:
         if place is not None and credentials is None:

@@ -10,6 +10,8 @@ import mmap
 import os
 from collections.abc import Callable
 
+import numpy as np
+
 from holdfast.errors import ResourceError, UsageError
 from holdfast.store.heap import Heap, Place
 from holdfast.transport.memory import available
@@ -42,6 +44,7 @@ class Region:
         self.fd = fd
         self._prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self._maps: dict[tuple[int, int], mmap.mmap] = {}
+        self._starts: dict[tuple[int, int], int] = {}
 
     def look_only(self) -> int:
         """A descriptor of the same memory through which nothing can be written. The caller closes it."""
@@ -55,6 +58,14 @@ class Region:
         if place.size < 0 or place.offset < 0 or place.offset + place.size > place.length:
             raise UsageError(f"{place} does not lie inside its own run. Both sides must be of one version.")
         return found
+
+    def start(self, place: Place) -> int:
+        """The address of a place's first byte in this process."""
+        run = self._starts.get((place.run, place.length))
+        if run is None:  # NumPy tells the address also of what is not to be written
+            run = np.frombuffer(self.run(place), dtype=np.uint8).__array_interface__["data"][0]
+            self._starts[place.run, place.length] = run
+        return run + place.offset
 
     def bytes(self, place: Place) -> memoryview:
         """The bytes at a place."""
@@ -80,6 +91,7 @@ class Region:
             except BufferError:
                 pass  # a view of the user's: its pages stay for as long as it does
         self._maps.clear()
+        self._starts.clear()
 
 
 class Owned(Region):

@@ -23,8 +23,7 @@ from holdfast.store.handlers import Handler, add
 from holdfast.store.ledger import LEDGER, Ledger
 from holdfast.store.messages import Answer, Failed, Hello, Say, Welcome, pack, says
 from holdfast.store.region import Owned, Region, create
-from holdfast.store.waiting import Waiting
-from holdfast.transport.doorbell import spin_seconds
+from holdfast.store.waiting import Waiting, look_seconds
 from holdfast.transport.link import DescriptorsLost, Link, Outcome
 
 __all__ = ["Server", "listen"]
@@ -97,7 +96,7 @@ class Server:
     def _count(self) -> None:
         """Clients have come or gone: is there a core for each of us?"""
         here = len(self._named)
-        self._waiting.spin = spin_seconds(here + self.num_servers, os.cpu_count() or 1) if here else 0.0
+        self._waiting.spin = look_seconds(here + self.num_servers, os.cpu_count() or 1) if here else 0.0
 
     # ------------------------------------------------------------ clients come, speak and go
 

@@ -33,6 +33,8 @@ __all__ = ["Applying", "Held", "Shelf"]
 #: Bytes of a value that an elementwise handler gets at a time: small enough that the copy, the handler and what was
 #: pushed meet in the cache, large enough that the call costs little.
 BLOCK = 256 * 1024
+#: A value of so many bytes that is here as a whole is not cut: it stays in the cache anyway, and comes often.
+UNCUT = 2**20
 _GHOST = "\0"  #: stands for those who may look at a buffer since before this server took over
 
 
@@ -103,7 +105,7 @@ class Applying:
                 shelf.handler(held.name, new, self._pushed)
             return
         begin, stop, step = self._done, here // new.element_size(), BLOCK // new.element_size()
-        if here == held.size <= BLOCK:  # small ones come often
+        if here == held.size <= UNCUT and not begin:
             new.copy_(held.value)
             shelf.handler(held.name, new.view(-1), self._pushed.view(-1))
         elif begin < stop:

@@ -30,6 +30,7 @@ __all__ = ["MAX_DESCRIPTORS", "MAX_MESSAGE", "DescriptorsLost", "Frame", "Link",
 MAX_MESSAGE = 64 * 1024
 #: What Linux lets travel with one message (SCM_MAX_FD).
 MAX_DESCRIPTORS = 253
+_ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
 class Frame(NamedTuple):
@@ -130,7 +131,7 @@ class Link:
                 data, ancillary, flags, _ = self._receive()
         except (ConnectionError, ValueError):
             return None
-        fds = tuple(_descriptors(ancillary))
+        fds = tuple(_descriptors(ancillary)) if ancillary else ()
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             for fd in fds:
                 os.close(fd)
@@ -140,8 +141,7 @@ class Link:
         return Frame(data, fds) if data else None
 
     def _receive(self) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
-        room = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
-        return self._socket.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
+        return self._socket.recvmsg(MAX_MESSAGE, _ROOM, socket.MSG_CMSG_CLOEXEC)
 
     def end(self) -> None:
         """Both sides see an end of file, also a thread that waits in `recv`; `close` is still to be called."""
