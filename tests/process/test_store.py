@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from holdfast import store
-from holdfast.errors import ServerLost, UsageError
+from holdfast.errors import ResourceError, ServerLost, UsageError
 from holdfast.store.wire import Wire
 from holdfast.transport.link import Link
 from tests.process.harness import SCRIPTS, alive, environment, until
@@ -242,3 +242,22 @@ def test_a_handler_that_cannot_be_found(handler: object, text: str) -> None:
     with pytest.raises(UsageError) as caught, store.local(handler=handler):  # type: ignore[arg-type]
         pass
     assert str(caught.value) == text
+
+
+def test_a_server_without_memory_refuses_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORE_EXTRA", str(800 * 2**20))
+    with store.local(handler=f"{HANDLERS}:greedy") as group, group.connect("a", timeout=30.0) as mine:
+        (pid,) = group.pids
+        mine.init("w", torch.zeros(1000)).wait()
+        with pytest.raises(ResourceError) as caught:
+            mine.init("large", torch.zeros(300 * 2**20 // 4)).wait()  # twice: what was sent, and what is held
+            mine.push("large", torch.zeros(300 * 2**20 // 4)).wait()
+        assert f"The system refused process {pid} 300.0 MiB of shared memory (Cannot allocate memory). Free some " in str(
+            caught.value
+        )
+        with pytest.raises(ResourceError) as caught:
+            mine.push("w", torch.full((1000,), 2.0)).wait()
+        assert str(caught.value).startswith("There was no memory to apply a push of client 'a' on key 'w': RuntimeError")
+        mine.push("w", torch.ones(1000)).wait()
+        assert mine.pull("w").result().sum() == 1000
+        assert group.pids == [pid] and not group.replaced

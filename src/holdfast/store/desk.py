@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from holdfast.errors import HandlerFailed, HoldfastError
@@ -266,7 +267,7 @@ class Desk:
         indices = peer.value(request.rows, Meta("int64", (request.rows.size // 8,), peer.name))
         checked_rows(indices, held.meta, held.name)
         meta = Meta(held.meta.dtype, (len(indices), *held.meta.shape[1:]), held.meta.by, held.meta.rows)
-        peer.value(request.into, meta).copy_(held.value.index_select(0, indices))
+        torch.index_select(held.value, 0, indices, out=peer.value(request.into, meta))
         peer.answer(Done(request.id, meta))
 
     def _show(self, peer: Visitor, held: Held, request: Request) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import StoreTimeout, UsageError
+from holdfast.quantities import Size
 from holdfast.store.address import Address
 from holdfast.store.client import PATIENCE, Store, connect
 from holdfast.store.gate import Gate
@@ -41,13 +42,16 @@ _START = 60.0  #: seconds that a new process may take to load torch and the hand
 @contextlib.contextmanager
 def local(
     servers: int = 1, *, clients: int = 1, handler: Handler | str = add, threads: bool = False,
-    listen: str | None = None, token_file: Path | str | None = None, tls: bool = False,
+    memory: str | int | None = None, listen: str | None = None, token_file: Path | str | None = None, tls: bool = False,
 ) -> Iterator[Group]:  # fmt: skip
     """Start servers on this machine; they end with the block.
 
     `handler` is a function at the top level of a module, or its name ('module:function' or 'file.py:function'), for
     each server is a process of its own. `clients` is how many of them meet at barriers and broadcasts. `threads=True`
     serves from threads of this process instead, for tests: any function will do, and nothing survives a kill.
+
+    `memory` ("2GiB", or bytes) is how much each server may use for values, all versions counted; what does not fit is
+    refused. Without it, they may use what the machine has.
 
     `listen` (HOST or HOST:PORT of this machine) lets clients of other hosts in: they need `Group.far_address` and the
     file that `Group.write_credentials` writes. It holds a token, made here unless there is one in `token_file`; with
@@ -57,7 +61,7 @@ def local(
         raise UsageError(f"A store of {servers} servers for {clients} clients: there must be at least one of each.")
     if listen is None and (token_file is not None or tls):
         raise UsageError("token_file and tls are for clients of other hosts, and none are let in. Give listen=, too.")
-    group = Group(servers, clients)
+    group = Group(servers, clients, 0 if memory is None else Size(memory).bytes)
     try:
         group.start(handler, threads)
         if listen is not None:
@@ -88,11 +92,11 @@ class Group:
     Resources: made and closed by `local`.
     """
 
-    def __init__(self, num_servers: int, num_clients: int) -> None:
+    def __init__(self, num_servers: int, num_clients: int, limit: int = 0) -> None:
         name = f"holdfast-store-{secrets.token_hex(16)}"
         self._address = Address(name, num_servers, num_clients)
         self.address = str(self._address)
-        self.num_servers = num_servers
+        self.num_servers, self._limit = num_servers, limit
         self._gate: Gate | None = None
         self.replaced = 0  #: how many servers have died and were replaced
         self._memories = [create() for _ in range(num_servers)]
@@ -173,7 +177,9 @@ class Group:
     def _start_threads(self, handler: Handler) -> None:
         for index, (memory, listener) in enumerate(zip(self._memories, self._listeners, strict=True)):
             assert listener is not None
-            server = Server(index, self.num_servers, listener.dup(), handler=handler, memory=os.dup(memory))
+            server = Server(
+                index, self.num_servers, listener.dup(), handler=handler, memory=os.dup(memory), limit=self._limit
+            )
             thread = threading.Thread(target=self._serve, args=(server,), daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -237,7 +243,7 @@ class Group:
         for server, process in zip(free, idle, strict=False):
             listener = self._listeners[server]
             assert listener is not None
-            assignment = msgspec.msgpack.encode(Assignment(server, self.num_servers))
+            assignment = msgspec.msgpack.encode(Assignment(server, self.num_servers, self._limit))
             if process.link.send(assignment, [self._memories[server], listener.fileno()]):
                 process.server = server
         if {process.server for process in self._processes} >= set(range(self.num_servers)):

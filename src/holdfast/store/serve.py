@@ -30,6 +30,7 @@ class Assignment(msgspec.Struct, frozen=True):
 
     index: int
     num_servers: int
+    limit: int = 0  #: bytes that it may hold; 0: as many as there are
 
 
 def main(words: list[str]) -> int:
@@ -50,7 +51,10 @@ def main(words: list[str]) -> int:
     assignment = msgspec.msgpack.decode(frame.data, type=Assignment)
     memory, listener = frame.fds
     sock = socket.socket(fileno=listener)
-    Server(assignment.index, assignment.num_servers, sock, handler=handler, memory=memory).serve(link.fileno())
+    server = Server(
+        assignment.index, assignment.num_servers, sock, handler=handler, memory=memory, limit=assignment.limit
+    )
+    server.serve(link.fileno())
     return 0
 
 

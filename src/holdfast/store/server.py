@@ -18,11 +18,12 @@ import msgspec
 import torch
 
 from holdfast.errors import HoldfastError
+from holdfast.quantities import Size
 from holdfast.store.desk import Desk, Visitor
 from holdfast.store.handlers import Handler, add
 from holdfast.store.ledger import LEDGER, Ledger
 from holdfast.store.messages import Answer, Failed, Hello, Say, Welcome, pack, says
-from holdfast.store.region import Owned, Region, create
+from holdfast.store.region import Limit, Owned, Region, create
 from holdfast.store.waiting import Waiting, look_seconds
 from holdfast.transport.link import DescriptorsLost, Link, Outcome
 
@@ -48,19 +49,21 @@ class Peer:
 
 
 class Server:
-    """Server `index` of `num_servers`. `memory` is the descriptor of a region; what is in it goes on.
+    """Server `index` of `num_servers`. `memory` is the descriptor of a region; what is in it goes on. `limit` is how
+    many bytes of values it may hold, all versions counted; 0: as many as there are.
 
     Resources: owns `memory` and `listener`; `serve` closes them when it returns.
     """
 
     def __init__(
         self, index: int, num_servers: int, listener: socket.socket, *, handler: Handler | None = None,
-        memory: int | None = None,
+        memory: int | None = None, limit: int = 0,
     ) -> None:  # fmt: skip
         self.index, self.num_servers = index, num_servers
-        self._region = Owned(create() if memory is None else memory)
+        most = Limit(limit, f"server {index}", f"memory={Size(limit)}") if limit else None
+        self._region = Owned(create() if memory is None else memory, most)
         self._ledger = Ledger(self._region)
-        self._region.begin(max(self._ledger.top, LEDGER))
+        self._region.begin(max(self._ledger.top, LEDGER), self._ledger.used)
         self._desk = Desk(self._region, self._ledger, handler or add, index)
         self._listener = listener
         listener.setblocking(False)

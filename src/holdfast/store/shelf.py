@@ -246,6 +246,12 @@ class Shelf:
         except (Exception, SystemExit) as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
             text = traceback.format_exception_only(error)[-1].strip()
+            if isinstance(error, MemoryError) or "can't allocate memory" in text:
+                raise ResourceError(
+                    f"There was no memory to apply a push of client {client!r} on key {held.name!r}: {text} The push "
+                    f"was not applied and the value is as it was; server {self._server} goes on. Push smaller values, "
+                    "or free some memory on its machine."
+                ) from error
             where = f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
             raise HandlerFailed(
                 f"The handler raised for a push of client {client!r} on key {held.name!r}: {text} ({where}). The push "
@@ -275,7 +281,8 @@ class Shelf:
                 "version for as long as a tensor shows it. Drop older ones (del), or keep clones."
             )
         if held.places[buffer] is None:
-            place = self._region.take(held.size, f"Another version of key {held.name!r}")
+            what = "Another version" if held.version else "The first value"
+            place = self._region.take(held.size, f"{what} of key {held.name!r}")
             self._ledger.note_top(self._region.top)
             self._ledger.put_buffer(held.number, buffer, place)
             self._show(held, buffer, place)
