@@ -252,12 +252,11 @@ def test_a_server_without_memory_refuses_and_goes_on(monkeypatch: pytest.MonkeyP
         with pytest.raises(ResourceError) as caught:
             mine.init("large", torch.zeros(300 * 2**20 // 4)).wait()  # twice: what was sent, and what is held
             mine.push("large", torch.zeros(300 * 2**20 // 4)).wait()
-        assert f"The system refused process {pid} 300.0 MiB of shared memory (Cannot allocate memory). Free some " in str(
-            caught.value
-        )
+        refused = f"The system refused process {pid} 300.0 MiB of shared memory (Cannot allocate memory). Free some "
+        assert refused in str(caught.value)
         with pytest.raises(ResourceError) as caught:
             mine.push("w", torch.full((1000,), 2.0)).wait()
-        assert str(caught.value).startswith("There was no memory to apply a push of client 'a' on key 'w': RuntimeError")
+        assert str(caught.value).startswith("There was no memory to apply a push of client 'a' on key 'w': Runtime")
         mine.push("w", torch.ones(1000)).wait()
         assert mine.pull("w").result().sum() == 1000
         assert group.pids == [pid] and not group.replaced

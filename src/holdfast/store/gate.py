@@ -22,40 +22,40 @@ from holdfast.transport.credentials import Credentials
 from holdfast.transport.doorkeeper import Doorkeeper
 from holdfast.transport.greeting import Hello
 from holdfast.transport.network import candidates
-from holdfast.transport.place import listening_on, parse
 from holdfast.transport.stream import Stream, name_of
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "credentials_for"]
+
+
+def credentials_for(name: str, token_file: Path | None, tls: bool) -> tuple[Credentials, Credentials]:
+    """What a group and its clients show each other: the token of a file, or a new one. Raises UsageError."""
+    token = tokens.read(token_file) if token_file is not None else tokens.make()
+    if not tls:
+        return Credentials(token), Credentials(token)
+    from holdfast.transport.tls import Authority
+
+    authority = Authority(name)
+    return Credentials(token, authority.issue("store")), Credentials(token, authority.issue("clients"))
 
 
 class Gate:
     """Lets clients in to the servers with the abstract sockets `name`.0, `name`.1, ...
 
-    Raises UsageError where it cannot listen at `listen` (HOST or HOST:PORT), or use the token.
+    `credentials` is what clients need. Raises UsageError where it cannot listen at `place`.
 
     Resources: owns what listens and all envoys; `close` ends them.
     """
 
     def __init__(
-        self, listen: str, name: str, num_servers: int, *, token_file: Path | None = None, tls: bool = False
-    ) -> None:
-        host, port = parse(listen, port=0)
-        token = tokens.read(token_file) if token_file is not None else tokens.make()
-        self._ours = self.credentials = Credentials(token)  #: `credentials` is what clients need
-        if tls:
-            from holdfast.transport.tls import Authority
-
-            authority = Authority(name)
-            self._ours = Credentials(token, authority.issue("store"))
-            self.credentials = Credentials(token, authority.issue("clients"))
+        self, place: tuple[str, int], name: str, num_servers: int, ours: Credentials, theirs: Credentials
+    ) -> None:  # fmt: skip
+        self.credentials = theirs
         self._name, self._num_servers = name, num_servers
         self._lock = threading.Lock()
         self._envoys: dict[tuple[str, int], Envoy] = {}
         self._going: set[Envoy] = set()
         self._closed = False
-        self._door = Doorkeeper(
-            (listening_on(host), port), self._ours, admit=self._admits, came=self._came, complain=_complain
-        )
+        self._door = Doorkeeper(place, ours, admit=self._admits, came=self._came, complain=_complain)
         where, port = self._door.address
         there = candidates(where)
         self.place = name_of((there[0].ip if there else where, port))  #: what clients dial

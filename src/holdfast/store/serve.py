@@ -16,21 +16,13 @@ import torch
 
 from holdfast.errors import UsageError
 from holdfast.store.handlers import load
+from holdfast.store.keeper import READY, Assignment
 from holdfast.store.server import Server
 from holdfast.transport.link import Link
 
-__all__ = ["READY", "Assignment", "main"]
+__all__ = ["main"]
 
-READY = b"ready"
 _PR_SET_PDEATHSIG = 1
-
-
-class Assignment(msgspec.Struct, frozen=True):
-    """Which server a process is. With it come two descriptors: the memory and the listening socket."""
-
-    index: int
-    num_servers: int
-    limit: int = 0  #: bytes that it may hold; 0: as many as there are
 
 
 def main(words: list[str]) -> int:

@@ -27,15 +27,7 @@ from holdfast.store.region import Limit, Owned, Region, create
 from holdfast.store.waiting import Waiting, look_seconds
 from holdfast.transport.link import DescriptorsLost, Link, Outcome
 
-__all__ = ["Server", "listen"]
-
-
-def listen(name: str) -> socket.socket:
-    """A socket for clients of this host to connect to. Its name is in no file system: nothing is left of it."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.bind("\0" + name)
-    sock.listen(256)
-    return sock
+__all__ = ["Server"]
 
 
 class Peer:

@@ -93,9 +93,8 @@ def test_with_tls(tmp_path: Path) -> None:
             value = torch.rand(500_000)
             mine.init("w", value).wait()
             assert torch.equal(mine.push_pull("w", value).result(), value + value)
-        assert group._gate is not None
         with pytest.raises(Refused):  # the token alone is not enough
-            store.Store(group.far_address, "a", credentials=Credentials(group._gate.credentials.token))
+            store.Store(group.far_address, "a", credentials=Credentials(group.gate.credentials.token))
 
 
 def test_when_the_group_is_closed_nothing_listens(tmp_path: Path) -> None:
@@ -123,11 +122,10 @@ def test_when_the_group_is_closed_nothing_listens(tmp_path: Path) -> None:
     ids=["join", "server", "none", "name"],
 )
 def test_who_means_something_else_is_refused(group: store.Group, hello: Greeting, why: str) -> None:
-    assert group._gate is not None
     place = parse(group.far_address).place
     assert place is not None
     with pytest.raises(Refused) as caught:
-        dial.connect(place, hello, group._gate.credentials, 5.0)
+        dial.connect(place, hello, group.gate.credentials, 5.0)
     assert str(caught.value) == f"The run at {place[0]}:{place[1]} will not have this machine: {why}"
 
 
@@ -138,9 +136,8 @@ def test_who_means_something_else_is_refused(group: store.Group, hello: Greeting
 def visiting(group: store.Group) -> Iterator[Stream]:
     place = parse(group.far_address).place
     assert place is not None
-    assert group._gate is not None
     hello = Greeting("store", facts={"server": 0, "client": "x"})
-    stream = dial.connect(place, hello, group._gate.credentials, 5.0)
+    stream = dial.connect(place, hello, group.gate.credentials, 5.0)
     stream.settimeout(5.0)
     try:
         yield stream

@@ -46,8 +46,7 @@ def group(reach: str) -> Iterator[store.Group]:
 def connected(group: store.Group, reach: str, name: str) -> store.Store:
     if reach == "near":
         return group.connect(name, timeout=10.0)
-    assert group._gate is not None
-    return store.Store(group.far_address, name, credentials=group._gate.credentials, timeout=10.0)
+    return store.Store(group.far_address, name, credentials=group.gate.credentials, timeout=10.0)
 
 
 @pytest.fixture
@@ -339,7 +338,9 @@ def test_a_broadcast_of_another_shape(mine: store.Store, other: store.Store) -> 
 
 
 def test_a_barrier_for_different_numbers(mine: store.Store, other: store.Store) -> None:
-    handles = [mine.barrier("x", clients=3), other.barrier("x", clients=2)]
+    handles = [mine.barrier("x", clients=3)]
+    until_met(mine, "\0barrier x", "a")
+    handles.append(other.barrier("x", clients=2))
     with pytest.raises(Mismatch) as caught:
         store.wait(handles)
     assert str(caught.value) == (
