@@ -78,7 +78,9 @@ class Depot:
             self._asking = [(one, at) for one, at in self._asking if one.worker != message.worker] + [(message, host)]
 
     def close(self) -> None:
-        """End the servers. May be called twice."""
+        """End the servers, also those that are just starting. May be called twice."""
+        if self._keeper is not None:
+            self._keeper.close()
         if self._thread is not None:
             self._thread.join()
         if self._keeper is not None:

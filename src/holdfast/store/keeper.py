@@ -124,6 +124,8 @@ class Keeper:
     def release(self) -> None:
         """Let go of what outlives servers, once nobody serves any more."""
         self.close()
+        if self.gate is not None:  # it may have been opened meanwhile
+            self.gate.close()
         self.ending.close()
         for memory in self.memories:
             os.close(memory)
