@@ -103,6 +103,13 @@ class Desk:
                     self._growing.pop((visitor.name, job.request.id), None)
             self._serve(key)
 
+    def close(self) -> None:
+        """Look away from all memory, so that it can be unmapped."""
+        self._lines.clear()
+        self._growing.clear()
+        self._room.close()
+        self._shelf.close()
+
     def heed(self, visitor: Visitor, message: Say) -> None:
         """Do what a client asks for, or put it in line."""
         try:

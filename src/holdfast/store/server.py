@@ -82,8 +82,11 @@ class Server:
                         if event & ~select.POLLOUT:
                             self._read(peer)
         finally:
+            self._desk.close()
             for peer in self._peers.values():
                 peer.link.close()
+                if peer.visitor is not None:
+                    peer.visitor.close()
             self._listener.close()
             self._ledger.close()
             self._region.close()

@@ -183,6 +183,10 @@ class Shelf:
                 looks.pop(client, None)
         self._no_ghosts(client)
 
+    def close(self) -> None:
+        """Look away from all memory."""
+        self._held.clear()
+
     # ------------------------------------------------------------ changing
 
     def init(self, key: str, meta: Meta, value: Tensor) -> Held:
