@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import HandlerFailed, HoldfastError
+from holdfast.store.applying import Applying
 from holdfast.store.handlers import Handler, is_elementwise
 from holdfast.store.heap import Place
+from holdfast.store.held import Held
 from holdfast.store.ledger import Ledger
 from holdfast.store.line import Line
 from holdfast.store.messages import (
@@ -37,7 +39,7 @@ from holdfast.store.messages import (
 )  # fmt: skip
 from holdfast.store.region import Owned, Region
 from holdfast.store.room import Room
-from holdfast.store.shelf import Applying, Held, Shelf
+from holdfast.store.shelf import Shelf
 from holdfast.store.tally import Verdict
 from holdfast.store.values import Values, checked_rows
 
@@ -247,7 +249,7 @@ class Desk:
         if job.applying is None or job.pushed is None:
             check_alike(held.name, held.meta, request.meta, "pushes")
             job.pushed = peer.value(request.value, request.meta)
-            job.applying = Applying(self._shelf, held, job.pushed)
+            job.applying = Applying(held, job.pushed, self._shelf.handler, self._shelf.spare)
         self._shelf.guarded(held, peer.name, job.pushed, partial(job.applying.advance, job.here))
 
     def _show_early(self, job: Job) -> None:

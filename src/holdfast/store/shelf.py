@@ -20,100 +20,19 @@ from pathlib import Path
 from torch import Tensor
 
 from holdfast.errors import HandlerFailed, ResourceError, UnknownKey, UsageError
-from holdfast.store.handlers import Handler, is_elementwise
+from holdfast.store.applying import Applying
+from holdfast.store.handlers import Handler
 from holdfast.store.heap import Place
+from holdfast.store.held import Held
 from holdfast.store.ledger import MAX_BUFFERS, Change, Ledger
 from holdfast.store.messages import Meta, check_alike
 from holdfast.store.region import Owned
 from holdfast.store.tally import Tally
-from holdfast.store.values import checked_rows, coalesced, meta_of, nbytes, tensor_at
+from holdfast.store.values import checked_rows, coalesced, meta_of, tensor_at
 
-__all__ = ["Applying", "Held", "Shelf"]
+__all__ = ["Shelf"]
 
-#: Bytes of a value that an elementwise handler gets at a time: small enough that the copy, the handler and what was
-#: pushed meet in the cache, large enough that the call costs little.
-BLOCK = 256 * 1024
-#: A value of so many bytes that is here as a whole is not cut: it stays in the cache anyway, and comes often.
-UNCUT = 2**20
 _GHOST = "\0"  #: stands for those who may look at a buffer since before this server took over
-
-
-class Held:
-    """One key, as its server holds it."""
-
-    def __init__(self, number: int, name: str, meta: Meta) -> None:
-        self.number, self.name, self.meta = number, name, meta
-        self.size = nbytes(meta)
-        self.current, self.version = 0, 0
-        self.places: list[Place | None] = [None] * MAX_BUFFERS
-        self.tensors: list[Tensor | None] = [None] * MAX_BUFFERS
-        self.looks: list[Counter[str]] = [Counter() for _ in range(MAX_BUFFERS)]
-        self.authors: list[object] = [None] * MAX_BUFFERS  #: whoever was last given a buffer to write to
-
-    @property
-    def value(self) -> Tensor:
-        """The published version."""
-        found = self.tensors[self.current]
-        assert found is not None
-        return found
-
-    def spare(self) -> int | None:
-        """A buffer that may be written: nobody looks at it, and it is not published. Best one that is there."""
-        new = None
-        for i, place in enumerate(self.places):
-            if i != self.current and not self.looks[i]:
-                if place is not None:
-                    return i
-                new = i if new is None else new
-        return new
-
-
-class Applying:
-    """A push of a whole value on its way into the next version."""
-
-    def __init__(self, shelf: Shelf, held: Held, pushed: Tensor) -> None:
-        self._shelf, self.held, self._pushed = shelf, held, pushed
-        self._base, self.buffer, self._done = -1, -1, 0
-        self._mark = object()
-        self.attempt = 0  #: how often it was begun
-
-    @property
-    def made(self) -> int:
-        """How many bytes of the next version are there, where the handler makes them piece by piece."""
-        return self._done * self._pushed.element_size()
-
-    @property
-    def place(self) -> Place:
-        """Where the next version is being made."""
-        found = self.held.places[self.buffer]
-        assert found is not None
-        return found
-
-    def advance(self, here: int) -> None:
-        """Apply what is there of the push, `here` bytes. Raises what the handler raises."""
-        held, shelf = self.held, self._shelf
-        # From the beginning, also where others have overtaken us: they may have failed in the middle of our buffer.
-        if self._base != held.version or held.authors[self.buffer] is not self._mark:
-            self._base, self.buffer, self._done = held.version, shelf.spare(held), 0
-            held.authors[self.buffer] = self._mark
-            self.attempt += 1
-        new = held.tensors[self.buffer]
-        assert new is not None
-        if not is_elementwise(shelf.handler):
-            if here >= held.size:
-                new.copy_(held.value)
-                shelf.handler(held.name, new, self._pushed)
-            return
-        begin, stop, step = self._done, here // new.element_size(), BLOCK // new.element_size()
-        if here == held.size <= UNCUT and not begin:
-            new.copy_(held.value)
-            shelf.handler(held.name, new.view(-1), self._pushed.view(-1))
-        elif begin < stop:
-            flats = (tensor.view(-1)[begin:stop].split(step) for tensor in (held.value, new, self._pushed))
-            for old, block, pushed in zip(*flats, strict=True):
-                block.copy_(old)
-                shelf.handler(held.name, block, pushed)
-        self._done = stop
 
 
 class Shelf:

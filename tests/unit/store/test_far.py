@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from holdfast import store
-from holdfast.errors import FrameError, NobodyListens, Refused, UsageError, WrongToken
+from holdfast.errors import FrameError, HandlerFailed, NobodyListens, Refused, UsageError, WrongToken
 from holdfast.store.address import parse
 from holdfast.store.heap import Place
 from holdfast.store.mail import Mailbox, head
-from holdfast.store.messages import Bytes, Done, Failed, Grown, Hello, Init, Meet, Meta, Open, Pull, Push, Welcome
+from holdfast.store.messages import Bytes, Done, Failed, Grown, Hello, Init, Meet, Meta, Open, Pull, Push, View, Welcome
 from holdfast.store.parcel import LONGEST_RUN, Parcel, moved, parcel_of, run_length
 from holdfast.transport import dial, token
 from holdfast.transport.credentials import Credentials
@@ -188,6 +188,62 @@ def test_what_does_not_fit_the_memory_is_refused_and_the_connection_goes_on(grou
         answer, _ = box.answered()
         assert isinstance(answer, Failed) and answer.kind == "ResourceError" and answer.id == 1
         assert answer.text.startswith("A request of client 'x' needs 4,294,967,296.0 MiB of shared memory, but only ")
+
+
+# ------------------------------------------------------------ overtaken
+
+
+@store.elementwise
+def picky(key: str, stored: torch.Tensor, pushed: torch.Tensor) -> None:
+    """Adds, and finds out too late that it does not want negative numbers."""
+    stored += pushed
+    if pushed[0] < 0:
+        raise ValueError("negative")
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["published", "failed"])
+def test_a_push_that_is_overtaken_halfway_is_made_and_sent_again(fails: bool) -> None:
+    size = 600_000
+    mine = torch.arange(size, dtype=torch.float32)
+    raw = memoryview(mine.numpy()).cast("B")
+    half = 2**20
+    with (
+        store.local(threads=True, handler=picky, listen="127.0.0.1") as group,
+        group.connect("near", timeout=10.0) as near,
+        visiting(group) as stream,
+    ):
+        near.init("w", torch.zeros(size)).wait()
+        box, got = Mailbox(stream), torch.zeros(size)
+        into, seen = memoryview(got.numpy()).cast("B"), []
+        box.answered()
+        push = Push(1, "w", 1, Meta("float32", (size,), "x"), Place(0, raw.nbytes, 0, raw.nbytes), 0, None, True)
+        stream.send(head(push, half), raw[:half])
+        early = sum(_taken(box, into, seen) for _ in range(half // run_length(raw.nbytes)))
+        assert early <= half and torch.equal(got[: early // 4], mine[: early // 4])  # before anything is published
+        if fails:
+            with pytest.raises(HandlerFailed):
+                near.push("w", torch.full((size,), -7.0)).wait()
+        else:
+            near.push("w", torch.full((size,), 5.0)).wait()
+        for begin in range(half, raw.nbytes, half):
+            rest = raw[begin : begin + half]
+            stream.send(head(Bytes(1, begin, raw.nbytes), rest.nbytes), rest)
+        while _taken(box, into, seen):
+            pass
+        assert seen.count(0) == 2  # it has begun twice
+        assert torch.equal(got, mine if fails else mine + 5)
+        assert torch.equal(near.pull("w").result(), got)
+
+
+def _taken(box: Mailbox, into: memoryview, seen: list[int]) -> int:
+    """Take one letter of an answer; how many bytes came with it."""
+    answer, size = box.answered()
+    if isinstance(answer, Bytes):
+        seen.append(answer.begin)
+        box.take(into[answer.begin : answer.begin + size])
+    else:
+        assert isinstance(answer, View)
+    return size
 
 
 # ------------------------------------------------------------ pure

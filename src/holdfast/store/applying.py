@@ -1,0 +1,71 @@
+"""A push of a whole value on its way: applied to a copy of the published version, as far as it is here.
+
+An elementwise handler gets it piece by piece while the rest is still being written. Nothing of it is published before
+all of it is applied; whoever is published first makes it begin anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from holdfast.store.handlers import Handler, is_elementwise
+from holdfast.store.heap import Place
+from holdfast.store.held import Held
+
+__all__ = ["BLOCK", "UNCUT", "Applying"]
+
+#: Bytes of a value that an elementwise handler gets at a time: small enough that the copy, the handler and what was
+#: pushed meet in the cache, large enough that the call costs little.
+BLOCK = 256 * 1024
+#: A value of so many bytes that is here as a whole is not cut: it stays in the cache anyway, and comes often.
+UNCUT = 2**20
+
+
+class Applying:
+    """A push of a whole value on its way into the next version of `held`. `spare` gives a buffer to write it into."""
+
+    def __init__(self, held: Held, pushed: Tensor, handler: Handler, spare: Callable[[Held], int]) -> None:
+        self.held, self._pushed, self._handler, self._spare = held, pushed, handler, spare
+        self._base, self.buffer, self._done = -1, -1, 0
+        self._mark = object()
+        self.attempt = 0  #: how often it was begun
+
+    @property
+    def made(self) -> int:
+        """How many bytes of the next version are there, where the handler makes them piece by piece."""
+        return self._done * self._pushed.element_size()
+
+    @property
+    def place(self) -> Place:
+        """Where the next version is being made."""
+        found = self.held.places[self.buffer]
+        assert found is not None
+        return found
+
+    def advance(self, here: int) -> None:
+        """Apply what is there of the push, `here` bytes. Raises what the handler raises."""
+        held, handler = self.held, self._handler
+        # From the beginning, also where others have overtaken us: they may have failed in the middle of our buffer.
+        if self._base != held.version or held.authors[self.buffer] is not self._mark:
+            self._base, self.buffer, self._done = held.version, self._spare(held), 0
+            held.authors[self.buffer] = self._mark
+            self.attempt += 1
+        new = held.tensors[self.buffer]
+        assert new is not None
+        if not is_elementwise(handler):
+            if here >= held.size:
+                new.copy_(held.value)
+                handler(held.name, new, self._pushed)
+            return
+        begin, stop, step = self._done, here // new.element_size(), BLOCK // new.element_size()
+        if here == held.size <= UNCUT and not begin:
+            new.copy_(held.value)
+            handler(held.name, new.view(-1), self._pushed.view(-1))
+        elif begin < stop:
+            flats = (tensor.view(-1)[begin:stop].split(step) for tensor in (held.value, new, self._pushed))
+            for old, block, pushed in zip(*flats, strict=True):
+                block.copy_(old)
+                handler(held.name, block, pushed)
+        self._done = stop
