@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -28,7 +27,7 @@ from holdfast.errors import (
 from holdfast.store.heap import Place
 from holdfast.store.mail import Mailbox, head
 from holdfast.store.messages import Answer, Bytes, Done, Failed, Pull, Push, Request, View, Welcome
-from holdfast.store.parcel import parcel_of, run_length
+from holdfast.store.outbox import Outbox
 from holdfast.store.pending import Pending, complaint, gone_text
 from holdfast.store.region import Owned, Region, Tie, create
 from holdfast.store.tally import WINDOW
@@ -67,9 +66,7 @@ class FarWire:
         self.failures: list[Pending] = []  #: that ended badly, perhaps unseen
         self._changed = threading.Condition()
         self._pending: dict[int, Pending] = {}
-        self._unsent: deque[Pending] = deque()
-        self._gone = 0  # bytes of the first unsent one's parcel that are on their way
-        self._begun = False  # and the request itself is
+        self._outbox = Outbox()
         self._last, self._turn, self._closed = 0, 0, False
         self._fatal: Exception | None = None
         self._coming: dict[int, _Coming] = {}  # only the thread that receives looks into it
@@ -98,7 +95,7 @@ class FarWire:
                 return pending
             if room:
                 self._pending[request.id] = pending
-                self._unsent.append(pending)
+                self._outbox.add(pending)
                 self._changed.notify_all()
                 return pending
         raise first.too_late(self._client, self.pid)
@@ -207,8 +204,7 @@ class FarWire:
                 for pending in self._pending.values():
                     if isinstance(pending.request, Push):
                         pending.request = msgspec.structs.replace(pending.request, again=True)
-                self._unsent = deque(self._pending.values())
-                self._gone, self._begun = 0, False
+                self._outbox.renew(self._pending.values())
                 if self._closed:
                     stream.close()
                 return stream
@@ -226,28 +222,12 @@ class FarWire:
         """What is to be sent next; waits for it. None: this connection is over."""
         with self._changed:
             while self._turn == turn and not self._closed:
-                if self._unsent and (letter := self._letter(self._unsent[0])) is not None:
-                    return letter
+                if (piece := self._outbox.next()) is not None:
+                    message, place = piece
+                    body = memoryview(b"") if place is None else self._memory.bytes(place)
+                    return head(message, body.nbytes), body
                 self._changed.wait()
         return None
-
-    def _letter(self, pending: Pending) -> tuple[bytes, memoryview] | None:
-        """The next piece of the first request; None: its bytes are not here yet."""
-        request, parcel, gone = pending.request, parcel_of(pending.request), self._gone
-        if parcel is None:
-            self._unsent.popleft()
-            return head(request), memoryview(b"")
-        here = request.here if isinstance(request, Push) and request.rows is None else parcel.sent
-        size = min(here - gone, run_length(parcel.sent))
-        if not size and self._begun:
-            return None
-        body = self._memory.bytes(parcel.place.part(gone, size))
-        letter = head(Bytes(request.id, gone, parcel.sent) if self._begun else request, size)
-        self._gone, self._begun = gone + size, True
-        if self._gone == parcel.sent:
-            self._unsent.popleft()
-            self._gone, self._begun = 0, False
-        return letter, body
 
     # ------------------------------------------------------------ the thread that receives
 
@@ -294,6 +274,7 @@ class FarWire:
                 self.pid = answer.pid
             elif isinstance(answer, Failed):
                 error = complaint(answer)
+                self._coming.pop(answer.id, None)
                 if answer.id < 0:
                     self._give_up(error)
                 elif (asked := self._pending.get(answer.id)) is not None:

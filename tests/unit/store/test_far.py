@@ -6,8 +6,10 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ from holdfast.store.address import parse
 from holdfast.store.heap import Place
 from holdfast.store.mail import Mailbox, head
 from holdfast.store.messages import Bytes, Done, Failed, Grown, Hello, Init, Meet, Meta, Open, Pull, Push, View, Welcome
+from holdfast.store.outbox import Outbox
 from holdfast.store.parcel import LONGEST_RUN, Parcel, moved, parcel_of, run_length
 from holdfast.transport import dial, token
 from holdfast.transport.credentials import Credentials
@@ -270,6 +273,29 @@ def test_a_request_whose_parcel_was_moved() -> None:
     assert (there.rows, there.value) == (Place(8192, 65536, 1024, 16), Place(8192, 65536, 1088, 24))
     assert parcel_of(there) == Parcel(new, 88)
     assert moved(Open(1, "w"), new, new) == Open(1, "w")
+
+
+def test_an_outbox_sends_piece_by_piece_and_in_order() -> None:
+    size = 2**16 + 4096
+    push = Push(1, "w", 1, META, Place(0, 2**20, 64, size), 4096)
+    pending: Any = SimpleNamespace(request=push)
+    box = Outbox()
+    assert box.next() is None
+    box.add(pending)
+    box.add(SimpleNamespace(request=Open(2, "w")))  # type: ignore[arg-type]
+    assert box.next() == (push, Place(0, 2**20, 64, 4096))
+    assert box.next() is None  # the rest is not here yet, and nothing goes out before it
+    pending.request = msgspec.structs.replace(push, here=size)
+    assert box.next() == (Bytes(1, 4096, size), Place(0, 2**20, 64 + 4096, 2**16))
+    assert box.next() == (Open(2, "w"), None)
+    assert box.next() is None
+    box.renew([pending])
+    assert box.next() == (pending.request, Place(0, 2**20, 64, 2**16))
+    assert box.next() == (Bytes(1, 2**16, size), Place(0, 2**20, 64 + 2**16, 4096))
+    pending.request = Push(3, "w", 2, META, Place(0, 2**20, 0, 0), 0)  # an empty value
+    box.renew([pending])
+    assert box.next() == (pending.request, Place(0, 2**20, 0, 0))
+    assert box.next() is None
 
 
 @pytest.mark.parametrize("size", [0, 1, 10**6, 10**7, 10**9, 10**12])
