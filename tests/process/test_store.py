@@ -133,6 +133,17 @@ def test_a_push_that_kills_every_server_is_given_up() -> None:
 
 
 @pytest.mark.chaos
+def test_a_handler_that_writes_to_what_is_published_is_stopped_by_the_system() -> None:
+    with store.local(handler=f"{HANDLERS}:vandal") as group:
+        mine = group.connect("a", timeout=60.0)
+        mine.init("w", torch.zeros(3)).wait()
+        view = mine.pull("w").result()
+        with pytest.raises(ServerLost):
+            mine.push("w", torch.ones(3)).wait()
+        assert view.tolist() == [0, 0, 0]
+
+
+@pytest.mark.chaos
 def test_a_barrier_outlives_its_server() -> None:
     with store.local(clients=2) as group, group.connect("a") as one, group.connect("b") as two:
         for _ in range(3):

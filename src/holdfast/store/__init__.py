@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from holdfast.store.client import Store, connect
     from holdfast.store.group import Group, local
     from holdfast.store.handle import Handle, wait
-    from holdfast.store.handlers import elementwise
+    from holdfast.store.handlers import elementwise, elementwise_into
     from holdfast.store.server import Server
     from holdfast.store.values import Rows
 
-__all__ = ["Group", "Handle", "Rows", "Server", "Store", "connect", "elementwise", "local", "wait"]
+__all__ = ["Group", "Handle", "Rows", "Server", "Store", "connect", "elementwise", "elementwise_into", "local", "wait"]
 
 _PARTS = {
     "Group": "group",
@@ -34,6 +34,7 @@ _PARTS = {
     "Store": "client",
     "connect": "client",
     "elementwise": "handlers",
+    "elementwise_into": "handlers",
     "local": "group",
     "wait": "handle",
 }

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from holdfast.store.handlers import Handler, is_elementwise
+from holdfast.store.handlers import Handler, is_elementwise, is_into
 from holdfast.store.heap import Place
 from holdfast.store.held import Held
 
@@ -58,12 +58,18 @@ class Applying:
                 handler(held.name, new, self._pushed)
             return
         begin, stop, step = self._done, here // new.element_size(), BLOCK // new.element_size()
+        old = held.sealed_value if is_into(handler) else held.value
         if here == held.size <= BLOCK and not begin:  # these come often
-            new.copy_(held.value)
-            handler(held.name, new.view(-1), self._pushed.view(-1))
+            self._apply(old.view(-1), new.view(-1), self._pushed.view(-1))
         elif begin < stop:
-            flats = (tensor.view(-1)[begin:stop].split(step) for tensor in (held.value, new, self._pushed))
-            for old, block, pushed in zip(*flats, strict=True):
-                block.copy_(old)
-                handler(held.name, block, pushed)
+            flats = (tensor.view(-1)[begin:stop].split(step) for tensor in (old, new, self._pushed))
+            for blocks in zip(*flats, strict=True):
+                self._apply(*blocks)
         self._done = stop
+
+    def _apply(self, old: Tensor, new: Tensor, pushed: Tensor) -> None:
+        if is_into(self._handler):
+            self._handler(self.held.name, old, pushed, new)
+        else:
+            new.copy_(old)
+            self._handler(self.held.name, new, pushed)

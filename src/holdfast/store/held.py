@@ -23,6 +23,7 @@ class Held:
         self.current, self.version = 0, 0
         self.places: list[Place | None] = [None] * MAX_BUFFERS
         self.tensors: list[Tensor | None] = [None] * MAX_BUFFERS
+        self.sealed: list[Tensor | None] = [None] * MAX_BUFFERS  #: the same, only to be read; for some handlers
         self.looks: list[Counter[str]] = [Counter() for _ in range(MAX_BUFFERS)]
         self.authors: list[object] = [None] * MAX_BUFFERS  #: whoever was last given a buffer to write to
 
@@ -30,6 +31,13 @@ class Held:
     def value(self) -> Tensor:
         """The published version."""
         found = self.tensors[self.current]
+        assert found is not None
+        return found
+
+    @property
+    def sealed_value(self) -> Tensor:
+        """The published version, only to be read: the system ends a process that writes to it."""
+        found = self.sealed[self.current]
         assert found is not None
         return found
 

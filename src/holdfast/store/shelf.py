@@ -21,12 +21,12 @@ from torch import Tensor
 
 from holdfast.errors import HandlerFailed, ResourceError, UnknownKey, UsageError
 from holdfast.store.applying import Applying
-from holdfast.store.handlers import Handler
+from holdfast.store.handlers import Handler, is_into
 from holdfast.store.heap import Place
 from holdfast.store.held import Held
 from holdfast.store.ledger import MAX_BUFFERS, Change, Ledger
 from holdfast.store.messages import Meta, check_alike
-from holdfast.store.region import Owned
+from holdfast.store.region import Owned, Region
 from holdfast.store.tally import Tally
 from holdfast.store.values import checked_rows, coalesced, meta_of, tensor_at
 
@@ -40,6 +40,7 @@ class Shelf:
 
     def __init__(self, region: Owned, ledger: Ledger, handler: Handler, server: int) -> None:
         self.handler, self._region, self._ledger, self._server = handler, region, ledger, server
+        self._sealed = Region(region.look_only(), writable=False) if is_into(handler) else None
         self._held: dict[str, Held] = {}
         self._staging: Place | None = None
         for number, (name, meta) in enumerate(ledger.keys):
@@ -105,6 +106,8 @@ class Shelf:
     def close(self) -> None:
         """Look away from all memory."""
         self._held.clear()
+        if self._sealed is not None:
+            self._sealed.close()
 
     # ------------------------------------------------------------ changing
 
@@ -138,7 +141,7 @@ class Shelf:
         checked_rows(indices, held.meta, held.name)
         indices, values = coalesced(indices, values)
         rows = held.value.index_select(0, indices)
-        self.handler(held.name, rows, values)
+        self.handler(held.name, rows, values, *([rows] if is_into(self.handler) else ()))
         if held.looks[held.current]:
             buffer = self.spare(held)
             copy = held.tensors[buffer]
@@ -239,6 +242,8 @@ class Shelf:
     def _show(self, held: Held, buffer: int, place: Place) -> None:
         held.places[buffer] = place
         held.tensors[buffer] = tensor_at(self._region, place, held.meta)
+        if self._sealed is not None:
+            held.sealed[buffer] = tensor_at(self._sealed, place, held.meta)
 
     def _stage(self, indices: Tensor, rows: Tensor) -> tuple[Place, Place]:
         """Write row numbers and contents to where whoever takes over finds them."""

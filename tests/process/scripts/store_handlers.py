@@ -34,3 +34,11 @@ def deadly(key: str, stored: Tensor, pushed: Tensor) -> None:
 def greedy(key: str, stored: Tensor, pushed: Tensor) -> None:
     """Adds, with a copy as large as what was pushed."""
     stored += torch.clone(pushed) if pushed[0] < 2 else torch.zeros(10**9) + pushed
+
+
+def vandal(key: str, stored: Tensor, pushed: Tensor, new: Tensor) -> None:
+    """Writes to what is published."""
+    stored += pushed
+
+
+vandal.elementwise = vandal.into = True  # type: ignore[attr-defined]

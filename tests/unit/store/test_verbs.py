@@ -544,6 +544,24 @@ def test_what_is_no_tensor(mine: store.Store) -> None:
     assert str(caught.value) == "Key 'v' is a single number and cannot be spread. Leave out spread=True."
 
 
+@store.elementwise_into
+def descend_into(key: str, stored: Tensor, pushed: Tensor, new: Tensor) -> None:
+    torch.sub(stored, pushed, alpha=0.5, out=new)
+
+
+@pytest.mark.parametrize("size", [10, PIECE], ids=["small", "large"])
+def test_a_handler_that_writes_elsewhere(size: int) -> None:
+    with store.local(threads=True, handler=descend_into) as group, group.connect("a", timeout=10.0) as mine:
+        mine.init("w", torch.ones(size)).wait()
+        before = mine.pull("w").result()
+        for left in (0.5, 0.0, -0.5):
+            assert torch.equal(mine.push_pull("w", torch.ones(size)).result(), torch.full((size,), left))
+        assert torch.equal(before, torch.ones(size))
+        mine.init("table", torch.ones(size // 2, 2)).wait()
+        mine.push("table", store.Rows([1, 3, 3], torch.ones(3, 2))).wait()
+        assert mine.pull("table", rows=[0, 1, 3]).result()[:, 0].tolist() == [1.0, 0.5, 0.0]
+
+
 @pytest.mark.parametrize("reach", ["near"], indirect=True)
 def test_too_many_versions_are_looked_at(mine: store.Store) -> None:
     mine.init("w", torch.zeros(10)).wait()
