@@ -7,8 +7,9 @@
         mine.push("w", torch.ones(1000))
         w = mine.pull("w").result(timeout=5.0)
 
-Values never travel through a socket: what is pushed is written once into shared memory, and what is pulled is a view
-of the version that the server has published. docs/store.md tells the rest. Importing this package imports no torch.
+On one host values never travel through a socket: what is pushed is written once into shared memory, and what is pulled
+is a view of the version that the server has published. Clients of other hosts come in over TCP, where that was asked
+for. docs/store.md tells the rest. Importing this package imports no torch.
 """
 
 from __future__ import annotations
