@@ -1,11 +1,11 @@
-"""Push + apply + pull on one host: Holdfast's store beside torch RPC, a Ray actor and gRPC.
+"""Push + apply + pull: Holdfast's store beside torch RPC, a Ray actor and gRPC on one host; and between two hosts.
 
 One client, one server, and real arithmetic on the server (w -= 0.1 g). Every contender is a process that is started
 once (scripts/store_contender.py) and asked in turns, so that a machine that slows down slows all of them. Both
 directions are counted: a trip of 100 MB moves 200.
 
 Peers live in an environment of their own, which has torch, ray, grpcio and numpy: HOLDFAST_PEERS=/path/to/venv. Those
-that it lacks are left out, and the result says so.
+that it lacks are left out, and the result says so. Between hosts see `store_hosts`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import store_hosts
 from benchmarks.harness import Failed, environment, script
 from benchmarks.report import Check, Line, Result, Series
+from tests.hosts.lab import why_not
 
 SIZES = {"1 MB": 250_000, "10 MB": 2_500_000, "100 MB": 25_000_000}
 TRIPS = {"1 MB": 50, "10 MB": 10, "100 MB": 3}
@@ -117,8 +119,14 @@ def measure(repeats: int, quick: bool) -> Result:
         for contender, rate in peers.items():
             if contender != best:
                 lines.append(Line(name, "GB/s", rates["holdfast"], rate, PEERS[contender]))
+    checks = [Check("every contender's server has the true value", str(right), "all true", all(right.values()))]
+    if reason := why_not():
+        notes.append(f"no hosts to measure between: {reason}")
+    else:
+        more, found = store_hosts.across(repeats, quick)
+        lines += more
+        checks += found
     return Result(
-        "store", "Push + apply + pull, one client and one server on one host (float32, both directions)", lines,
-        [Check("every contender's server has the true value", str(right), "all true", all(right.values()))],
+        "store", "Push + apply + pull, one client and one server (float32, both directions)", lines, checks,
         ["a target is held against the best peer of its size", *notes],
     )  # fmt: skip

@@ -16,6 +16,7 @@
     ├── DirectoryBusy                 the run's directory belongs to another run  exit 8
     ├── NetworkError                  talking to another machine failed           exit 10
     │   ├── Unreachable               nothing listens there, or nobody answers    exit 10
+    │   │   └── NobodyListens         there is a machine, and nothing listens     exit 10
     │   ├── NotHoldfast               something answers there that is not a run   exit 10
     │   └── FrameError                a peer sent bytes that are no frame         exit 10
     ├── StoreError                    the parameter store could not do it         exit 12
@@ -170,6 +171,10 @@ class NetworkError(HoldfastError):
 
 class Unreachable(NetworkError):
     """Nothing listens at an address, or nobody there answers in time."""
+
+
+class NobodyListens(Unreachable):
+    """The machine at an address says that nothing listens there."""
 
 
 class NotHoldfast(NetworkError):

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from holdfast import store
-from holdfast.errors import ServerLost, UsageError
+from holdfast.errors import ResourceError, ServerLost, UsageError
 from holdfast.store.wire import Wire
 from holdfast.transport.link import Link
 from tests.process.harness import SCRIPTS, alive, environment, until
@@ -29,8 +29,11 @@ HANDLERS = str(SCRIPTS / "store_handlers.py")
 
 
 @contextlib.contextmanager
-def worker(group: store.Group, name: str, kind: str, pushes: int) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, WORKER, group.address, name, kind, str(pushes)]
+def worker(
+    group: store.Group, name: str, kind: str, pushes: int, credentials: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    address = group.address if credentials is None else group.far_address
+    command = [sys.executable, WORKER, address, name, kind, str(pushes), *map(str, filter(None, [credentials]))]
     child = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
     try:
         yield child
@@ -130,6 +133,17 @@ def test_a_push_that_kills_every_server_is_given_up() -> None:
 
 
 @pytest.mark.chaos
+def test_a_handler_that_writes_to_what_is_published_is_stopped_by_the_system() -> None:
+    with store.local(handler=f"{HANDLERS}:vandal") as group:
+        mine = group.connect("a", timeout=60.0)
+        mine.init("w", torch.zeros(3)).wait()
+        view = mine.pull("w").result()
+        with pytest.raises(ServerLost):
+            mine.push("w", torch.ones(3)).wait()
+        assert view.tolist() == [0, 0, 0]
+
+
+@pytest.mark.chaos
 def test_a_barrier_outlives_its_server() -> None:
     with store.local(clients=2) as group, group.connect("a") as one, group.connect("b") as two:
         for _ in range(3):
@@ -192,7 +206,7 @@ def test_no_value_goes_through_a_socket(monkeypatch: pytest.MonkeyPatch) -> None
         for _ in range(5):
             view = mine.push_pull("w", value).result()
         assert sum(sent) < 20_000  # for 100 MB
-        assert isinstance(mine._wires[0], Wire)
+        assert isinstance(mine._errands.wires[0], Wire)
         maps = Path("/proc/self/maps").read_text().splitlines()
         ranges = [line.split() for line in maps if "holdfast-store" in line]
         at = view.data_ptr()
@@ -239,3 +253,21 @@ def test_a_handler_that_cannot_be_found(handler: object, text: str) -> None:
     with pytest.raises(UsageError) as caught, store.local(handler=handler):  # type: ignore[arg-type]
         pass
     assert str(caught.value) == text
+
+
+def test_a_server_without_memory_refuses_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORE_EXTRA", str(800 * 2**20))
+    with store.local(handler=f"{HANDLERS}:greedy") as group, group.connect("a", timeout=30.0) as mine:
+        (pid,) = group.pids
+        mine.init("w", torch.zeros(1000)).wait()
+        with pytest.raises(ResourceError) as caught:
+            mine.init("large", torch.zeros(300 * 2**20 // 4)).wait()  # twice: what was sent, and what is held
+            mine.push("large", torch.zeros(300 * 2**20 // 4)).wait()
+        refused = f"The system refused process {pid} 300.0 MiB of shared memory (Cannot allocate memory). Free some "
+        assert refused in str(caught.value)
+        with pytest.raises(ResourceError) as caught:
+            mine.push("w", torch.full((1000,), 2.0)).wait()
+        assert str(caught.value).startswith("There was no memory to apply a push of client 'a' on key 'w': Runtime")
+        mine.push("w", torch.ones(1000)).wait()
+        assert mine.pull("w").result().sum() == 1000
+        assert group.pids == [pid] and not group.replaced

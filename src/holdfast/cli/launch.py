@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.cli.depot import Depot
 from holdfast.cli.display import Display
 from holdfast.cli.ending import Ending, last_line, summary
 from holdfast.cli.failure import present
@@ -150,9 +151,11 @@ class _Launch:
         )
         self._notebook = RunNotebook(directory, screen)
         self._meter = Meter()
+        self._depot = self._make_depot()
         self._server = Server(
             _limits(config, self._workers, alone), notebook=self._notebook, exit_grace=crew.exit_grace,
             pulse=PulseLimits(least=crew.silence_limit, factor=crew.silence_factor, most=crew.silence_most),
+            depot=self._depot,
         )
         self._display = Display(screen, self._server, self._meter, directory.logs)
         self._gate: Gate | None = None
@@ -190,6 +193,7 @@ class _Launch:
                 self._muster.close()
             if self._host is not None:
                 self._host.close()  # the server has, unless it never came to run
+            self._depot.close()
         self._display.echo(last=True)
         if isinstance(end, EndRun) and end.result.get("joined") is False:
             end = FailRun("UsageError", _NEVER_JOINED)
@@ -198,6 +202,16 @@ class _Launch:
         return Ending(
             end, self._signal, self._meter.view, generations=snapshot.generation, lost=snapshot.lost,
             story=self._notebook.length, trained=0.0 if since is None else ended - since, modes=snapshot.modes,
+        )
+
+    def _make_depot(self) -> Depot:
+        """Who keeps a store for the script, should it ask for one."""
+        invited, clients = self._invitation, max(1, self._workers) + self._config.servers
+        if invited is None:
+            return Depot(self._config.script, clients)
+        clients = max(1, self._config.hosts) * max(1, self._workers) + self._config.servers
+        return Depot(
+            self._config.script, clients, bind=invited.bind, ours=invited.credentials, theirs=invited.theirs
         )
 
     def _open_gate(self) -> None:

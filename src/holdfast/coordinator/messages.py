@@ -10,10 +10,14 @@ from __future__ import annotations
 import msgspec
 
 __all__ = [
-    "Failed", "Finished", "FromWorker", "Install", "Leave", "Leaving", "Pause",
-    "Paused", "Ready", "Refuse", "Seeded", "Stop", "ToWorker", "Turned", "Welcome", "decode_from_worker",
-    "decode_to_worker", "encode",
+    "SCRIPT", "Failed", "Finished", "FromWorker", "Install", "Leave", "Leaving", "Pause",
+    "Paused", "Ready", "Refuse", "Seeded", "Stop", "StoreAt", "StoreWanted", "ToWorker", "Turned", "Welcome",
+    "decode_from_worker", "decode_to_worker", "encode",
 ]
+
+
+#: Stands for the script's own path in the name of a handler: it lies somewhere else on every host.
+SCRIPT = "<script>"
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True):
@@ -95,7 +99,16 @@ class Failed(_Message, frozen=True):
     step: int = -1
 
 
-FromWorker = Ready | Seeded | Paused | Turned | Leaving | Finished | Failed
+class StoreWanted(_Message, frozen=True):
+    """The script asks for the store of this run, and says what kind. `handler` is a function by its name."""
+
+    worker: int
+    servers: int
+    handler: str
+    memory: int = 0  #: bytes for each server; 0: as many as there are
+
+
+FromWorker = Ready | Seeded | Paused | Turned | Leaving | Finished | Failed | StoreWanted
 
 # ---------------------------------------------------------------- coordinator -> worker
 
@@ -170,7 +183,19 @@ class Stop(_Message, frozen=True):
     reason: str
 
 
-ToWorker = Welcome | Pause | Install | Leave | Refuse | Stop
+class StoreAt(_Message, frozen=True):
+    """Answer to StoreWanted: where it is, and what lets you in; or, with `problem`, why there is none."""
+
+    worker: int
+    address: str
+    credentials: str = ""
+    problem: str = ""
+
+    def __repr__(self) -> str:
+        return f"StoreAt(worker={self.worker}, address={self.address!r}, problem={self.problem!r})"
+
+
+ToWorker = Welcome | Pause | Install | Leave | Refuse | Stop | StoreAt
 
 _encoder = msgspec.msgpack.Encoder()
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)

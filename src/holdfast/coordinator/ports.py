@@ -16,10 +16,10 @@ import msgspec
 
 from holdfast.coordinator.commands import EndRun, FailRun, ReleaseHost
 from holdfast.coordinator.events import Event, WorkerLost, WorkerStarted
-from holdfast.coordinator.messages import ToWorker
+from holdfast.coordinator.messages import StoreWanted, ToWorker
 from holdfast.transport.link import Link
 
-__all__ = ["Ear", "Engine", "Eyes", "Host", "Notebook", "Sight", "StoryEntry"]
+__all__ = ["Depot", "Ear", "Engine", "Eyes", "Host", "Notebook", "Sight", "StoryEntry"]
 
 
 class Sight(msgspec.Struct, frozen=True):
@@ -122,6 +122,13 @@ class Eyes(Protocol):
 
     def lost(self, event: WorkerLost) -> WorkerLost:
         """Add what the dead worker's row still shows: its step and the unit it was in."""
+
+
+class Depot(Protocol):
+    """Keeps the parameter store of a run."""
+
+    def wanted(self, message: StoreWanted, host: Host) -> None:
+        """A worker on this host asks for it; it is answered with StoreAt, now or when it asks again."""
 
 
 class StoryEntry(Protocol):

@@ -36,8 +36,8 @@ from holdfast.coordinator.events import (
     WorkerLost,
 )
 from holdfast.coordinator.machine import Machine
-from holdfast.coordinator.messages import Failed, Install, Stop
-from holdfast.coordinator.ports import Host, Notebook, Sight
+from holdfast.coordinator.messages import Failed, Install, Stop, StoreWanted
+from holdfast.coordinator.ports import Depot, Host, Notebook, Sight
 from holdfast.coordinator.pulse import Pace, PulseLimits
 from holdfast.coordinator.roster import CrewLimits, Snapshot
 from holdfast.coordinator.story import Entry
@@ -60,15 +60,16 @@ class Server:
     Args:
         limits: for the machine.
         pulse: how long hosts elsewhere may be silent.
+        depot: who keeps the store of this run, for scripts that ask for one.
 
     Resources: `run` closes every host before it returns or raises.
     """
 
     def __init__(
         self, limits: CrewLimits, *, notebook: Notebook, exit_grace: float = 10.0,
-        pulse: PulseLimits | None = None, clock: Callable[[], float] = time.monotonic,
+        pulse: PulseLimits | None = None, depot: Depot | None = None, clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._exit_grace = exit_grace
+        self._exit_grace, self._depot = exit_grace, depot
         self._machine = Machine(limits)
         self._notebook = notebook
         self._clock, self._began = clock, clock()
@@ -269,6 +270,10 @@ class Server:
             return
         if isinstance(event, Measured):
             self._take_measures(host, event)
+            return
+        if isinstance(event, StoreWanted):
+            if self._depot is not None:
+                self._depot.wanted(event, self._hosts[host])
             return
         if isinstance(event, Failed) and not self.over:  # afterwards it is a consequence of the end
             self.failed.add(event.worker)

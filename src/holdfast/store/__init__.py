@@ -7,8 +7,9 @@
         mine.push("w", torch.ones(1000))
         w = mine.pull("w").result(timeout=5.0)
 
-Values never travel through a socket: what is pushed is written once into shared memory, and what is pulled is a view
-of the version that the server has published. docs/store.md tells the rest. Importing this package imports no torch.
+On one host values never travel through a socket: what is pushed is written once into shared memory, and what is pulled
+is a view of the version that the server has published. Clients of other hosts come in over TCP, where that was asked
+for. docs/store.md tells the rest. Importing this package imports no torch.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     from holdfast.store.client import Store, connect
     from holdfast.store.group import Group, local
     from holdfast.store.handle import Handle, wait
-    from holdfast.store.handlers import elementwise
+    from holdfast.store.handlers import elementwise, elementwise_into
     from holdfast.store.server import Server
     from holdfast.store.values import Rows
 
-__all__ = ["Group", "Handle", "Rows", "Server", "Store", "connect", "elementwise", "local", "wait"]
+__all__ = ["Group", "Handle", "Rows", "Server", "Store", "connect", "elementwise", "elementwise_into", "local", "wait"]
 
 _PARTS = {
     "Group": "group",
@@ -34,6 +35,7 @@ _PARTS = {
     "Store": "client",
     "connect": "client",
     "elementwise": "handlers",
+    "elementwise_into": "handlers",
     "local": "group",
     "wait": "handle",
 }

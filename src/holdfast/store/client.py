@@ -9,37 +9,43 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from holdfast.errors import StoreError, UsageError
+from holdfast.store import address as addresses
+from holdfast.store.errands import Errands
+from holdfast.store.farwire import FarWire
 from holdfast.store.handle import Handle
 from holdfast.store.heap import Place
-from holdfast.store.keyring import Key, Keyring, chosen
-from holdfast.store.messages import Done, Init, Meet, Meta, Open, Pull, Push, Request, View, check_alike
+from holdfast.store.messages import Init, Meet, Meta
 from holdfast.store.owners import checked_name, owner
-from holdfast.store.region import Owned, Tie, create
-from holdfast.store.values import Rows, Values, checked_rows, checked_tensor, copy_in_pieces, meta_of, nbytes, tensor_at
-from holdfast.store.wire import Pending, Wire
-from holdfast.transport.doorbell import spin_seconds
+from holdfast.store.pending import Asked
+from holdfast.store.region import Owned, create
+from holdfast.store.values import Rows, checked_tensor
+from holdfast.store.waiting import look_seconds
+from holdfast.store.wire import Wire
+from holdfast.transport.credentials import Credentials
 
 __all__ = ["Store", "connect"]
 
 #: Seconds that a verb may take unless it is told otherwise.
 PATIENCE = 60.0
-#: Bytes of a push after which the server is told that it may go on: while it works on them, the next are written.
-PIECE = 2 * 2**20
 
 
-def connect(address: str, client: str, *, timeout: float = PATIENCE) -> Store:
+def connect(
+    address: str, client: str, *, credentials: Path | str | None = None, timeout: float = PATIENCE
+) -> Store:  # fmt: skip
     """Connect to the servers at `address` (see `Group.address`) under a name that no other process has.
 
-    A worker that was killed and comes back takes its old name: its pushes then go on counting where they were.
+    A worker that was killed and comes back takes its old name: its pushes then go on counting where they were. Servers
+    on another host (`Group.far_address`) let nobody in without their token: `credentials` is the file that
+    `Group.write_credentials` wrote there.
     """
-    return Store(address, client, timeout=timeout)
+    found = Credentials.read(Path(credentials)) if credentials is not None else None
+    return Store(address, client, credentials=found, timeout=timeout)
 
 
 class Store:
@@ -50,20 +56,15 @@ class Store:
     applied once nevertheless.
     """
 
-    def __init__(self, address: str, client: str, *, timeout: float = PATIENCE) -> None:
-        name, _, counts = address.partition("/")
-        servers, _, clients = counts.partition("/")
-        if not (name and servers.isdigit() and clients.isdigit() and int(servers) and int(clients)):
-            raise UsageError(f"{address!r} is not the address of a store. Use the `address` of the group of servers.")
+    def __init__(
+        self, address: str, client: str, *, credentials: Credentials | None = None, timeout: float = PATIENCE
+    ) -> None:
+        where = addresses.parse(address)
         self.client = checked_name(client, "client")
-        self.num_servers, self.num_clients, self.timeout = int(servers), int(clients), timeout
-        self._memory = Owned(create())
-        self._values = Values(self._memory)
-        spin = spin_seconds(self.num_clients + self.num_servers, os.cpu_count() or 1)
-        self._wires = [Wire(i, f"{name}.{i}", client, self._memory, spin=spin) for i in range(self.num_servers)]
-        self._keys = Keyring(self.num_servers)
+        self.num_servers, self.num_clients, self.timeout = where.servers, where.clients, timeout
+        memory = Owned(create())
+        self._errands = Errands(client, memory, _wires(where, client, memory, credentials))
         self._turns: dict[tuple[int, str], int] = {}
-        self._buffers: dict[int, Place] = {}  # address of its first byte -> place
 
     # ------------------------------------------------------------ the verbs
 
@@ -78,12 +79,12 @@ class Store:
         if spread and value.dim() == 0:
             raise UsageError(f"Key {key!r} is a single number and cannot be spread. Leave out spread=True.")
         pending = []
-        for server, share in self._keys.shares(key, value.shape[0] if spread else -1).items():
+        for server, share in self._errands.keys.shares(key, value.shape[0] if spread else -1).items():
             part = value if share is None else value[share[0] : share[1]]
-            meta = self._meta(part, value.shape[0] if spread else -1)
-            place = self._write(part)
-            request = Init(self._wires[server].next_id(), key, meta, place)
-            pending.append(self._post(server, request, f"init of key {key!r}", deadline, place))
+            meta = self._errands.meta(part, value.shape[0] if spread else -1)
+            place = self._errands.write(part)
+            request = Init(self._errands.wires[server].next_id(), key, meta, place)
+            pending.append(self._errands.post(server, request, f"init of key {key!r}", deadline, place))
         return Handle(pending, lambda: None, deadline)
 
     def push(
@@ -94,7 +95,7 @@ class Store:
         It may be changed as soon as this returns, unless it is a `buffer` of this store. `number` is what the push
         counts under, for a worker that repeats its work after it was killed: one that was applied is not applied again.
         """
-        return self._guard(lambda: self._pushed(key, value, number, self._deadline(timeout), False))
+        return self._guard(lambda: self._errands.push(key, value, number, self._deadline(timeout), False))
 
     def pull(
         self, key: str, *, rows: Any = None, out: Tensor | None = None, timeout: float | None = None
@@ -105,7 +106,7 @@ class Store:
         system. It keeps its version, whatever is pushed, until the last tensor that shows it is gone. Rows, a spread
         key and what is copied into `out` are your own.
         """
-        return self._guard(lambda: self._pulled(key, rows, out, self._deadline(timeout)))
+        return self._guard(lambda: self._errands.pull(key, rows, out, self._deadline(timeout)))
 
     def push_pull(
         self, key: str, value: Tensor | Rows, *, out: Tensor | None = None, number: int | None = None,
@@ -114,10 +115,10 @@ class Store:
         """Push, and pull the version that has it: all of the key, or the rows that were pushed."""
         deadline = self._deadline(timeout)
         if isinstance(value, Rows):
-            pushed = self._guard(lambda: self._pushed(key, value, number, deadline, False))
-            pulled = self._guard(lambda: self._pulled(key, value.indices, out, deadline))
+            pushed = self._guard(lambda: self._errands.push(key, value, number, deadline, False))
+            pulled = self._guard(lambda: self._errands.pull(key, value.indices, out, deadline))
             return Handle([*pushed._pending, *pulled._pending], pulled.result, deadline)
-        return self._guard(lambda: self._pushed(key, value, number, deadline, True, out))
+        return self._guard(lambda: self._errands.push(key, value, number, deadline, True, out))
 
     def barrier(self, name: str = "", *, clients: int | None = None, timeout: float | None = None) -> Handle[None]:
         """Until all clients are at the barrier of this name."""
@@ -125,7 +126,7 @@ class Store:
         server = owner(name, self.num_servers)
         request = self._meet(server, name, clients, deadline)
         shown = f"all {request.parties} clients at barrier {name.removeprefix(chr(0) + 'barrier ')!r}"
-        pending = self._post(server, request, shown, deadline)
+        pending = self._errands.post(server, request, shown, deadline)
         pending.late = lambda: self._who_is_here(server, name)
         return Handle([pending], lambda: None, deadline)
 
@@ -144,38 +145,33 @@ class Store:
         place = meta = None
         if value is not None:
             value = checked_tensor(value, "broadcast", key)
-            meta, place = self._meta(value), self._write(value) if root == self.client else None
+            meta, place = self._errands.meta(value), self._errands.write(value) if root == self.client else None
         request = self._meet(server, "\0broadcast " + key, clients, deadline, key, meta, place)
         what = f"all {request.parties} clients at the broadcast of key {key!r} by {root!r}"
-        pending = self._post(server, request, what, deadline, place)
+        pending = self._errands.post(server, request, what, deadline, place)
         pending.late = lambda: self._who_is_here(server, request.name)
-        return Handle([pending], lambda: self._shown(pending), deadline)
+        return Handle([pending], lambda: self._errands.shown(pending), deadline)
 
     # ------------------------------------------------------------ besides
 
     def applied(self, key: str) -> int:
         """The number of this client's last push on a key that all its servers have settled; 0: there is none."""
         deadline = self._deadline(None)
-        self._keys.forget(key)
-        return min(self._key(key, deadline).last.values())
+        self._errands.keys.forget(key)
+        return min(self._errands.key(key, deadline).last.values())
 
     def buffer(self, key: str) -> Tensor:
         """A tensor like the key, in memory that the servers see: pushing it copies nothing.
 
         Do not write to it between a push and the end of that push.
         """
-        meta = self._key(key, self._deadline(None)).meta
-        place = self._memory.take(nbytes(meta), f"A buffer for key {key!r}")
-        tie = Tie(partial(self._memory.give, place))
-        tensor = tensor_at(self._memory, place, meta, tie)
-        self._buffers[tensor.data_ptr()] = place
-        return tensor
+        return self._errands.buffer(key, self._errands.key(key, self._deadline(None)).meta)
 
     def wait(self, timeout: float | None = None) -> None:
         """Until all that was asked for has ended. Raises the first error that nobody was told of."""
-        for wire in self._wires:
+        for wire in self._errands.wires:
             wire.wait_all(self._deadline(timeout))
-        for pending in [one for wire in self._wires for one in wire.failures if not one.seen]:
+        for pending in [one for wire in self._errands.wires for one in wire.failures if not one.seen]:
             pending.seen = True
             if pending.error is not None:
                 raise pending.error
@@ -185,7 +181,7 @@ class Store:
         try:
             self.wait()
         finally:
-            self._shut()
+            self._errands.close()
 
     def __enter__(self) -> Store:
         return self
@@ -194,150 +190,9 @@ class Store:
         if kind is None:
             self.close()
         else:
-            self._shut()
+            self._errands.close()
 
-    def _shut(self) -> None:
-        for wire in self._wires:
-            wire.close()
-        self._values.clear()
-        self._memory.close()
-
-    # ------------------------------------------------------------ pushing and pulling
-
-    def _pushed(
-        self, key: str, value: Tensor | Rows, number: int | None, deadline: float, pull: bool, out: Tensor | None = None
-    ) -> Handle[Any]:
-        known = self._key(key, deadline)
-        number = known.count(number)
-        if isinstance(value, Rows):
-            pending = self._push_rows(key, known, value, number, deadline)
-        else:
-            value = checked_tensor(value, "push", key)
-            if known.meta.rows >= 0:
-                check_alike(key, known.meta, self._meta(value, known.meta.rows), "pushes")
-            pending = [
-                self._push_dense(key, server, value if share is None else value[share[0] : share[1]], known, number,
-                                 deadline, pull)
-                for server, share in known.shares.items()
-            ]  # fmt: skip
-        if pull:
-            return Handle(pending, lambda: self._joined(pending, out), deadline)
-        return Handle(pending, lambda: None, deadline)
-
-    def _push_dense(
-        self, key: str, server: int, value: Tensor, known: Key, number: int, deadline: float, pull: bool
-    ) -> Pending:
-        wire, meta = self._wires[server], self._meta(value, known.meta.rows)
-        place = self._buffers.get(value.data_ptr()) if value.is_contiguous() else None
-        here, taken = value.nbytes, None
-        if place is None or place.size != value.nbytes:
-            place = taken = self._memory.take(value.nbytes, f"A push of key {key!r}")
-            if value.nbytes > PIECE:
-                here = 0
-            else:
-                self._values.at(place, meta).copy_(value)
-        request = Push(wire.next_id(), key, number, meta, place, here, None, pull)
-        pending = self._post(server, request, f"a push of key {key!r}", deadline, taken, keep=value)
-        if here < value.nbytes:
-            target = self._values.at(place, meta)
-            copy_in_pieces(target, value, PIECE, partial(wire.grown, pending))
-        return pending
-
-    def _push_rows(self, key: str, known: Key, value: Rows, number: int, deadline: float) -> list[Pending]:
-        values = checked_tensor(value.values, "push", key)
-        checked_rows(value.indices, known.meta, key)
-        pending = []
-        # A share that has none of the rows is pushed to as well, so that all servers stand at the same number.
-        for server, share in known.shares.items():
-            which, indices = chosen(value.indices, share)
-            some = values if which is None else values[which]
-            meta = self._meta(some, known.meta.rows)
-            first = -(-indices.nbytes // 64) * 64
-            place = self._memory.take(1 << (first + some.nbytes).bit_length(), f"A push of rows of key {key!r}")
-            rows, body = place.part(0, indices.nbytes), place.part(first, some.nbytes)
-            self._fill(rows, indices)
-            self._fill(body, some)
-            request = Push(self._wires[server].next_id(), key, number, meta, body, body.size, rows)
-            pending.append(self._post(server, request, f"a push of rows of key {key!r}", deadline, place))
-        return pending
-
-    def _pulled(self, key: str, rows: Any, out: Tensor | None, deadline: float) -> Handle[Tensor]:
-        known = self._key(key, deadline)
-        if rows is None:
-            pending = [
-                self._post(server, Pull(self._wires[server].next_id(), key), f"a pull of key {key!r}", deadline)
-                for server, _ in known.shares.items()
-            ]
-            return Handle(pending, lambda: self._joined(pending, out), deadline)
-        indices = torch.as_tensor(rows, dtype=torch.int64).detach().flatten()
-        checked_rows(indices, known.meta, key)
-        asked: list[tuple[Pending, Place, Tensor | None, Tie]] = []
-        width = nbytes(known.meta) // max(1, known.meta.shape[0]) if known.meta.shape else 0
-        for server, share in known.shares.items():
-            which, mine = chosen(indices, share)
-            first = -(-mine.nbytes // 64) * 64
-            place = self._memory.take(1 << (first + len(mine) * width).bit_length(), f"A pull of rows of key {key!r}")
-            tie = Tie(partial(self._memory.give, place))
-            body = place.part(first, len(mine) * width)
-            self._fill(place.part(0, mine.nbytes), mine)
-            request = Pull(self._wires[server].next_id(), key, place.part(0, mine.nbytes), body)
-            # The pending request keeps the place, whatever becomes of the handle.
-            one = self._post(server, request, f"a pull of rows of key {key!r}", deadline, keep=tie)
-            asked.append((one, body, which, tie))
-        return Handle([one for one, *_ in asked], lambda: self._gathered(asked, known, len(indices), out), deadline)
-
-    def _gathered(
-        self, asked: list[tuple[Pending, Place, Tensor | None, Tie]], known: Key, count: int, out: Tensor | None
-    ) -> Tensor:
-        shape = (count, *known.meta.shape[1:])
-        total = out
-        for pending, body, which, tie in asked:
-            assert isinstance(pending.answer, Done)
-            assert pending.answer.meta is not None
-            rows = tensor_at(self._memory, body, pending.answer.meta, tie)
-            if which is None and out is None:
-                return rows
-            if total is None:
-                total = torch.empty(shape, dtype=rows.dtype)
-            if which is None:
-                total.copy_(rows)
-            else:
-                total[which] = rows
-        assert total is not None
-        return total
-
-    def _joined(self, pending: list[Pending], out: Tensor | None) -> Tensor:
-        views = [self._shown(one) for one in pending]
-        if out is not None:
-            begin = 0
-            for view in views:
-                target = out if len(views) == 1 else out[begin : begin + view.shape[0]]
-                target.copy_(view)
-                begin += view.shape[0] if view.dim() else 0
-            return out
-        return views[0] if len(views) == 1 else torch.cat(views)
-
-    def _shown(self, pending: Pending) -> Tensor:
-        view, region = pending.answer, pending.wire.region
-        assert isinstance(view, View)
-        assert region is not None
-        tie, pending.tie = pending.tie, None
-        return tensor_at(region, view.place, view.meta, tie)
-
-    # ------------------------------------------------------------ asking
-
-    def _key(self, key: str, deadline: float) -> Key:
-        return self._keys.find(key, lambda server, name: self._ask(server, name, deadline))
-
-    def _ask(self, server: int, key: str, deadline: float) -> Done:
-        request = Open(self._wires[server].next_id(), key)
-        pending = self._post(server, request, f"what it knows of key {key!r}", deadline)
-        pending.wire.wait(pending, deadline)
-        pending.seen = True
-        if pending.error is not None:
-            raise pending.error
-        assert isinstance(pending.answer, Done)
-        return pending.answer
+    # ------------------------------------------------------------ meeting others
 
     def _meet(
         self, server: int, name: str, clients: int | None, deadline: float, key: str = "", meta: Meta | None = None,
@@ -345,24 +200,14 @@ class Store:
     ) -> Meet:  # fmt: skip
         turn = self._turns.get((server, name))
         if turn is None:
-            turn = self._ask(server, name, deadline).number
+            turn = self._errands.ask(server, name, deadline).number
         self._turns[server, name] = turn + 1
         parties = self.num_clients if clients is None else clients
-        return Meet(self._wires[server].next_id(), name, turn + 1, parties, key, meta, place)
+        return Meet(self._errands.wires[server].next_id(), name, turn + 1, parties, key, meta, place)
 
     def _who_is_here(self, server: int, name: str) -> str:
-        here = self._ask(server, name, self._deadline(1.0)).here
+        here = self._errands.ask(server, name, self._deadline(1.0)).here
         return f"Only {', '.join(map(repr, here))} {'is' if len(here) == 1 else 'are'} there"
-
-    def _post(
-        self, server: int, request: Request, what: str, deadline: float, place: Place | None = None, keep: object = None
-    ) -> Pending:
-        """Ask; when it has ended, `place` is given back and `keep` is kept no longer."""
-        return self._wires[server].post(request, what, deadline=deadline, settled=partial(self._settled, place, keep))
-
-    def _settled(self, place: Place | None, keep: object) -> None:
-        if place is not None:
-            self._memory.give(place)
 
     def _guard(self, act: Callable[[], Handle[Any]]) -> Handle[Any]:
         """What the servers refuse is told by the handle, whenever they were asked."""
@@ -374,14 +219,28 @@ class Store:
     def _deadline(self, timeout: float | None) -> float:
         return time.monotonic() + (self.timeout if timeout is None else timeout)
 
-    def _meta(self, value: Tensor, rows: int = -1) -> Meta:
-        meta = meta_of(value, self.client)
-        return meta if rows < 0 else Meta(meta.dtype, meta.shape, meta.by, rows)
 
-    def _write(self, value: Tensor) -> Place:
-        place = self._memory.take(value.nbytes, "A first value")
-        self._fill(place, value)
-        return place
-
-    def _fill(self, place: Place, value: Tensor) -> None:
-        self._values.at(place, meta_of(value, "")).copy_(value)
+def _wires(
+    address: addresses.Address, client: str, memory: Owned, credentials: Credentials | None
+) -> list[Asked]:  # fmt: skip
+    """The ways to all servers. Raises what keeps us from one of them; the others are closed then, and the memory."""
+    place = address.place
+    spin = look_seconds(address.clients + address.servers, os.cpu_count() or 1)
+    wires: list[Asked] = []
+    try:
+        if place is not None and credentials is None:
+            raise UsageError(
+                f"The servers at {address.name} are on another host, and let nobody in without their token. Give "
+                "connect(..., credentials=FILE), the file that write_credentials of their group wrote."
+            )
+        for server in range(address.servers):
+            if place is None or credentials is None:
+                wires.append(Wire(server, f"{address.name}.{server}", client, memory, spin=spin))
+            else:
+                wires.append(FarWire(server, place, client, memory, credentials))
+    except BaseException:
+        for wire in wires:
+            wire.close()
+        memory.close()
+        raise
+    return wires

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from holdfast.errors import HandlerFailed, HoldfastError
+from holdfast.store.applying import Applying
 from holdfast.store.handlers import Handler, is_elementwise
 from holdfast.store.heap import Place
+from holdfast.store.held import Held
 from holdfast.store.ledger import Ledger
 from holdfast.store.line import Line
 from holdfast.store.messages import (
@@ -25,6 +28,7 @@ from holdfast.store.messages import (
     Meet,
     Meta,
     Open,
+    Partly,
     Pull,
     Push,
     Release,
@@ -35,7 +39,7 @@ from holdfast.store.messages import (
 )  # fmt: skip
 from holdfast.store.region import Owned, Region
 from holdfast.store.room import Room
-from holdfast.store.shelf import Applying, Held, Shelf
+from holdfast.store.shelf import Shelf
 from holdfast.store.tally import Verdict
 from holdfast.store.values import Values, checked_rows
 
@@ -100,6 +104,13 @@ class Desk:
                     line.leave(job)
                     self._growing.pop((visitor.name, job.request.id), None)
             self._serve(key)
+
+    def close(self) -> None:
+        """Look away from all memory, so that it can be unmapped."""
+        self._lines.clear()
+        self._growing.clear()
+        self._room.close()
+        self._shelf.close()
 
     def heed(self, visitor: Visitor, message: Say) -> None:
         """Do what a client asks for, or put it in line."""
@@ -173,6 +184,7 @@ class Desk:
         if first is not None and first.here and is_elementwise(self._shelf.handler):
             try:
                 self._begin(first)
+                self._show_early(first)
             except HoldfastError as error:
                 line.leave(first)
                 self._growing.pop((first.peer.name, first.request.id), None)
@@ -205,6 +217,7 @@ class Desk:
         if verdict is Verdict.NEW and request.rows is None:
             self._begin(job)
             assert job.applying is not None
+            self._show_early(job)
             tally = self._ledger.tally(held.number, peer.number).settle(request.number, ok=True)
             self._shelf.publish(job.applying, peer.number, tally)
         elif verdict is Verdict.NEW:
@@ -236,8 +249,15 @@ class Desk:
         if job.applying is None or job.pushed is None:
             check_alike(held.name, held.meta, request.meta, "pushes")
             job.pushed = peer.value(request.value, request.meta)
-            job.applying = Applying(self._shelf, held, job.pushed)
+            job.applying = Applying(held, job.pushed, self._shelf.handler, self._shelf.spare)
         self._shelf.guarded(held, peer.name, job.pushed, partial(job.applying.advance, job.here))
+
+    def _show_early(self, job: Job) -> None:
+        """Say how far the next version is made, to somebody who can use it before it is published."""
+        push, applying = job.request, job.applying
+        if isinstance(push, Push) and push.early and applying is not None and is_elementwise(self._shelf.handler):
+            meta = applying.held.meta
+            job.peer.answer(Partly(push.id, meta, applying.place, applying.made, applying.attempt))
 
     def _push_rows(self, peer: Visitor, held: Held, request: Push) -> None:
         assert request.rows is not None
@@ -256,7 +276,7 @@ class Desk:
         indices = peer.value(request.rows, Meta("int64", (request.rows.size // 8,), peer.name))
         checked_rows(indices, held.meta, held.name)
         meta = Meta(held.meta.dtype, (len(indices), *held.meta.shape[1:]), held.meta.by, held.meta.rows)
-        peer.value(request.into, meta).copy_(held.value.index_select(0, indices))
+        torch.index_select(held.value, 0, indices, out=peer.value(request.into, meta))
         peer.answer(Done(request.id, meta))
 
     def _show(self, peer: Visitor, held: Held, request: Request) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
-from holdfast.store.wire import Pending
+from holdfast.store.pending import Pending
 
 __all__ = ["Handle", "wait"]
 

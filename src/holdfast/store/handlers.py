@@ -9,6 +9,13 @@ it changes is published when it returns; if it raises, nothing is.
 
 A handler marked `@elementwise` says that it treats every element alike, whatever its place: then it is called with
 flat pieces of a value, while the rest of it is still being written, which is much faster for large ones.
+
+One marked `@elementwise_into` writes the new elements elsewhere, which saves a copy of all of them:
+
+    def handler(key: str, stored: Tensor, pushed: Tensor, new: Tensor) -> None:
+        torch.sub(stored, pushed, alpha=0.1, out=new)
+
+Its `stored` is the published version itself, and can only be read.
 """
 
 from __future__ import annotations
@@ -20,13 +27,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from holdfast.errors import UsageError
 
-__all__ = ["Handler", "add", "elementwise", "is_elementwise", "load", "name_of"]
+__all__ = ["Handler", "add", "elementwise", "elementwise_into", "is_elementwise", "is_into", "load", "name_of"]
 
-Handler = Callable[[str, Tensor, Tensor], None]
+#: (key, stored, pushed), and `new` where it was marked so.
+Handler = Callable[..., None]
 _Function = TypeVar("_Function", bound=Handler)
 
 
@@ -36,15 +45,26 @@ def elementwise(handler: _Function) -> _Function:
     return handler
 
 
+def elementwise_into(handler: _Function) -> _Function:
+    """Mark a handler that may be called with pieces of a value, and writes what they become into a fourth tensor."""
+    handler.__dict__["into"] = True
+    return elementwise(handler)
+
+
+def is_into(handler: Handler) -> bool:
+    """Does it take the fourth tensor?"""
+    return bool(getattr(handler, "into", False))
+
+
 def is_elementwise(handler: Handler) -> bool:
     """Was it marked?"""
     return bool(getattr(handler, "elementwise", False))
 
 
-@elementwise
-def add(key: str, stored: Tensor, pushed: Tensor) -> None:
+@elementwise_into
+def add(key: str, stored: Tensor, pushed: Tensor, new: Tensor) -> None:
     """What servers do unless told otherwise."""
-    stored += pushed
+    torch.add(stored, pushed, out=new)
 
 
 def name_of(handler: Handler | str) -> str:

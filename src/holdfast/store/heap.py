@@ -43,7 +43,8 @@ class Heap:
     True
     """
 
-    def __init__(self, top: int) -> None:
+    def __init__(self, top: int, used: int = 0) -> None:
+        self.used = used  #: bytes that were ever set aside; those that were given back wait for others of their size
         self.top = -(-top // _PAGE) * _PAGE  #: everything is below this byte
         self._run, self._used = 0, RUN  # the run that small places are cut from, and how much of it is cut
         self._free: dict[int, list[Place]] = {}
@@ -54,6 +55,7 @@ class Heap:
         if free := self._free.get(room):
             old = free.pop()
             return Place(old.run, old.length, old.offset, size)
+        self.used += room
         if room >= _LARGE:
             run, self.top = self.top, self.top + -(-room // _PAGE) * _PAGE
             return Place(run, self.top - run, 0, size)
@@ -61,6 +63,16 @@ class Heap:
             self._run, self._used, self.top = self.top, 0, self.top + RUN
         self._used += room
         return Place(self._run, RUN, self._used - room, size)
+
+    def more(self, size: int) -> int:
+        """How many bytes more would be in use after `take`; 0: some that were given back will do."""
+        room = room_for(size)
+        return 0 if self._free.get(room) else room
+
+    def grows(self, size: int) -> bool:
+        """Would `take` move `top`?"""
+        room = self.more(size)
+        return room >= _LARGE or (room > 0 and self._used + room > RUN)
 
     def give(self, place: Place) -> None:
         """Nobody looks at this place any more."""

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.errors import ResourceError
-from holdfast.store.heap import Place
+from holdfast.store.heap import Place, room_for
 from holdfast.store.messages import Meta
 from holdfast.store.region import Region
 from holdfast.store.tally import Tally
@@ -151,6 +151,12 @@ class Ledger:
         """Where its buffers lie."""
         at = self._record(key) + K_BUFFERS
         return [self._place(at + 4 * i) for i in range(MAX_BUFFERS)]
+
+    @property
+    def used(self) -> int:
+        """Bytes that all buffers of all keys take."""
+        places = (place for key in range(len(self.keys)) for place in self.buffers(key))
+        return sum(room_for(place.size) for place in places if place is not None)
 
     def put_buffer(self, key: int, buffer: int, place: Place) -> None:
         """It has one more buffer. The length goes last: it is what makes a place be there."""

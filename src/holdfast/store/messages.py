@@ -1,8 +1,9 @@
-"""What clients and servers of one host say to each other, as msgpack. Pure.
+"""What clients and servers say to each other, as msgpack. Pure.
 
 No message has a value in it: values lie in shared memory, the client's (what is pushed, and rows that are pulled) or
 the server's (what is published), and messages say where. A client's requests have numbers (`id`); it sends those that
-are unanswered again, unchanged and in order, to a server that takes over.
+are unanswered again, unchanged and in order, to a server that takes over. Between hosts an envoy speaks to the servers
+for a client (see `envoy`); bytes of values travel beside the messages then (`Bytes`, `parcel`).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from holdfast.errors import Mismatch
 from holdfast.store.heap import Place
 
 __all__ = [
-    "Answer", "Done", "Failed", "Grown", "Hello", "Init", "Meet", "Meta", "Open", "Pull", "Push", "Release", "Request",
-    "Say", "View", "Welcome", "answers", "check_alike", "pack", "says",
+    "Answer", "Bytes", "Done", "Failed", "Grown", "Hello", "Init", "Meet", "Meta", "Open", "Partly", "Pull", "Push",
+    "Release", "Request", "Say", "View", "Welcome", "answers", "check_alike", "pack", "says",
 ]  # fmt: skip
 
 
@@ -48,10 +49,14 @@ def check_alike(key: str, known: Meta, mine: Meta, verb: str) -> None:
 
 
 class Hello(_Message, frozen=True):
-    """The first words. With them comes the client's memory. `looks`: buffers of keys it still looks at."""
+    """The first words. With them comes the client's memory. `looks`: buffers of keys it still looks at.
+
+    `far`: an envoy says this for a client of another host. It looks at nothing beyond the life of a server.
+    """
 
     client: str
     looks: tuple[tuple[str, int], ...] = ()
+    far: bool = False
 
 
 class Open(_Message, frozen=True):
@@ -74,7 +79,8 @@ class Push(_Message, frozen=True):
     """Hand the value (or the rows with these numbers) to the handler.
 
     `number` is what it counts under (see `tally`), `here` how many bytes of the value are written already. `again`: it
-    was sent before, to a server that is gone, and nobody here knows what became of it.
+    was sent before, to a server that is gone, and nobody here knows what became of it. `early`: with `pull`, say what
+    the next version is going to be as far as it is made (`Partly`).
     """
 
     id: int
@@ -86,6 +92,7 @@ class Push(_Message, frozen=True):
     rows: Place | None = None
     pull: bool = False
     again: bool = False
+    early: bool = False
 
 
 class Grown(_Message, frozen=True):
@@ -123,8 +130,19 @@ class Meet(_Message, frozen=True):
     value: Place | None = None
 
 
+class Bytes(_Message, frozen=True):
+    """Between hosts: with this come bytes of request `id`, or of its answer, which has `size` of them in all.
+
+    They begin at byte `begin`. An answer may begin anew, as often as it likes.
+    """
+
+    id: int
+    begin: int
+    size: int
+
+
 Request = Open | Init | Push | Pull | Meet
-Say = Hello | Open | Init | Push | Grown | Pull | Release | Meet
+Say = Hello | Open | Init | Push | Grown | Pull | Release | Meet | Bytes
 
 
 # ------------------------------------------------------------ from a server
@@ -161,6 +179,20 @@ class View(_Message, frozen=True):
     version: int
 
 
+class Partly(_Message, frozen=True):
+    """A push is under way: `here` bytes of the version that it makes lie there. They are not published yet.
+
+    With another `attempt` than before, what was made has become void (somebody else's push came first), and it begins
+    anew. What is published is what the last attempt has made.
+    """
+
+    id: int
+    meta: Meta
+    place: Place
+    here: int
+    attempt: int
+
+
 class Failed(_Message, frozen=True):
     """It cannot be done. `kind` is the name of an error class; id -1: it is about all of this client's requests."""
 
@@ -169,7 +201,7 @@ class Failed(_Message, frozen=True):
     text: str
 
 
-Answer = Welcome | Done | View | Failed
+Answer = Welcome | Done | View | Partly | Failed | Bytes
 
 _encoder = msgspec.msgpack.Encoder()
 _says = msgspec.msgpack.Decoder(list[Say])

@@ -69,6 +69,10 @@ class Room:
             if table.value is not None and table.value[0] == client:
                 table.value = None
 
+    def close(self) -> None:
+        """Look away from all memory."""
+        self._tables.clear()
+
     def _close(self, table: _Table, message: Meet) -> Answers:
         change = Change(meeting=table.number, turn=table.meeting.done + 1)
         if message.key:

@@ -16,20 +16,13 @@ import torch
 
 from holdfast.errors import UsageError
 from holdfast.store.handlers import load
+from holdfast.store.keeper import READY, Assignment
 from holdfast.store.server import Server
 from holdfast.transport.link import Link
 
-__all__ = ["READY", "Assignment", "main"]
+__all__ = ["main"]
 
-READY = b"ready"
 _PR_SET_PDEATHSIG = 1
-
-
-class Assignment(msgspec.Struct, frozen=True):
-    """Which server a process is. With it come two descriptors: the memory and the listening socket."""
-
-    index: int
-    num_servers: int
 
 
 def main(words: list[str]) -> int:
@@ -50,7 +43,10 @@ def main(words: list[str]) -> int:
     assignment = msgspec.msgpack.decode(frame.data, type=Assignment)
     memory, listener = frame.fds
     sock = socket.socket(fileno=listener)
-    Server(assignment.index, assignment.num_servers, sock, handler=handler, memory=memory).serve(link.fileno())
+    server = Server(
+        assignment.index, assignment.num_servers, sock, handler=handler, memory=memory, limit=assignment.limit
+    )
+    server.serve(link.fileno())
     return 0
 
 

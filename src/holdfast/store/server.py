@@ -18,24 +18,16 @@ import msgspec
 import torch
 
 from holdfast.errors import HoldfastError
+from holdfast.quantities import Size
 from holdfast.store.desk import Desk, Visitor
 from holdfast.store.handlers import Handler, add
 from holdfast.store.ledger import LEDGER, Ledger
 from holdfast.store.messages import Answer, Failed, Hello, Say, Welcome, pack, says
-from holdfast.store.region import Owned, Region, create
-from holdfast.store.waiting import Waiting
-from holdfast.transport.doorbell import spin_seconds
+from holdfast.store.region import Limit, Owned, Region, create
+from holdfast.store.waiting import Waiting, look_seconds
 from holdfast.transport.link import DescriptorsLost, Link, Outcome
 
-__all__ = ["Server", "listen"]
-
-
-def listen(name: str) -> socket.socket:
-    """A socket for clients of this host to connect to. Its name is in no file system: nothing is left of it."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sock.bind("\0" + name)
-    sock.listen(256)
-    return sock
+__all__ = ["Server"]
 
 
 class Peer:
@@ -49,19 +41,21 @@ class Peer:
 
 
 class Server:
-    """Server `index` of `num_servers`. `memory` is the descriptor of a region; what is in it goes on.
+    """Server `index` of `num_servers`. `memory` is the descriptor of a region; what is in it goes on. `limit` is how
+    many bytes of values it may hold, all versions counted; 0: as many as there are.
 
     Resources: owns `memory` and `listener`; `serve` closes them when it returns.
     """
 
     def __init__(
         self, index: int, num_servers: int, listener: socket.socket, *, handler: Handler | None = None,
-        memory: int | None = None,
+        memory: int | None = None, limit: int = 0,
     ) -> None:  # fmt: skip
         self.index, self.num_servers = index, num_servers
-        self._region = Owned(create() if memory is None else memory)
+        most = Limit(limit, f"server {index}", f"memory={Size(limit)}") if limit else None
+        self._region = Owned(create() if memory is None else memory, most)
         self._ledger = Ledger(self._region)
-        self._region.begin(max(self._ledger.top, LEDGER))
+        self._region.begin(max(self._ledger.top, LEDGER), self._ledger.used)
         self._desk = Desk(self._region, self._ledger, handler or add, index)
         self._listener = listener
         listener.setblocking(False)
@@ -88,8 +82,11 @@ class Server:
                         if event & ~select.POLLOUT:
                             self._read(peer)
         finally:
+            self._desk.close()
             for peer in self._peers.values():
                 peer.link.close()
+                if peer.visitor is not None:
+                    peer.visitor.close()
             self._listener.close()
             self._ledger.close()
             self._region.close()
@@ -97,7 +94,7 @@ class Server:
     def _count(self) -> None:
         """Clients have come or gone: is there a core for each of us?"""
         here = len(self._named)
-        self._waiting.spin = spin_seconds(here + self.num_servers, os.cpu_count() or 1) if here else 0.0
+        self._waiting.spin = look_seconds(here + self.num_servers, os.cpu_count() or 1) if here else 0.0
 
     # ------------------------------------------------------------ clients come, speak and go
 
@@ -158,7 +155,7 @@ class Server:
         peer.visitor = Visitor(message.client, number, Region(memory, writable=True), partial(self._answer, peer))
         self._named[message.client] = peer
         self._count()
-        self._ledger.note_process(number, peer.pid)
+        self._ledger.note_process(number, 0 if message.far else peer.pid)
         self._desk.enter(peer.visitor, message.looks)
         looking = self._region.look_only()
         try:

@@ -20,80 +20,19 @@ from pathlib import Path
 from torch import Tensor
 
 from holdfast.errors import HandlerFailed, ResourceError, UnknownKey, UsageError
-from holdfast.store.handlers import Handler, is_elementwise
+from holdfast.store.applying import Applying
+from holdfast.store.handlers import Handler, is_into
 from holdfast.store.heap import Place
+from holdfast.store.held import Held
 from holdfast.store.ledger import MAX_BUFFERS, Change, Ledger
 from holdfast.store.messages import Meta, check_alike
-from holdfast.store.region import Owned
+from holdfast.store.region import Owned, Region
 from holdfast.store.tally import Tally
-from holdfast.store.values import checked_rows, coalesced, meta_of, nbytes, tensor_at
+from holdfast.store.values import checked_rows, coalesced, meta_of, tensor_at
 
-__all__ = ["Applying", "Held", "Shelf"]
+__all__ = ["Shelf"]
 
-#: Bytes of a value that an elementwise handler gets at a time: small enough that the copy, the handler and what was
-#: pushed meet in the cache, large enough that the call costs little.
-BLOCK = 256 * 1024
 _GHOST = "\0"  #: stands for those who may look at a buffer since before this server took over
-
-
-class Held:
-    """One key, as its server holds it."""
-
-    def __init__(self, number: int, name: str, meta: Meta) -> None:
-        self.number, self.name, self.meta = number, name, meta
-        self.size = nbytes(meta)
-        self.current, self.version = 0, 0
-        self.places: list[Place | None] = [None] * MAX_BUFFERS
-        self.tensors: list[Tensor | None] = [None] * MAX_BUFFERS
-        self.looks: list[Counter[str]] = [Counter() for _ in range(MAX_BUFFERS)]
-
-    @property
-    def value(self) -> Tensor:
-        """The published version."""
-        found = self.tensors[self.current]
-        assert found is not None
-        return found
-
-    def spare(self) -> int | None:
-        """A buffer that may be written: nobody looks at it, and it is not published. Best one that is there."""
-        new = None
-        for i, place in enumerate(self.places):
-            if i != self.current and not self.looks[i]:
-                if place is not None:
-                    return i
-                new = i if new is None else new
-        return new
-
-
-class Applying:
-    """A push of a whole value on its way into the next version."""
-
-    def __init__(self, shelf: Shelf, held: Held, pushed: Tensor) -> None:
-        self._shelf, self.held, self._pushed = shelf, held, pushed
-        self._base, self.buffer, self._done = -1, -1, 0
-
-    def advance(self, here: int) -> None:
-        """Apply what is there of the push, `here` bytes. Raises what the handler raises."""
-        held, shelf = self.held, self._shelf
-        if self._base != held.version:  # from the beginning, also where others have overtaken us
-            self._base, self.buffer, self._done = held.version, shelf.spare(held), 0
-        new = held.tensors[self.buffer]
-        assert new is not None
-        if not is_elementwise(shelf.handler):
-            if here >= held.size:
-                new.copy_(held.value)
-                shelf.handler(held.name, new, self._pushed)
-            return
-        begin, stop, step = self._done, here // new.element_size(), BLOCK // new.element_size()
-        if here == held.size <= BLOCK:  # small ones come often
-            new.copy_(held.value)
-            shelf.handler(held.name, new.view(-1), self._pushed.view(-1))
-        elif begin < stop:
-            flats = (tensor.view(-1)[begin:stop].split(step) for tensor in (held.value, new, self._pushed))
-            for old, block, pushed in zip(*flats, strict=True):
-                block.copy_(old)
-                shelf.handler(held.name, block, pushed)
-        self._done = stop
 
 
 class Shelf:
@@ -101,6 +40,7 @@ class Shelf:
 
     def __init__(self, region: Owned, ledger: Ledger, handler: Handler, server: int) -> None:
         self.handler, self._region, self._ledger, self._server = handler, region, ledger, server
+        self._sealed = Region(region.look_only(), writable=False) if is_into(handler) else None
         self._held: dict[str, Held] = {}
         self._staging: Place | None = None
         for number, (name, meta) in enumerate(ledger.keys):
@@ -163,6 +103,12 @@ class Shelf:
                 looks.pop(client, None)
         self._no_ghosts(client)
 
+    def close(self) -> None:
+        """Look away from all memory."""
+        self._held.clear()
+        if self._sealed is not None:
+            self._sealed.close()
+
     # ------------------------------------------------------------ changing
 
     def init(self, key: str, meta: Meta, value: Tensor) -> Held:
@@ -195,7 +141,7 @@ class Shelf:
         checked_rows(indices, held.meta, held.name)
         indices, values = coalesced(indices, values)
         rows = held.value.index_select(0, indices)
-        self.handler(held.name, rows, values)
+        self.handler(held.name, rows, values, *([rows] if is_into(self.handler) else ()))
         if held.looks[held.current]:
             buffer = self.spare(held)
             copy = held.tensors[buffer]
@@ -226,6 +172,12 @@ class Shelf:
         except (Exception, SystemExit) as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
             text = traceback.format_exception_only(error)[-1].strip()
+            if isinstance(error, MemoryError) or "can't allocate memory" in text:
+                raise ResourceError(
+                    f"There was no memory to apply a push of client {client!r} on key {held.name!r}: {text} The push "
+                    f"was not applied and the value is as it was; server {self._server} goes on. Push smaller values, "
+                    "or free some memory on its machine."
+                ) from error
             where = f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
             raise HandlerFailed(
                 f"The handler raised for a push of client {client!r} on key {held.name!r}: {text} ({where}). The push "
@@ -255,10 +207,12 @@ class Shelf:
                 "version for as long as a tensor shows it. Drop older ones (del), or keep clones."
             )
         if held.places[buffer] is None:
-            place = self._region.take(held.size, f"Another version of key {held.name!r}")
+            what = "Another version" if held.version else "The first value"
+            place = self._region.take(held.size, f"{what} of key {held.name!r}")
             self._ledger.note_top(self._region.top)
             self._ledger.put_buffer(held.number, buffer, place)
             self._show(held, buffer, place)
+        held.authors[buffer] = None
         return buffer
 
     def _new(self, key: str, meta: Meta) -> Held:
@@ -288,6 +242,8 @@ class Shelf:
     def _show(self, held: Held, buffer: int, place: Place) -> None:
         held.places[buffer] = place
         held.tensors[buffer] = tensor_at(self._region, place, held.meta)
+        if self._sealed is not None:
+            held.sealed[buffer] = tensor_at(self._sealed, place, held.meta)
 
     def _stage(self, indices: Tensor, rows: Tensor) -> tuple[Place, Place]:
         """Write row numbers and contents to where whoever takes over finds them."""

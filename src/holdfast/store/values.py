@@ -34,6 +34,8 @@ _DTYPES = {
     )
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+#: What NumPy calls them; it has no bfloat16, but numbers of the same size.
+_TYPES = {name: np.dtype("int16" if name == "bfloat16" else name).str for name in _DTYPES}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,13 +62,12 @@ class Rows:
 class _Hold:
     """A stretch of a region, and its tie, alive for as long as a tensor looks at it."""
 
-    def __init__(self, region: Region, place: Place, tie: Tie | None = None) -> None:
-        run = region.run(place)
-        self._looking = memoryview(run)  # a mapping that somebody looks at must not go away
+    def __init__(self, region: Region, place: Place, meta: Meta, tie: Tie | None = None) -> None:
+        self._looking = memoryview(region.run(place))  # a mapping that somebody looks at must not go away
         self._tie = tie
-        start = np.frombuffer(run, dtype=np.uint8).__array_interface__["data"][0] + place.offset
         # "False": may be written. Where it may not, the mapping says so (torch knows no tensors that are read-only).
-        self.__array_interface__ = {"shape": (place.size,), "typestr": "|u1", "data": (start, False), "version": 3}
+        data = region.start(place), False
+        self.__array_interface__ = {"shape": meta.shape, "typestr": _TYPES[meta.dtype], "data": data, "version": 3}
 
 
 def tensor_at(region: Region, place: Place, meta: Meta, tie: Tie | None = None) -> Tensor:
@@ -75,7 +76,8 @@ def tensor_at(region: Region, place: Place, meta: Meta, tie: Tie | None = None) 
         raise UsageError(f"{meta} does not fit {place.size} bytes. Both sides must be of one version.")
     if not place.size:
         return torch.empty(meta.shape, dtype=_DTYPES[meta.dtype])
-    return torch.from_numpy(np.asarray(_Hold(region, place, tie))).view(_DTYPES[meta.dtype]).view(meta.shape)
+    tensor = torch.from_numpy(np.asarray(_Hold(region, place, meta, tie)))
+    return tensor.view(torch.bfloat16) if meta.dtype == "bfloat16" else tensor
 
 
 class Values:

@@ -1,6 +1,6 @@
 """How to wait for the other side: look for a moment, then sleep.
 
-To be woken takes longer than most answers do, so where every process has a core to itself (`spin_seconds`) whoever
+To be woken takes longer than most answers do, so where every process has a core to itself (`look_seconds`) whoever
 waits first looks. Between two looks it offers its core to others, since whom it waits for may have been put on that
 very core. When somebody takes the offer for long, the cores are not ours alone after all, and for a while we just
 sleep. No torch here.
@@ -12,10 +12,18 @@ import os
 import select
 import time
 
-__all__ = ["Waiting"]
+__all__ = ["Waiting", "look_seconds"]
+
+#: Seconds to look before sleeping: a value of a megabyte is written, applied and shown in less.
+_LOOK = 500e-6
 
 _TAKEN = 50e-6  #: seconds after which an offered core counts as taken
 _SLEEPS = 64  #: so many times we do not look then
+
+
+def look_seconds(processes: int, cores: int) -> float:
+    """How long to look before sleeping: only where every process has a core to itself."""
+    return _LOOK if processes <= cores else 0.0
 
 
 class Waiting:

@@ -17,17 +17,7 @@ from functools import partial
 
 import msgspec
 
-from holdfast.errors import (
-    HandlerFailed,
-    HoldfastError,
-    Mismatch,
-    ResourceError,
-    ServerLost,
-    StoreError,
-    StoreTimeout,
-    UnknownKey,
-    UsageError,
-)  # fmt: skip
+from holdfast.errors import ServerLost, StoreError
 from holdfast.store.messages import (
     Answer,
     Done,
@@ -43,41 +33,13 @@ from holdfast.store.messages import (
     answers,
     pack,
 )  # fmt: skip
+from holdfast.store.pending import Pending, complaint, gone_text
 from holdfast.store.region import Region, Tie
 from holdfast.store.tally import WINDOW
 from holdfast.store.waiting import Waiting
 from holdfast.transport.link import Link, Outcome
 
-__all__ = ["Pending", "Wire"]
-
-#: What a server may say by name; nothing else that it says becomes a class.
-_KINDS: dict[str, type[HoldfastError]] = {
-    kind.__name__: kind for kind in (HandlerFailed, Mismatch, ResourceError, StoreError, UnknownKey, UsageError)
-}
-
-
-class Pending:
-    """A request that is not answered, or its answer, or why there is none."""
-
-    def __init__(self, wire: Wire, request: Request, what: str, settled: Callable[[], object] | None) -> None:
-        self.wire, self.request, self.what = wire, request, what
-        self.answer: Done | View | None = None
-        self.error: Exception | None = None
-        self.tie: Tie | None = None  #: of the buffer that a View shows
-        self.late: Callable[[], str] | None = None  #: what is known about why it takes so long
-        self.seen = False  #: somebody was told how it ended
-        self._settled = settled
-
-    @property
-    def done(self) -> bool:
-        return self.answer is not None or self.error is not None
-
-    def settle(self, answer: Done | View | None, error: Exception | None) -> None:
-        """It has ended."""
-        self.answer, self.error = answer, error
-        if self._settled is not None:
-            self._settled()
-            self._settled = None
+__all__ = ["Wire"]
 
 
 class Wire:
@@ -165,10 +127,7 @@ class Wire:
             sock.connect("\0" + self._name)
         except OSError as error:
             sock.close()
-            self._fatal = ServerLost(
-                f"Server {self.index} of the store is gone, and nobody takes over ({error.strerror or error}). What "
-                "was not answered may or may not have been applied. See how the process that keeps the servers ended."
-            )
+            self._fatal = ServerLost(gone_text(self.index, error.strerror or error))
             for pending in list(self._pending.values()):
                 self._end(pending, None, self._fatal)
             return
@@ -214,17 +173,7 @@ class Wire:
             self.poll()
             if pending.done:
                 return
-            why = f"It is process {self.pid}" if self.pid else "It has not come back since its process ended"
-            if pending.late is not None:
-                late, pending.late = pending.late, None  # asking about it may be late as well
-                try:
-                    why = late()
-                finally:
-                    pending.late = late
-            raise StoreTimeout(
-                f"Server {self.index} did not answer in time: client {self._client!r} waits for {pending.what}. "
-                f"{why}. Allow more time (timeout=), or see what keeps it."
-            )
+            raise pending.too_late(self._client, self.pid)
         self._pump(left)
 
     def _pump(self, seconds: float) -> bool:
@@ -265,7 +214,7 @@ class Wire:
             self._meet_memory(fds)
             return
         if isinstance(answer, Failed):
-            error = _KINDS.get(answer.kind, StoreError)(answer.text)
+            error = complaint(answer)
             if answer.id < 0:
                 self._fatal = error
                 doomed = list(self._pending.values())
@@ -274,6 +223,8 @@ class Wire:
             for pending in doomed:
                 self._end(pending, None, error)
             return
+        if not isinstance(answer, Done | View):
+            return  # of no use here: the version is looked at where it is made
         asked = self._pending.get(answer.id)
         if isinstance(answer, View):
             self._looks[answer.key, answer.buffer] += 1

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy
 import torch
@@ -39,6 +39,11 @@ from holdfast.train.passes import Pass
 from holdfast.train.steering import Steered
 from holdfast.train.takeover import refuse_lane_clipping
 from holdfast.train.training import Training
+
+if TYPE_CHECKING:  # loaded by those who use it
+    from holdfast.store.client import Store
+    from holdfast.store.handlers import Handler
+    from holdfast.train.storing import Storing
 
 __all__ = ["Loader", "Run", "enlist", "join"]
 
@@ -148,6 +153,8 @@ class Run:
         self.outer = spec.outer if spec is not None else OUTER
         self.steered = steered
         self.worker, self.row = (spec.worker, spec.row) if spec is not None else (0, 0)
+        self._script = spec.script if spec is not None else ""
+        self._storing: Storing | None = None
         self._started = time.perf_counter()
         self._training: Training | None = None
         self._models: list[nn.Module] = []
@@ -266,6 +273,25 @@ class Run:
         """One worker's number, the same in all: for decisions on clocks and the like. Call it in every worker."""
         return agree(self._training_or_refuse(), value)
 
+    def store(
+        self, servers: int = 1, *, handler: Handler | str = "holdfast.store.handlers:add",
+        memory: str | int | None = None, timeout: float = 60.0,
+    ) -> Store:  # fmt: skip
+        """The parameter store of this run, shared by all workers: see `holdfast.store`.
+
+        Call it with the same arguments in every worker. Its servers are processes beside the launcher, started when the
+        first worker asks; under plain `python` they are threads. This worker's name there is `worker-ROW`, and whoever
+        replaces it has the same one. `memory` ("2GiB") is how much each server may use.
+
+        Raises:
+            StoreError: it cannot be started, or another worker has asked for another one; says why.
+        """
+        if self._storing is None:
+            from holdfast.train.storing import Storing
+
+            self._storing = Storing(self.steered, self.worker, self.row, self._script)
+        return self._storing.open(servers, handler, memory, timeout)
+
     # ------------------------------------------------------------ clipping
 
     def clip_grad_norm_(self, parameters: Iterable[torch.Tensor] | torch.Tensor, max_norm: float) -> None:
@@ -359,6 +385,9 @@ class Run:
         """Put back what `prepare` changed on your objects. Done at exit by itself."""
         global _current
         atexit.unregister(self.close)
+        if self._storing is not None:
+            storing, self._storing = self._storing, None
+            storing.close()
         if self._training is not None:
             training, self._training = self._training, None
             training.close()

@@ -62,6 +62,7 @@ class Steered:
         self._install: tuple[say.Install, tuple[int, ...]] | None = None
         self._welcome: tuple[say.Welcome, int] | None = None
         self._seeded = False
+        self._stores: list[say.StoreAt] = []
         self._leaving: float | None = None  # when to say (again) that we were asked to leave
         self._told_to_end: tuple[type[BaseException], str] | None = None
         self.installed: Callable[[say.Install], None] = lambda _: None
@@ -135,6 +136,14 @@ class Steered:
         self._take_install()
         self.rest(0)  # the crew may have changed again while the state was on its way
 
+    def ask_store(self, wanted: say.StoreWanted) -> say.StoreAt:
+        """Ask for the store of this run until it is said where it is. Whoever keeps it says how long that may take."""
+        self._stores.clear()
+        while not self._stores:
+            self.send(wanted)
+            self._await(lambda: bool(self._stores))
+        return self._stores[0]
+
     def send(self, message: say.FromWorker) -> None:
         """Say something to the coordinator, waiting for room if the link is full."""
         self._check_end()
@@ -188,6 +197,8 @@ class Steered:
                     self._wanted = max(self._wanted, message.generation)
                 else:
                     _close(frame.fds)
+            case say.StoreAt():
+                self._stores.append(message)
             case say.Leave():
                 self._end(LetGo, message.reason)
             case say.Refuse():

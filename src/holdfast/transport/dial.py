@@ -10,6 +10,7 @@ import time
 from holdfast.errors import (
     HoldfastError,
     NetworkError,
+    NobodyListens,
     NotHoldfast,
     OtherRun,
     OtherVersion,
@@ -88,7 +89,7 @@ def _reach(address: tuple[str, int], place: str, until: float, timeout: float) -
             "two machines may drop what is sent."
         )
     if isinstance(last, ConnectionRefusedError):
-        raise Unreachable(
+        raise NobodyListens(
             f"Nothing listens at {place}. Check that the run is still going, and that this is the address it printed."
         )
     raise Unreachable(f"{place} cannot be reached: {last.strerror or last}. Check the address and the network.")

@@ -56,6 +56,7 @@ class Kind(IntEnum):
     SLICES = 14  #: new parameters, on their way to a host that computes with them
     CLOCKS = 15  #: how far all lanes are, with what is published beside parameters
     HELD = 16  #: a replica holds this version
+    STORE = 17  #: a message of the parameter store, with bytes of a value
 
 
 #: Most bytes of the raw part, by kind.
@@ -76,6 +77,7 @@ MAX_BODY = {
     Kind.SLICES: 64 * _MIB,
     Kind.CLOCKS: 64 * _MIB,
     Kind.HELD: 0,
+    Kind.STORE: _MIB,
 }
 
 

@@ -13,8 +13,10 @@ other side is seen at once, as an end of file. Rules:
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import os
+import select
 import socket
 from collections.abc import Iterator, Sequence
 from enum import Enum
@@ -28,6 +30,7 @@ __all__ = ["MAX_DESCRIPTORS", "MAX_MESSAGE", "DescriptorsLost", "Frame", "Link",
 MAX_MESSAGE = 64 * 1024
 #: What Linux lets travel with one message (SCM_MAX_FD).
 MAX_DESCRIPTORS = 253
+_ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
 class Frame(NamedTuple):
@@ -128,7 +131,7 @@ class Link:
                 data, ancillary, flags, _ = self._receive()
         except (ConnectionError, ValueError):
             return None
-        fds = tuple(_descriptors(ancillary))
+        fds = tuple(_descriptors(ancillary)) if ancillary else ()
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             for fd in fds:
                 os.close(fd)
@@ -138,8 +141,19 @@ class Link:
         return Frame(data, fds) if data else None
 
     def _receive(self) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
-        room = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
-        return self._socket.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
+        return self._socket.recvmsg(MAX_MESSAGE, _ROOM, socket.MSG_CMSG_CLOEXEC)
+
+    def end(self) -> None:
+        """Both sides see an end of file, also a thread that waits in `recv`; `close` is still to be called."""
+        with contextlib.suppress(OSError):  # the other side was faster
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def ended(self) -> bool:
+        """Is the other side gone? It is known at once, also while messages of it are unread."""
+        poll = select.poll()
+        poll.register(self._socket, 0)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         """Close this end; the other side sees an end of file."""

@@ -1,8 +1,9 @@
 """A worker of the store for tests: pushes ones to a key until it has pushed so many, whoever is killed meanwhile.
 
-    python store_worker.py ADDRESS NAME KIND PUSHES
+    python store_worker.py ADDRESS NAME KIND PUSHES [CREDENTIALS]
 
-Started again after a kill, it goes on after the last push that was applied. KIND is "dense", "rows" or "spread".
+Started again after a kill, it goes on after the last push that was applied. KIND is "dense", "both" (push_pull of the
+same), "rows" or "spread". CREDENTIALS are for servers on another host.
 """
 
 from __future__ import annotations
@@ -17,17 +18,21 @@ SIZE = 1_500_000  # numbers, 6 MB: three pieces
 ROWS, WIDTH = 400, 50
 
 
-def main(address: str, name: str, kind: str, pushes: int) -> None:
+def main(address: str, name: str, kind: str, pushes: str, credentials: str | None = None) -> None:
     torch.set_num_threads(1)
-    with store.connect(address, name) as mine:
-        if kind == "dense":
+    with store.connect(address, name, credentials=credentials) as mine:
+        if kind in ("dense", "both"):
             mine.init("w", torch.zeros(SIZE)).wait()
             value: torch.Tensor | store.Rows = torch.ones(SIZE)
         else:
             mine.init("w", torch.zeros(ROWS, WIDTH), spread=kind == "spread").wait()
             value = store.Rows(list(range(0, ROWS, 2)), torch.ones(ROWS // 2, WIDTH))
         print("going", flush=True)
-        for number in range(mine.applied("w") + 1, pushes + 1):
+        for number in range(mine.applied("w") + 1, int(pushes) + 1):
+            if kind == "both":
+                view = mine.push_pull("w", value, number=number).result()
+                assert number <= view.min() == view.max(), "it is of one version, and has our push"
+                continue
             mine.push("w", value, number=number)
             if number % 5 == 0:
                 mine.pull("w").result()
@@ -36,4 +41,4 @@ def main(address: str, name: str, kind: str, pushes: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], int(sys.argv[4]))
+    main(*sys.argv[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,28 +25,47 @@ from holdfast.errors import (
     UnknownKey,
     UsageError,
 )
-from holdfast.store import client as client_module
+from holdfast.store.errands import PIECE
 from holdfast.store.owners import owner
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8]
 
 
+@pytest.fixture(params=["near", "far"])
+def reach(request: pytest.FixtureRequest) -> str:
+    """On this host, or over TCP as from another one."""
+    return str(request.param)
+
+
 @pytest.fixture
-def group() -> Iterator[store.Group]:
-    with store.local(servers=2, clients=2, threads=True) as group:
+def group(reach: str) -> Iterator[store.Group]:
+    with store.local(servers=2, clients=2, threads=True, listen="127.0.0.1" if reach == "far" else None) as group:
         yield group
 
 
+def connected(group: store.Group, reach: str, name: str) -> store.Store:
+    if reach == "near":
+        return group.connect(name, timeout=10.0)
+    return store.Store(group.far_address, name, credentials=group.gate.credentials, timeout=10.0)
+
+
 @pytest.fixture
-def mine(group: store.Group) -> Iterator[store.Store]:
-    with group.connect("a", timeout=10.0) as one:
+def mine(group: store.Group, reach: str) -> Iterator[store.Store]:
+    with connected(group, reach, "a") as one:
         yield one
 
 
 @pytest.fixture
-def other(group: store.Group) -> Iterator[store.Store]:
-    with group.connect("b", timeout=10.0) as one:
+def other(group: store.Group, reach: str) -> Iterator[store.Store]:
+    with connected(group, reach, "b") as one:
         yield one
+
+
+def until_met(mine: store.Store, meeting: str, client: str) -> None:
+    """Until a client has arrived at a meeting."""
+    deadline = time.monotonic() + 10.0
+    while client not in mine._errands.ask(owner(meeting.removeprefix("\0broadcast "), 2), meeting, deadline).here:
+        time.sleep(0.001)
 
 
 # ------------------------------------------------------------ values
@@ -87,7 +107,7 @@ def test_what_was_pushed_may_be_changed_at_once(mine: store.Store) -> None:
 
 
 def test_a_large_push_goes_in_pieces(mine: store.Store) -> None:
-    size = 3 * client_module.PIECE // 4 + 1001
+    size = 3 * PIECE // 4 + 1001
     mine.init("w", torch.arange(float(size))).wait()
     value = torch.rand(size)
     assert torch.equal(mine.push_pull("w", value).result(), torch.arange(float(size)) + value)
@@ -236,7 +256,7 @@ def test_a_deadline_names_the_server_the_client_and_what_it_waits_for() -> None:
         handle = mine.push("w", torch.ones(3))
         with pytest.raises(StoreTimeout) as caught:
             handle.wait(timeout=0.05)
-        pid = mine._wires[0].pid
+        pid = mine._errands.wires[0].pid
         assert str(caught.value) == (
             f"Server 0 did not answer in time: client 'a' waits for a push of key 'w'. It is process {pid}. Allow more "
             "time (timeout=), or see what keeps it."
@@ -295,7 +315,9 @@ def test_a_broadcast_without_a_root_or_with_two(mine: store.Store, other: store.
     assert str(caught.value) == (
         "Clients 'a', 'b' wait for a broadcast of key 'w', and none of them is its root. The root must be one of them."
     )
-    handles = [mine.broadcast("w", torch.ones(1), root="a"), other.broadcast("w", torch.ones(1), root="b")]
+    handles = [mine.broadcast("w", torch.ones(1), root="a")]
+    until_met(mine, "\0broadcast w", "a")
+    handles.append(other.broadcast("w", torch.ones(1), root="b"))
     with pytest.raises(Mismatch) as caught:
         store.wait(handles)
     assert str(caught.value) == "Clients 'a' and 'b' both broadcast key 'w'. Name one of them as root."
@@ -316,7 +338,9 @@ def test_a_broadcast_of_another_shape(mine: store.Store, other: store.Store) -> 
 
 
 def test_a_barrier_for_different_numbers(mine: store.Store, other: store.Store) -> None:
-    handles = [mine.barrier("x", clients=3), other.barrier("x", clients=2)]
+    handles = [mine.barrier("x", clients=3)]
+    until_met(mine, "\0barrier x", "a")
+    handles.append(other.barrier("x", clients=2))
     with pytest.raises(Mismatch) as caught:
         store.wait(handles)
     assert str(caught.value) == (
@@ -339,7 +363,7 @@ def test_a_number_counts_once(mine: store.Store) -> None:
         mine.push("w", torch.ones(1), number=0)
 
 
-@pytest.mark.parametrize("size", [3, client_module.PIECE], ids=["small", "large"])
+@pytest.mark.parametrize("size", [3, PIECE], ids=["small", "large"])
 def test_what_failed_is_not_taken_for_applied_after_a_takeover(size: int) -> None:
     """Push 1 fails, push 2 is applied, and the client has heard of neither when another server takes over."""
     failing = [True]
@@ -357,7 +381,7 @@ def test_what_failed_is_not_taken_for_applied_after_a_takeover(size: int) -> Non
         failing[0] = False
         handle = mine.push("w", torch.ones(size), number=2)
         handle.wait()
-        wire, request = mine._wires[0], handle._pending[0].request
+        wire, request = mine._errands.wires[0], handle._pending[0].request
         request = msgspec.structs.replace(request, id=wire.next_id(), number=1, here=4 * size, again=True)
         repeated = wire.post(request, "a push", deadline=mine._deadline(5.0))
         wire.wait(repeated, mine._deadline(5.0))
@@ -480,7 +504,7 @@ def test_shapes_that_differ_between_workers(mine: store.Store, other: store.Stor
         other.push("w", store.Rows([1], torch.zeros(1, 5))).wait()
     with pytest.raises(Mismatch, match=r"as float32 \[2, 4\] \(a share of 4 rows\), but .* as float32 \[3, 4\]"):
         other.init("w", torch.zeros(4, 4), spread=True).wait()
-    large = torch.zeros(client_module.PIECE)
+    large = torch.zeros(PIECE)
     with pytest.raises(Mismatch):  # told while it is still being written
         other.push("w", large).wait()
     other.push("w", torch.ones(3, 4)).wait()
@@ -520,6 +544,25 @@ def test_what_is_no_tensor(mine: store.Store) -> None:
     assert str(caught.value) == "Key 'v' is a single number and cannot be spread. Leave out spread=True."
 
 
+@store.elementwise_into
+def descend_into(key: str, stored: Tensor, pushed: Tensor, new: Tensor) -> None:
+    torch.sub(stored, pushed, alpha=0.5, out=new)
+
+
+@pytest.mark.parametrize("size", [10, PIECE], ids=["small", "large"])
+def test_a_handler_that_writes_elsewhere(size: int) -> None:
+    with store.local(threads=True, handler=descend_into) as group, group.connect("a", timeout=10.0) as mine:
+        mine.init("w", torch.ones(size)).wait()
+        before = mine.pull("w").result()
+        for left in (0.5, 0.0, -0.5):
+            assert torch.equal(mine.push_pull("w", torch.ones(size)).result(), torch.full((size,), left))
+        assert torch.equal(before, torch.ones(size))
+        mine.init("table", torch.ones(size // 2, 2)).wait()
+        mine.push("table", store.Rows([1, 3, 3], torch.ones(3, 2))).wait()
+        assert mine.pull("table", rows=[0, 1, 3]).result()[:, 0].tolist() == [1.0, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("reach", ["near"], indirect=True)
 def test_too_many_versions_are_looked_at(mine: store.Store) -> None:
     mine.init("w", torch.zeros(10)).wait()
     views = []

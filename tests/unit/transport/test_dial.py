@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.errors import HoldfastError, NetworkError, NotHoldfast, Refused, Unreachable, UsageError
+from holdfast.errors import HoldfastError, NetworkError, NobodyListens, NotHoldfast, Refused, Unreachable, UsageError
 from holdfast.transport import token
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.dial import connect
@@ -59,7 +59,7 @@ def test_nothing_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
     assert said(call(address), address) == (
-        Unreachable,
+        NobodyListens,
         "Nothing listens at HOST:PORT. Check that the run is still going, and that this is the address it printed.",
     )
 

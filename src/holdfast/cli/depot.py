@@ -1,0 +1,121 @@
+"""The depot: keeps the parameter store of a run, for scripts that ask for one (`run.store`).
+
+The launcher keeps it, because it outlives every worker: whoever is killed, values and what was counted stay. There is
+one store in a run; its servers are started when the first worker asks, in a thread, and end with the launcher, however
+that ends. Workers on other hosts come in through a gate of its own, with the run's own credentials. No torch here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.coordinator.messages import SCRIPT, StoreAt, StoreWanted
+from holdfast.coordinator.ports import Host
+from holdfast.errors import HoldfastError
+from holdfast.quantities import Size
+from holdfast.transport.credentials import Credentials
+
+if TYPE_CHECKING:  # a run without a store does not load it
+    from holdfast.store.keeper import Keeper
+
+__all__ = ["Depot", "differing"]
+
+
+
+def differing(first: StoreWanted, other: StoreWanted) -> str:
+    """Why two workers cannot have the same store, in a sentence; empty when they can. Pure."""
+    if (first.servers, first.handler, first.memory) == (other.servers, other.handler, other.memory):
+        return ""
+    return (
+        f"Worker {other.worker} asks for a store with {_said(other)}, but worker {first.worker} has asked for one with "
+        f"{_said(first)}, and there is one store in a run. Call run.store with the same arguments in every worker."
+    )
+
+
+def _said(wanted: StoreWanted) -> str:
+    memory = f", memory={Size(wanted.memory)}" if wanted.memory else ""
+    return f"servers={wanted.servers}, handler={wanted.handler!r}{memory}"
+
+
+class Depot:
+    """See `coordinator.ports.Depot`. `bind` and the credentials are for workers on other hosts.
+
+    Resources: `close` ends the servers.
+    """
+
+    def __init__(
+        self, script: str, clients: int, *, bind: tuple[str, int] | None = None, ours: Credentials | None = None,
+        theirs: Credentials | None = None,
+    ) -> None:  # fmt: skip
+        self._script, self._clients = Path(script).resolve(), clients
+        self._bind, self._ours, self._theirs = bind, ours, theirs
+        self._first: StoreWanted | None = None
+        self._keeper: Keeper | None = None
+        self._problem = ""
+        self._ready = False
+        self._asking: list[tuple[StoreWanted, Host]] = []
+        self._thread: threading.Thread | None = None
+
+    def wanted(self, message: StoreWanted, host: Host) -> None:
+        """Answer, or begin; called in the loop."""
+        if self._first is None:
+            self._first = message
+            self._thread = threading.Thread(
+                target=self._start, args=(message, asyncio.get_running_loop()), name="holdfast-depot", daemon=True
+            )
+            self._thread.start()
+        if problem := differing(self._first, message):
+            host.send(message.worker, StoreAt(message.worker, "", problem=problem))
+        elif self._ready:
+            host.send(message.worker, self._answer(message, host))
+        else:
+            self._asking = [(one, at) for one, at in self._asking if one.worker != message.worker] + [(message, host)]
+
+    def close(self) -> None:
+        """End the servers, also those that are just starting. May be called twice."""
+        if self._keeper is not None:
+            self._keeper.close()
+        if self._thread is not None:
+            self._thread.join()
+        if self._keeper is not None:
+            self._keeper.release()
+
+    def _start(self, wanted: StoreWanted, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread: servers load torch, which takes seconds."""
+        from holdfast.store.keeper import Keeper
+
+        try:
+            paths = [str(self._script.parent), *sys.path]
+            self._keeper = keeper = Keeper(wanted.servers, self._clients, wanted.memory, paths)
+            keeper.start(wanted.handler.replace(SCRIPT, str(self._script)))
+            if self._bind is not None and self._ours is not None and self._theirs is not None:
+                keeper.open_gate((self._bind[0], 0), self._ours, self._theirs)
+        except HoldfastError as error:
+            self._problem = f"The run's store cannot be started. {error}"
+        except Exception as error:
+            self._problem = f"The run's store cannot be started: {type(error).__name__}: {error}."
+        try:
+            loop.call_soon_threadsafe(self._started)
+        except RuntimeError:
+            pass  # the run is over
+
+    def _started(self) -> None:
+        self._ready = True
+        asking, self._asking = self._asking, []
+        for message, host in asking:
+            host.send(message.worker, self._answer(message, host))
+
+    def _answer(self, message: StoreWanted, host: Host) -> StoreAt:
+        if self._problem or self._keeper is None:
+            return StoreAt(message.worker, "", problem=self._problem)
+        address, gate = self._keeper.address, self._keeper.gate
+        if host.number == 0 or gate is None:
+            return StoreAt(message.worker, str(address))
+        far = msgspec.structs.replace(address, name=gate.place)
+        return StoreAt(message.worker, str(far), gate.credentials.text)

@@ -1,0 +1,223 @@
+"""A client's errands: its memory, what it knows of keys, and the requests that pushes and pulls are made of.
+
+A value that is pushed is written into the client's own memory first, and requests say where it lies; so is a place for
+rows that are pulled. What is made of the answers is made here, too. For one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.store.handle import Handle
+from holdfast.store.heap import Place
+from holdfast.store.keyring import Key, Keyring, chosen
+from holdfast.store.messages import Done, Meta, Open, Pull, Push, Request, View, check_alike
+from holdfast.store.pending import Asked, Pending
+from holdfast.store.region import Owned, Tie
+from holdfast.store.values import Rows, Values, checked_rows, checked_tensor, copy_in_pieces, meta_of, nbytes, tensor_at
+
+__all__ = ["PIECE", "Errands"]
+
+#: Bytes of a push after which the server is told that it may go on: while it works on them, the next are written.
+PIECE = 2 * 2**20
+
+
+class Errands:
+    """All that one client asks of its servers. `wires[i]` is the way to server i.
+
+    Resources: owns `memory` and `wires`; `close` closes them.
+    """
+
+    def __init__(self, client: str, memory: Owned, wires: Sequence[Asked]) -> None:
+        self._client, self._memory, self.wires = client, memory, wires
+        self.keys = Keyring(len(wires))
+        self._values = Values(memory)
+        self._buffers: dict[int, Place] = {}  # address of its first byte -> place
+
+    def close(self) -> None:
+        """End all connections. What is under way stays unanswered."""
+        for wire in self.wires:
+            wire.close()
+        self._values.clear()
+        self._memory.close()
+
+    # ------------------------------------------------------------ asking
+
+    def key(self, key: str, deadline: float) -> Key:
+        """What is known of a key. Raises UnknownKey."""
+        return self.keys.find(key, lambda server, name: self.ask(server, name, deadline))
+
+    def ask(self, server: int, key: str, deadline: float) -> Done:
+        """What a server knows of a key or of a meeting; waits for it."""
+        request = Open(self.wires[server].next_id(), key)
+        pending = self.post(server, request, f"what it knows of key {key!r}", deadline)
+        pending.wire.wait(pending, deadline)
+        pending.seen = True
+        if pending.error is not None:
+            raise pending.error
+        assert isinstance(pending.answer, Done)
+        return pending.answer
+
+    def post(
+        self, server: int, request: Request, what: str, deadline: float, place: Place | None = None, keep: object = None
+    ) -> Pending:
+        """Ask; when it has ended, `place` is given back and `keep` is kept no longer."""
+        return self.wires[server].post(request, what, deadline=deadline, settled=partial(self._settled, place, keep))
+
+    def _settled(self, place: Place | None, keep: object) -> None:
+        if place is not None:
+            self._memory.give(place)
+
+    def meta(self, value: Tensor, rows: int = -1) -> Meta:
+        """What is said of a value, or of a share of one that has so many rows."""
+        meta = meta_of(value, self._client)
+        return meta if rows < 0 else Meta(meta.dtype, meta.shape, meta.by, rows)
+
+    def write(self, value: Tensor) -> Place:
+        """Put a whole value into this client's memory."""
+        place = self._memory.take(value.nbytes, "A first value")
+        self._fill(place, value)
+        return place
+
+    def _fill(self, place: Place, value: Tensor) -> None:
+        self._values.at(place, meta_of(value, "")).copy_(value)
+
+    def buffer(self, key: str, meta: Meta) -> Tensor:
+        """A tensor in this client's memory; pushing it copies nothing."""
+        place = self._memory.take(nbytes(meta), f"A buffer for key {key!r}")
+        tie = Tie(partial(self._memory.give, place))
+        tensor = tensor_at(self._memory, place, meta, tie)
+        self._buffers[tensor.data_ptr()] = place
+        return tensor
+
+    # ------------------------------------------------------------ pushing
+
+    def push(
+        self, key: str, value: Tensor | Rows, number: int | None, deadline: float, pull: bool, out: Tensor | None = None
+    ) -> Handle[Any]:
+        """Push, and pull the version that has it where that is wanted (not for rows)."""
+        known = self.key(key, deadline)
+        number = known.count(number)
+        if isinstance(value, Rows):
+            pending = self._push_rows(key, known, value, number, deadline)
+        else:
+            value = checked_tensor(value, "push", key)
+            if known.meta.rows >= 0:
+                check_alike(key, known.meta, self.meta(value, known.meta.rows), "pushes")
+            pending = [
+                self._push_dense(key, server, value if share is None else value[share[0] : share[1]], known, number,
+                                 deadline, pull)
+                for server, share in known.shares.items()
+            ]  # fmt: skip
+        if pull:
+            return Handle(pending, lambda: self._joined(pending, out), deadline)
+        return Handle(pending, lambda: None, deadline)
+
+    def _push_dense(
+        self, key: str, server: int, value: Tensor, known: Key, number: int, deadline: float, pull: bool
+    ) -> Pending:
+        wire, meta = self.wires[server], self.meta(value, known.meta.rows)
+        place = self._buffers.get(value.data_ptr()) if value.is_contiguous() else None
+        here, taken = value.nbytes, None
+        if place is None or place.size != value.nbytes:
+            place = taken = self._memory.take(value.nbytes, f"A push of key {key!r}")
+            if value.nbytes > PIECE:
+                here = 0
+            else:
+                self._values.at(place, meta).copy_(value)
+        request = Push(wire.next_id(), key, number, meta, place, here, None, pull)
+        pending = self.post(server, request, f"a push of key {key!r}", deadline, taken, keep=value)
+        if here < value.nbytes:
+            target = self._values.at(place, meta)
+            copy_in_pieces(target, value, PIECE, partial(wire.grown, pending))
+        return pending
+
+    def _push_rows(self, key: str, known: Key, value: Rows, number: int, deadline: float) -> list[Pending]:
+        values = checked_tensor(value.values, "push", key)
+        checked_rows(value.indices, known.meta, key)
+        pending = []
+        # A share that has none of the rows is pushed to as well, so that all servers stand at the same number.
+        for server, share in known.shares.items():
+            which, indices = chosen(value.indices, share)
+            some = values if which is None else values[which]
+            meta = self.meta(some, known.meta.rows)
+            first = -(-indices.nbytes // 64) * 64
+            place = self._memory.take(1 << (first + some.nbytes).bit_length(), f"A push of rows of key {key!r}")
+            rows, body = place.part(0, indices.nbytes), place.part(first, some.nbytes)
+            self._fill(rows, indices)
+            self._fill(body, some)
+            request = Push(self.wires[server].next_id(), key, number, meta, body, body.size, rows)
+            pending.append(self.post(server, request, f"a push of rows of key {key!r}", deadline, place))
+        return pending
+
+    # ------------------------------------------------------------ pulling
+
+    def pull(self, key: str, rows: Any, out: Tensor | None, deadline: float) -> Handle[Tensor]:
+        """The published version of a key, or of some of its rows."""
+        known = self.key(key, deadline)
+        if rows is None:
+            pending = [
+                self.post(server, Pull(self.wires[server].next_id(), key), f"a pull of key {key!r}", deadline)
+                for server in known.shares
+            ]
+            return Handle(pending, lambda: self._joined(pending, out), deadline)
+        indices = torch.as_tensor(rows, dtype=torch.int64).detach().flatten()
+        checked_rows(indices, known.meta, key)
+        asked: list[tuple[Pending, Place, Tensor | None, Tie]] = []
+        width = nbytes(known.meta) // max(1, known.meta.shape[0]) if known.meta.shape else 0
+        for server, share in known.shares.items():
+            which, mine = chosen(indices, share)
+            first = -(-mine.nbytes // 64) * 64
+            place = self._memory.take(1 << (first + len(mine) * width).bit_length(), f"A pull of rows of key {key!r}")
+            tie = Tie(partial(self._memory.give, place))
+            body = place.part(first, len(mine) * width)
+            self._fill(place.part(0, mine.nbytes), mine)
+            request = Pull(self.wires[server].next_id(), key, place.part(0, mine.nbytes), body)
+            # The pending request keeps the place, whatever becomes of the handle.
+            one = self.post(server, request, f"a pull of rows of key {key!r}", deadline, keep=tie)
+            asked.append((one, body, which, tie))
+        return Handle([one for one, *_ in asked], lambda: self._gathered(asked, known, len(indices), out), deadline)
+
+    def _gathered(
+        self, asked: list[tuple[Pending, Place, Tensor | None, Tie]], known: Key, count: int, out: Tensor | None
+    ) -> Tensor:
+        shape = (count, *known.meta.shape[1:])
+        total = out
+        for pending, body, which, tie in asked:
+            assert isinstance(pending.answer, Done)
+            assert pending.answer.meta is not None
+            rows = tensor_at(self._memory, body, pending.answer.meta, tie)
+            if which is None and out is None:
+                return rows
+            if total is None:
+                total = torch.empty(shape, dtype=rows.dtype)
+            if which is None:
+                total.copy_(rows)
+            else:
+                total[which] = rows
+        assert total is not None
+        return total
+
+    def _joined(self, pending: list[Pending], out: Tensor | None) -> Tensor:
+        views = [self.shown(one) for one in pending]
+        if out is not None:
+            begin = 0
+            for view in views:
+                target = out if len(views) == 1 else out[begin : begin + view.shape[0]]
+                target.copy_(view)
+                begin += view.shape[0] if view.dim() else 0
+            return out
+        return views[0] if len(views) == 1 else torch.cat(views)
+
+    def shown(self, pending: Pending) -> Tensor:
+        """The value that an answer shows; once."""
+        view, region = pending.answer, pending.wire.region
+        assert isinstance(view, View)
+        assert region is not None
+        tie, pending.tie = pending.tie, None
+        return tensor_at(region, view.place, view.meta, tie)

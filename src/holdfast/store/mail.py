@@ -1,0 +1,79 @@
+"""Mail: messages of the store between hosts, each in a frame, with bytes of a value behind it.
+
+A frame's meta is the message, its body the bytes. Who opens a letter reads the message first, and then says where the
+bytes are to go; nothing is allocated for what a stranger announces. No torch here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.errors import FrameError
+from holdfast.store.messages import Answer, Say, answers, pack, says
+from holdfast.transport.frames import HEADER, Kind, unpack
+from holdfast.transport.frames import pack as frame
+from holdfast.transport.stream import Stream
+
+__all__ = ["Mailbox", "head"]
+
+
+def head(message: Say | Answer, size: int = 0) -> bytes:
+    """The beginning of a letter; `size` bytes of a value follow it."""
+    return frame(Kind.STORE, 0, pack(message), size)
+
+
+class Letter(NamedTuple):
+    """What has come: a message still in bytes, and how many bytes of a value come behind it."""
+
+    message: bytes
+    size: int
+
+
+class Mailbox:
+    """Letters out of a stream, one after the other. For one thread."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._head = memoryview(bytearray(HEADER))
+        self._scrap = memoryview(bytearray(2**16))
+
+    def said(self) -> tuple[Say, int]:
+        """What a client says, and how many bytes come with it. Raises FrameError, EOFError, OSError."""
+        letter = self._open()
+        try:
+            (message,) = says(letter.message)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise FrameError(f"it holds no message of a store ({error})") from None
+        return message, letter.size
+
+    def answered(self) -> tuple[Answer, int]:
+        """What a server answers, and how many bytes come with it. Raises FrameError, EOFError, OSError."""
+        letter = self._open()
+        try:
+            (message,) = answers(letter.message)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise FrameError(f"it holds no answer of a store ({error})") from None
+        return message, letter.size
+
+    def take(self, where: memoryview) -> None:
+        """The bytes that come with the letter, or some of them. Raises EOFError, OSError."""
+        if where.nbytes:
+            self._stream.recv_into(where)
+
+    def skip(self, size: int) -> None:
+        """Throw away bytes that come with the letter."""
+        while size:
+            piece = self._scrap[: min(size, self._scrap.nbytes)]
+            self._stream.recv_into(piece)
+            size -= piece.nbytes
+
+    def _open(self) -> Letter:
+        self._stream.recv_into(self._head)
+        header = unpack(self._head, generation=0)
+        if header.kind is not Kind.STORE or not header.meta:
+            raise FrameError(f"its kind is {header.kind.name}, which has no business on this connection")
+        message = bytearray(header.meta)
+        self._stream.recv_into(memoryview(message))
+        return Letter(bytes(message), header.body)

@@ -1,0 +1,54 @@
+"""An outbox: what one client still has to send to a server on another host, piece by piece and in order. Pure.
+
+A request goes out with the first bytes of its parcel; the others follow in runs, as soon as they are there. Nothing
+goes out between them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from holdfast.store.heap import Place
+from holdfast.store.messages import Bytes, Push, Say
+from holdfast.store.parcel import parcel_of, run_length
+from holdfast.store.pending import Pending
+
+__all__ = ["Outbox"]
+
+
+class Outbox:
+    """Requests that are not out yet."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Pending] = deque()
+        self._sent = -1  # bytes of the first one's parcel that are out; -1: not even the request is
+
+    def add(self, pending: Pending) -> None:
+        """One more request."""
+        self._waiting.append(pending)
+
+    def renew(self, pending: Iterable[Pending]) -> None:
+        """Begin again with these: nobody knows what of it has arrived."""
+        self._waiting, self._sent = deque(pending), -1
+
+    def next(self) -> tuple[Say, Place | None] | None:
+        """What goes out next, and where its bytes lie; None: nothing, or nothing yet."""
+        if not self._waiting:
+            return None
+        request = self._waiting[0].request
+        parcel = parcel_of(request)
+        if parcel is None:
+            self._waiting.popleft()
+            return request, None
+        begin = max(0, self._sent)
+        here = request.here if isinstance(request, Push) and request.rows is None else parcel.sent
+        size = min(here - begin, run_length(parcel.sent))
+        if not size and self._sent >= 0:
+            return None
+        message = request if self._sent < 0 else Bytes(request.id, begin, parcel.sent)
+        self._sent = begin + size
+        if self._sent == parcel.sent:
+            self._waiting.popleft()
+            self._sent = -1
+        return message, parcel.place.part(begin, size)

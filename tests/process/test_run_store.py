@@ -1,0 +1,62 @@
+"""`run.store` in real runs with real kills: counts outlive workers and servers, and nothing outlives the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from holdfast.observe.directory import recover
+from tests.process.harness import SCRIPTS, Launch, until
+from tests.process.joined import Joined
+
+pytestmark = pytest.mark.process
+
+SCRIPT = SCRIPTS / "store_in_run.py"
+
+
+def logged(run: Launch, text: str) -> bool:
+    return any(text in path.read_text() for path in (run.dir / "logs").glob("worker-*.log"))
+
+
+def servers(run: Launch) -> list[int]:
+    """Processes of the store that serve or stand by."""
+    return [pid for pid, command in run.processes().items() if "holdfast.store.serve" in command]
+
+
+def pid_of(run: Launch, worker: int) -> int:
+    return next(one["pid"] for one in run.status()["workers"] if one["worker"] == worker)
+
+
+def test_a_worker_and_a_server_are_killed_and_every_push_counts_once(tmp_path: Path) -> None:
+    with Launch(tmp_path, SCRIPT, "--workers", "2", args="4000") as run:
+        until(lambda: logged(run, "worker-1 at 40\n"), lambda: f"pushes\n{run.err}", 90.0)
+        run.strike(pid_of(run, 1))
+        os.kill(servers(run)[0], signal.SIGKILL)
+        assert run.end(120.0) == 0, run.err
+        assert run.summary["workers_lost"] == 1
+        assert logged(run, "worker-0 sees 8000 to 8000\n")
+        assert logged(run, "worker-1 sees 8000 to 8000\n")
+
+
+@pytest.mark.chaos
+def test_no_server_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    with Launch(tmp_path, SCRIPT, "--workers", "2", args="1000000") as run:
+        until(lambda: logged(run, "worker-0 at 40\n"), lambda: f"pushes\n{run.err}", 90.0)
+        assert servers(run)
+        run.process.kill()
+        run.process.wait()
+        until(lambda: not run.processes(), lambda: f"the end of {run.processes()}")
+        recover(run.dir)  # as the next command does
+
+
+@pytest.mark.chaos
+def test_workers_on_another_host_share_the_store(tmp_path: Path) -> None:
+    options = ("--listen", "127.0.0.1", "--hosts", "2", "--workers", "1")
+    with Launch(tmp_path, SCRIPT, *options, args="300") as run, Joined(tmp_path, run) as there:
+        assert run.end(120.0) == 0, run.err + there.err
+        assert there.end() == 0
+        assert logged(run, "worker-0 sees 600 to 600\n")
+        assert logged(run, "worker-1 sees 600 to 600\n")
