@@ -106,7 +106,7 @@ def applied_once(run: Launch, epochs: int) -> None:
     assert run.summary["steps"] == epochs * STEPS
     lowest, highest, more = float(lines["lowest"][0]), float(lines["lowest"][2]), list(map(float, lines["more"]))
     if any(sync.startswith("quorum") for sync in modes(run)):  # the late ones count less, and never nothing
-        assert 0.0 < lowest <= highest <= epochs
+        assert 0.0 < lowest <= highest < epochs + 0.01, run.out  # thirds are rounded
         assert len(set(more)) == 1, "every slice has seen the same pushes"
     else:
         assert (lowest, highest) == (epochs, epochs), run.err

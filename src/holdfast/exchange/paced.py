@@ -121,6 +121,8 @@ class Paced(Member):
             if self.turning and not begun:
                 return Boundary(0)
             clocks = self._clocks()
+            if self.pushes.over(course.op):  # nor may they be those of the next one
+                continue
             if self._own_up(clocks):
                 self._controls.ring()
                 continue

@@ -123,6 +123,21 @@ def test_a_pass_that_somebody_else_begins_during_a_look_is_not_over_at_once(monk
     assert paced.next_unit(Course(1, STEPS, COURSE.counts)) == (0, 0)
 
 
+def test_units_of_the_next_pass_are_not_those_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins during the look of somebody who has not noticed that this one is complete."""
+    paced = paced_of()
+    paced.pushes.resume(0, STEPS, 3, base=0, done=STEPS)
+    clocks = paced._clocks
+
+    def slow() -> Any:
+        if not paced.pushes.over(0):
+            paced.pushes.begin(1, STEPS, 3)
+        return clocks()
+
+    monkeypatch.setattr(paced, "_clocks", slow)
+    assert paced.next_unit(COURSE) is None
+
+
 def test_a_pass_that_somebody_else_is_about_to_begin() -> None:
     """Half-made, it is waited for by those who are in it; those who were in the one before leave that."""
     paced = paced_of()
