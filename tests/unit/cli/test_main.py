@@ -19,8 +19,8 @@ def test_the_commands_and_flags_are_these() -> None:
     assert list(COMMANDS) == ["run", "join", "status", "scale", "set", "explain", "doctor", "bench", "version"]
     flags = {name for action in parser()._actions for name in action.option_strings}
     assert flags == {
-        "-h", "--help", "--workers", "--servers", "--replicas", "--lanes", "--threads", "--seed", "--sync", "--dir", "--on",
-        "--config", "--set", "--show-config", "--listen", "--hosts", "--tls", "--token-file", "--dry-run",
+        "-h", "--help", "--workers", "--servers", "--replicas", "--lanes", "--threads", "--seed", "--sync", "--dir",
+        "--on", "--config", "--set", "--show-config", "--listen", "--hosts", "--tls", "--token-file", "--dry-run",
     }
 
 
