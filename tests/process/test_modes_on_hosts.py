@@ -32,7 +32,8 @@ def test_bounded_0_gives_the_bits_of_exact(tmp_path: Path, model: str, servers: 
     run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
 
 
-@pytest.mark.parametrize("model", ["normed", pytest.param("transformer", marks=pytest.mark.chaos)])
+@pytest.mark.chaos
+@pytest.mark.parametrize("model", ["normed", "transformer"])
 def test_local_steps_give_the_same_bits_though_a_host_is_lost(tmp_path: Path, model: str) -> None:
     """What a lane's next round begins with is kept where the state is, so whoever takes the lane over has it."""
     args = f"--epochs 6 --pace 0.008 --linger {tmp_path}/go"
@@ -166,6 +167,7 @@ def test_local_steps_give_the_same_bits_though_their_home_is_lost(tmp_path: Path
     assert run.sha256 == calm.sha256
 
 
+@pytest.mark.chaos
 def test_a_host_leaves_and_the_run_is_asked_to_end(tmp_path: Path) -> None:
     with counting(tmp_path, "bounded:2", "--workers", 1, "--servers", 1, hosts=2) as run, \
             Joined(tmp_path, run, workers=2, name="a") as other:  # fmt: skip
