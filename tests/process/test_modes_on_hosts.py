@@ -79,16 +79,17 @@ def schedule(tmp_path: Path, mode: str, seed: int, rounds: int) -> None:
         joined = [stack.enter_context(Joined(tmp_path, run, name=f"j{n}")) for n in range(2)]
         going(run, tmp_path)
         for turn in range(rounds):
-            status = run.wait(lambda s: len(s["workers"]) >= 2, "a crew")
+            status = run.wait(lambda s: sum(one["pid"] > 0 for one in s["workers"]) >= 2, "a crew")
+            servers = [one["pid"] for one in status["servers"] if one["pid"]]
             before = status["workers_lost"]
             what = chance.choice(("worker", "server", "host"))
             if what == "host" and joined:
                 joined.pop(chance.randrange(len(joined))).kill_all()
                 joined.append(stack.enter_context(Joined(tmp_path, run, name=f"again{turn}")))
-            elif what == "server" and status["servers"]:
-                run.strike(chance.choice(status["servers"])["pid"])
+            elif what == "server" and servers:
+                run.strike(chance.choice(servers))
             else:
-                run.strike(chance.choice(status["workers"])["pid"])
+                run.strike(chance.choice([one["pid"] for one in status["workers"] if one["pid"]]))
             run.wait(lambda s, before=before: s["workers_lost"] > before, "the loss")
         (tmp_path / "go").touch()
         assert run.end(120) == 0, run.err
