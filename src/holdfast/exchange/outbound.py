@@ -6,7 +6,6 @@ two others only where their workers stand, settings, and results of evaluations.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -116,12 +115,14 @@ class Publishing(Aside):
         """A run of them: while it is on its way, newer ones may take the place of the rest."""
         chart = self.hold.chart
         first, last = next(runs(slices, chart.spaces(), chart.sizes(), self.most))
-        copies = [self._copy(slice_) for slice_ in range(first, last)]
-        versions = [version for version, _ in copies]
-        self._sent[first:last] = versions
-        self.load(Kind.SLICES, _encode([first, versions]), *(data for _, data in copies))
-
-    def _copy(self, slice_: int) -> tuple[int, bytes]:
-        while (copy := self.tender.copied(slice_)) is None:
-            time.sleep(0)  # its owner is at it
-        return copy
+        copies: list[tuple[int, bytes]] = []
+        for slice_ in range(first, last):
+            # Its owner is at it, and rings when it is done. It may be dead, too, and then nobody rings: waiting for it
+            # here would be for ever, and keep this generation from ending.
+            if (copy := self.tender.copied(slice_)) is None:
+                break
+            copies.append(copy)
+        if copies:
+            versions = [version for version, _ in copies]
+            self._sent[first : first + len(copies)] = versions
+            self.load(Kind.SLICES, _encode([first, versions]), *(data for _, data in copies))

@@ -299,6 +299,21 @@ def test_a_slice_that_is_being_changed_is_not_copied(home: Port) -> None:
     assert home.tender.copied(0) is not None
 
 
+def test_a_slice_whose_owner_has_died_keeps_nobody_who_publishes(home: Port, other: Port) -> None:
+    """A porter that waited for it would never end, and neither would its generation."""
+    crossing = Crossing(home, other)
+    crossing.tell()
+    for lane in range(LANES):
+        home.push(lane, 1)
+    home.publish(7)
+    home.board.claim(1, 1, 1)
+    home.board.begin_undo(0, 1)
+    assert "CLOCKS" not in crossing.tell(), "a version that is not there as a whole"
+    home.board.clear_undo(1)
+    assert crossing.tell()[-1] == "CLOCKS"
+    assert other.shown() == {7}
+
+
 @pytest.mark.parametrize(
     ("push", "part", "why"),
     [
