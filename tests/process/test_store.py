@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,6 +58,18 @@ def total(kind: str, pushes: int) -> torch.Tensor:
     return value
 
 
+def kill_servers(
+    group: Any, dice: random.Random, workers: Sequence[subprocess.Popen[str]], *, most: int, nap: tuple[float, float]
+) -> None:
+    """Kill one of two servers after the other while all workers go on, until so many were replaced."""
+    while all(child.poll() is None for child in workers) and group.replaced < most:
+        time.sleep(dice.uniform(*nap))  # a kill may come at any moment; that is the test
+        server = dice.randrange(2)
+        if pid := group.pids[server]:
+            os.kill(pid, signal.SIGKILL)
+            until(lambda gone=pid, at=server: group.pids[at] not in (0, gone), "another server")
+
+
 @pytest.mark.parametrize("kind", ["rows", *(pytest.param(k, marks=pytest.mark.chaos) for k in ("dense", "spread"))])
 def test_servers_are_killed_and_every_push_counts_once(kind: str) -> None:
     dice, pushes = random.Random(kind), 1500
@@ -64,12 +77,7 @@ def test_servers_are_killed_and_every_push_counts_once(kind: str) -> None:
         with worker(group, "one", kind, pushes) as one, worker(group, "two", kind, pushes) as two:
             for child in (one, two):
                 going(child)
-            while one.poll() is None and two.poll() is None and group.replaced < 4:
-                time.sleep(dice.uniform(0.01, 0.15))  # a kill may come at any moment; that is the test
-                server = dice.randrange(2)
-                if pid := group.pids[server]:
-                    os.kill(pid, signal.SIGKILL)
-                    until(lambda gone=pid, at=server: group.pids[at] not in (0, gone), "another server")
+            kill_servers(group, dice, (one, two), most=4, nap=(0.01, 0.15))
             assert [child.wait(60) for child in (one, two)] == [0, 0]
         assert group.replaced >= 1, "a fast machine may be through before the second"
         with group.connect("reader") as mine:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -15,8 +13,8 @@ import torch
 
 from holdfast import store
 from holdfast.errors import ServerLost
-from tests.process.harness import environment, until
-from tests.process.test_store import going, total, worker
+from tests.process.harness import environment
+from tests.process.test_store import going, kill_servers, total, worker
 
 pytestmark = pytest.mark.process
 
@@ -38,12 +36,7 @@ def test_servers_are_killed_and_every_push_of_a_far_worker_counts_once(kind: str
         with worker(group, "far", kind, pushes, credentials) as one, worker(group, "near", near, pushes) as two:
             for child in (one, two):
                 going(child)
-            while one.poll() is None and two.poll() is None and group.replaced < 2:
-                time.sleep(dice.uniform(0.02, 0.2))  # a kill may come at any moment; that is the test
-                server = dice.randrange(2)
-                if pid := group.pids[server]:
-                    os.kill(pid, signal.SIGKILL)
-                    until(lambda gone=pid, at=server: group.pids[at] not in (0, gone), "another server")
+            kill_servers(group, dice, (one, two), most=2, nap=(0.02, 0.2))
             assert [child.wait(60) for child in (one, two)] == [0, 0]
         assert group.replaced >= 1, "a fast machine may be through before the second"
         with group.connect("reader") as mine:

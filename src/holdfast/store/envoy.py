@@ -199,7 +199,7 @@ class Envoy:
                         self._region = Region(fd, writable=False)
                     self._pass_on(answer)
         except (DescriptorsLost, EOFError, OSError):
-            pass
+            pass  # the server is gone, or its welcome was cut short: the client connects again
         finally:
             self._end()
 

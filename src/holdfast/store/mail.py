@@ -6,7 +6,8 @@ bytes are to go; nothing is allocated for what a stranger announces. No torch he
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +18,8 @@ from holdfast.transport.frames import pack as frame
 from holdfast.transport.stream import Stream
 
 __all__ = ["Mailbox", "head"]
+
+_T = TypeVar("_T")
 
 
 def head(message: Say | Answer, size: int = 0) -> bytes:
@@ -41,21 +44,11 @@ class Mailbox:
 
     def said(self) -> tuple[Say, int]:
         """What a client says, and how many bytes come with it. Raises FrameError, EOFError, OSError."""
-        letter = self._open()
-        try:
-            (message,) = says(letter.message)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise FrameError(f"it holds no message of a store ({error})") from None
-        return message, letter.size
+        return self._read(says, "message")
 
     def answered(self) -> tuple[Answer, int]:
         """What a server answers, and how many bytes come with it. Raises FrameError, EOFError, OSError."""
-        letter = self._open()
-        try:
-            (message,) = answers(letter.message)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise FrameError(f"it holds no answer of a store ({error})") from None
-        return message, letter.size
+        return self._read(answers, "answer")
 
     def take(self, where: memoryview) -> None:
         """The bytes that come with the letter, or some of them. Raises EOFError, OSError."""
@@ -68,6 +61,14 @@ class Mailbox:
             piece = self._scrap[: min(size, self._scrap.nbytes)]
             self._stream.recv_into(piece)
             size -= piece.nbytes
+
+    def _read(self, decode: Callable[[bytes], Sequence[_T]], what: str) -> tuple[_T, int]:
+        letter = self._open()
+        try:
+            (message,) = decode(letter.message)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise FrameError(f"it holds no {what} of a store ({error})") from None
+        return message, letter.size
 
     def _open(self) -> Letter:
         self._stream.recv_into(self._head)
