@@ -46,6 +46,23 @@ def test_the_same_weights_as_without_servers(tmp_path: Path, model: str) -> None
     assert run.summary["workers_lost"] == 0
 
 
+def test_servers_that_only_sum(tmp_path: Path) -> None:
+    """The workers run the optimizer. A server is killed, and for a while there is none."""
+    only = ("--servers", 1, "--set", "optimizer=workers")
+    with Launch(tmp_path, "normed", "--workers", 2, *only, args=PACED.format(tmp_path)) as run:
+        run.at_step(5)
+        run.strike(owning(run, 1)[0])
+        owning(run, 1)
+        ask(run.dir, Scale(servers=0))
+        owning(run, 0)
+        ask(run.dir, Scale(servers=2))
+        owning(run, 2)
+        (tmp_path / "go").touch()
+        finished(run)
+    assert run.summary["workers_lost"] == 1
+    assert any("sums the gradients" in line for line in run.story), run.story
+
+
 def test_more_servers_than_slices(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 1, "--servers", 3) as run:
         assert run.end() == 0, run.err
@@ -93,11 +110,14 @@ def test_servers_come_and_go_while_the_run_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.chaos
+@pytest.mark.parametrize("who", ["servers", "workers"])
 @pytest.mark.parametrize("seed", range(10))
-def test_workers_and_servers_are_killed_by_a_seed(tmp_path: Path, seed: int) -> None:
+def test_workers_and_servers_are_killed_by_a_seed(tmp_path: Path, seed: int, who: str) -> None:
     """A worker, a server, or both at once, three times."""
     chance = random.Random(seed)
-    with Launch(tmp_path, "normed", "--workers", 2, "--servers", 2, args=PACED.format(tmp_path)) as run:
+    with Launch(
+        tmp_path, "normed", "--workers", 2, "--servers", 2, "--set", f"optimizer={who}", args=PACED.format(tmp_path)
+    ) as run:
         for turn in range(3):
             run.at_step(5 + 8 * turn + chance.randrange(6))
             struck = chance.choice(("worker", "server", "both"))
@@ -111,9 +131,11 @@ def test_workers_and_servers_are_killed_by_a_seed(tmp_path: Path, seed: int) -> 
 
 
 @pytest.mark.chaos
-def test_servers_on_one_of_two_hosts_sum_for_both(tmp_path: Path) -> None:
+@pytest.mark.parametrize("who", ["servers", "workers"])
+def test_servers_on_one_of_two_hosts_sum_for_both(tmp_path: Path, who: str) -> None:
     with Launch(
         tmp_path, "normed", "--listen", "127.0.0.1:0", "--hosts", 2, "--workers", 1, "--servers", 1,
+        "--set", f"optimizer={who}",
     ) as run, Joined(tmp_path, run) as other:  # fmt: skip
         assert run.end() == 0, run.err
         assert other.end() == 0, other.err

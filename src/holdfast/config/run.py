@@ -106,6 +106,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compensation: float = COMPENSATION
     #: Processes on this machine that own the parameters and run the optimizer; 0: the workers do.
     servers: int = 0
+    #: Who runs the optimizer where there are servers: they do, or with "workers" they only sum the gradients.
+    optimizer: str = "servers"
     #: Other machines that hold a copy of the state where lanes need not keep step; with exact all machines do.
     replicas: int = 0
     #: Empty means: a new directory under runs/.
@@ -173,6 +175,18 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         mode = clocks.parse(config.sync, config.lanes)
     except ValueError as error:
         raise wrong("sync", config.sync, str(error), "Use --sync exact, or leave it out.") from None
+    if config.optimizer not in ("servers", "workers"):
+        raise wrong("optimizer", config.optimizer, "must be servers or workers", "Leave it out.")
+    if config.optimizer == "workers" and not config.servers:
+        raise wrong(
+            "optimizer", config.optimizer, "without servers the workers run it anyway",
+            "Leave it out, or add --servers 1.",
+        )
+    if config.optimizer == "workers" and not mode.exact:
+        raise wrong(
+            "optimizer", config.optimizer, f"with sync = {mode.name} servers apply pushes as they come, so they have "
+            "to run the optimizer", "Leave it out, or use --sync exact.",
+        )
     if config.replicas < 0:
         raise wrong("replicas", config.replicas, "must be 0 or more", "Use --replicas 1.")
     if config.replicas and mode.exact:

@@ -213,7 +213,7 @@ class Crew:
         return Install(
             self.generation, list(self.members), list(self.rows), list(self.drivers), list(self.where),
             dict(self.sources), self.stop, self.summed, servers=list(self.servers), sync=self.sync, turn=self.turn,
-            replicas=self.limits.replicas,
+            replicas=self.limits.replicas, sums_only=self.limits.sums_only,
         )  # fmt: skip
 
     def broken(self) -> str:

@@ -123,7 +123,7 @@ def _begin(run: RunState, host: Host, guides: Sequence[int], now: float) -> None
         host.told = Install(
             crew.generation, [*crew.members, *(w.number for w in joiners)], [*crew.rows, *(w.row for w in joiners)],
             list(crew.drivers), [*crew.where, *(w.host for w in joiners)], {}, summed=crew.summed, guide=host.guide,
-            servers=list(crew.servers), sync=crew.sync,
+            servers=list(crew.servers), sync=crew.sync, sums_only=run.limits.sums_only,
         )  # fmt: skip
         run.follows.append(f"host {host.number} follows host {host.guide} until it has caught up")
         for worker in joiners:

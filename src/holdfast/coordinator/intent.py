@@ -129,7 +129,8 @@ def _install(run: RunState, members: tuple[int, ...], now: float) -> None:
         if late.guide in crew.sources:
             late.left_alone()  # its guide has missed a step itself
     run.balance = policy.installed(run.balance, now, drivers, _workers(run, members), run.limits)
-    owning = f", {names(crew.servers, 'server')} own{'s' * (len(crew.servers) == 1)} the parameters"
+    does = ("own{} the parameters", "sum{} the gradients")[run.limits.sums_only].format("s" * (len(crew.servers) == 1))
+    owning = f", {names(crew.servers, 'server')} {does}"
     run.follows.append(
         f"generation {crew.generation} begins at step {run.blame.step}, {_driving(drivers)}"
         + owning * bool(crew.servers)

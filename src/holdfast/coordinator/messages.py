@@ -140,7 +140,8 @@ class Install(_Message, frozen=True):
     then every step of the crew from that host, until a later generation takes them in.
 
     `servers` are the members that own slices and drive no lanes. Where a host has some, its other members own none;
-    and slices are summed only on hosts that have some. Without any, all members own.
+    and slices are summed only on hosts that have some. Without any, all members own. With `sums_only` they sum, and the
+    other members own.
     Where lanes need not keep step, one host holds the state, and this many others a replica of it.
 
     `sync` is how lanes are to keep step. Where they do not do so yet, the members go to a step
@@ -159,6 +160,7 @@ class Install(_Message, frozen=True):
     guide: int = -1
     servers: list[int] = []
     replicas: int = 0
+    sums_only: bool = False
     sync: str = "exact"
     turn: int = 0
 

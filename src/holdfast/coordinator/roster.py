@@ -42,6 +42,7 @@ class CrewLimits:
     follow: bool = True  #: hosts that come late get the state in the background, while the others go on
     listening: bool = False  #: hosts may join, so this machine need not have workers of its own
     replicas: int = 0  #: with `central`: how many other hosts hold a copy
+    sums_only: bool = False  #: servers sum gradients, and the workers run the optimizer
 
     def __post_init__(self) -> None:
         if self.lanes < 1:

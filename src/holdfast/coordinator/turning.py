@@ -46,6 +46,8 @@ def _against(run: RunState, event: SyncRequested) -> str:
             "with local:H every lane has an optimizer of its own and the owners another one, so there is no state that "
             "both could go on from; start a run with the mode that is wanted"
         )
+    if run.limits.sums_only:
+        return "with optimizer = workers servers only sum, and in other modes they have to run the optimizer themselves"
     if run.limits.listening or run.hosts.ever > 1:
         return "the run is, or may be, on several machines, and there the mode cannot change while it is going"
     need = 0 if wanted.exact or run.first is None else wanted.depth * run.limits.lanes * run.first.push_bytes

@@ -48,6 +48,7 @@ class Crewed:
     following: bool = False
     servers: Sequence[int] = ()  #: members that own slices and drive nothing; where there are none, all own
     home: int | None = None  #: the one host that holds the state, where lanes need not keep step; else all hold it
+    sums_only: bool = False  #: servers sum, and the others own; where lanes keep step
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Standing:
     carried: int = -1  #: a step whose sums and facts were all here when the generation began
     alone: int = -1  #: a step that this host had begun to finish by itself, without sums, when others joined
     servers: Sequence[int] = ()
+    summer: Sequence[int] = ()  #: slice -> worker of my host that sums it, where that is not its owner
 
     @classmethod
     def of(
@@ -80,13 +82,17 @@ class Standing:
         here = where[worker]
         local = tuple(member for member in crew.members if where[member] == here)
         near = local if crew.home is None else [member for member in crew.members if where[member] == crew.home]
-        owner = tuple(share([member for member in near if member in crew.servers] or near))
+        serving = [member for member in near if member in crew.servers]
+        working = [member for member in near if member not in crew.servers]
+        sums_only = crew.sums_only and crew.home is None
+        owner = tuple(share(working if sums_only and working else serving or near))
+        summer = tuple(share(serving)) if sums_only and serving else ()
         hosts = sorted(set(where.values()))
         homes = sorted({where[server] for server in crew.servers}) or hosts
         home: tuple[bool, ...] | None = None
         if crew.following:
             home = (False,) * len(owner)
-        elif len(hosts) > 1 or crew.summed:
+        elif len(hosts) > 1 or crew.summed or summer:
             home = tuple(host == here for host in share(homes))
         step = min(versions, default=0)
         carried = step if complete else -1
@@ -94,13 +100,18 @@ class Standing:
         rows = dict(zip(crew.members, crew.rows, strict=True))
         return cls(
             worker, tuple(crew.members), rows, tuple(crew.driver), owner, local, home, crew.following, carried, alone,
-            tuple(crew.servers),
-        )
+            tuple(crew.servers), summer,
+        )  # fmt: skip
 
     @property
     def lead(self) -> int:
         """The worker that prints and saves for all."""
         return min(member for member in self.members if member not in self.servers)
+
+    @property
+    def slices(self) -> int:
+        """How many slices I own; or sum, where that is all I do."""
+        return (self.summer if self.summer and self.worker in self.servers else self.owner).count(self.worker)
 
     def sums(self, step: int) -> bool:
         """Is this step finished from sums that are made first, and carried between hosts?"""
@@ -117,4 +128,8 @@ class Standing:
             home = (True,) * len(self.owner)
         elif self.alone == step:
             home, members = None, self.local
-        return Place(self.worker, step, self.driver, self.owner, members, self.local, home)
+        return Place(self.worker, step, self.driver, self.owner, members, self.local, home, self.summer)
+
+    def sums_here(self, slice_: int) -> bool:
+        """Is it me who sums this slice, of those that are at home on my host?"""
+        return bool(self.home and self.home[slice_]) and (self.summer or self.owner)[slice_] == self.worker

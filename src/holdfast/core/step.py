@@ -25,6 +25,8 @@ hosts, and the sum is carried to every other host. Each host then finishes all s
     covered slices that are at home here, once all members of all hosts have arrived -> (all sums and the facts of
     all lanes are here, all local members have arrived) -> finish my slices -> all slices of my host at t + 1 -> advance
 
+The same on one host where servers only sum (`Place.summer`), and its workers finish.
+
 So a host stands at version `t` complete, or has all it takes to complete `t + 1` alone; and since no gradients of step
 `t + 1` are summed before every host has come that far, no host is ever more than one step behind another.
 
@@ -108,7 +110,8 @@ class Place(NamedTuple):
     owner: Sequence[int]  #: slice -> worker (of my host) that owns it in this generation
     members: Sequence[int]
     local: Sequence[int] = ()  #: the members on my host, where there are several hosts
-    home: Sequence[bool] | None = None  #: slice -> is it summed on my host; None where there is one host
+    home: Sequence[bool] | None = None  #: slice -> is it summed on my host; None where steps are finished without sums
+    summer: Sequence[int] = ()  #: slice -> worker of my host that merges and sums it, where that is not its owner
 
 
 class Board(NamedTuple):
@@ -169,7 +172,8 @@ def _sum_among_hosts(place: Place, board: Board, home: Sequence[bool]) -> Action
     missing = [lane for lane in uncovered(board.lanes, board.nodes) if place.driver[lane] in place.local]
     if action := _compute(place, board, missing):
         return action
-    mine = [s for s, at in enumerate(board.summed or ()) if at <= step and place.owner[s] == me]
+    summer = place.summer or place.owner
+    mine = [s for s, at in enumerate(board.summed or ()) if at <= step and summer[s] == me]
     if board.gathered is not None:
         rest = tuple(s for s in mine if not home[s] and board.gathered[s] <= step)
         if rest:
@@ -179,7 +183,10 @@ def _sum_among_hosts(place: Place, board: Board, home: Sequence[bool]) -> Action
     ready = tuple(s for s in mine if home[s] and s in board.covered)
     if ready:
         return Sum(ready)
-    return Wait(_others(place), "gradients and sums of the other hosts")
+    elsewhere = tuple(member for member in place.members if member not in place.local)
+    late = {summer[s] for s, at in enumerate(board.summed or ()) if at <= step and home[s]} - {me}
+    whom = (*elsewhere, *sorted(late)) or tuple(place.members)
+    return Wait(whom, f"gradients and sums of {'the other hosts' if elsewhere else 'the others'}")
 
 
 def _compute(place: Place, board: Board, missing: Sequence[int]) -> Action | None:
@@ -207,10 +214,6 @@ def _finish(place: Place, board: Board) -> Finish | Wait:
 
 def _drivers(place: Place, lanes: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({place.driver[lane] for lane in lanes}))
-
-
-def _others(place: Place) -> tuple[int, ...]:
-    return tuple(member for member in place.members if member not in place.local) or tuple(place.members)
 
 
 def _few(numbers: Sequence[int]) -> str:

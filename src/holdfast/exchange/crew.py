@@ -89,21 +89,21 @@ class Member:
     def install(
         self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int],
         hosts: Sequence[int] | None = None, *, summed: bool = False, following: bool = False,
-        servers: Sequence[int] = (), home: int | None = None,
+        servers: Sequence[int] = (), home: int | None = None, sums_only: bool = False,
     ) -> None:  # fmt: skip
         """Take my place in a new generation. `hosts` says on which host each member is; None: all on one.
 
         With `summed`, steps are finished from sums also on one host, because somebody follows. With `following`,
         that is me: my host drives and sums nothing, and gets all sums. `servers` own the slices of their host.
-        With a `home`, only members of that host own any.
+        With a `home`, only members of that host own any; with `sums_only` servers sum, and workers own.
 
         Everybody was quiet when it was made. Others may have installed it before me and act already; they
         touch neither my lanes nor my slices.
         """
-        crew = Crewed(members, rows, driver, hosts, summed, following, servers, home)
+        crew = Crewed(members, rows, driver, hosts, summed, following, servers, home, sums_only)
         share = partial(owners, self.space.layout)
         self.at = Standing.of(worker, crew, share, self.board.versions(), complete=complete(self.board))
-        self.board.put(cells.R_OWNED, self.at.owner.count(worker))
+        self.board.put(cells.R_OWNED, self.at.slices)
         self.slots.install(self.at.driver, worker)
         self.optimizer.forget()
         # I may be given more lanes of the step at hand, and then run user code for it again.

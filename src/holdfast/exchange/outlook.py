@@ -50,7 +50,7 @@ def _covered(at: Standing, seen: decide.Board, step: int, board: Board, pieces: 
     if not board.recorded(step) or any(seen.arrived.get(member, -1) < step for member in at.members):
         return found
     for index, version in enumerate(seen.summed or ()):
-        if version > step or not (at.home and at.home[index]) or at.owner[index] != at.worker:
+        if version > step or not at.sums_here(index):
             continue
         if uncovered(seen.lanes, [*seen.nodes, *pieces.nodes(step, index, but=seen.nodes)]):
             missing += 1

@@ -98,8 +98,8 @@ class Cluster:
         bad = {(f.step, f.lane): f.what for f in self.schedule.faults if isinstance(f, UnitFault)}
         self.unit_faults: dict[tuple[int, int], str] = bad
         self.machine = config.machine(CrewLimits(
-            lanes=config.model.lanes, workers=config.workers, servers=config.servers, hosts=config.awaited,
-            listening=bool(config.hosts), follow=config.follow, join_grace=0.5, luck_budget=100,
+            lanes=config.model.lanes, workers=config.workers, servers=config.servers, sums_only=config.sums_only,
+            hosts=config.awaited, listening=bool(config.hosts), follow=config.follow, join_grace=0.5, luck_budget=100,
             unit_attempts=3 if bad else 50, gather=0.1, frozen=0.5, repeat=0.3, settle=0.2, probe=0.5,
         ))
         self.decide = config.decide

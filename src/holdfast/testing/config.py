@@ -29,6 +29,7 @@ class Config:
     model: Model
     workers: int  #: on host 0; 0: the coordinator's machine trains nothing
     servers: int = 0  #: on host 0
+    sums_only: bool = False  #: the servers sum, and the workers finish
     hosts: tuple[int, ...] = ()  #: slots of other hosts that join at the start, numbered from 1
     awaited: int = 1  #: hosts that the first generation waits for
     follow: bool = True  #: hosts that come late follow first
@@ -55,11 +56,13 @@ def draw(seed: int) -> Config:
     model = Model(lanes, rng.randrange(1, 7), steps, clip=rng.random() < 0.3, short=short)
     servers = rng.choice((0, 0, 1, 2))
     schedule = swarm(rng, workers=workers + servers, lanes=lanes, steps=steps)
-    if rng.random() < 0.3:
+    turns = rng.random() < 0.3
+    if turns:
         span = 0.5 + 0.03 * steps * lanes / workers
         asked = tuple(after(rng.random() * span).sync(rng.choice(_MODES)) for _ in range(rng.randrange(1, 4)))
         schedule = replace(schedule, faults=(*schedule.faults, *asked))
-    return Config(model=model, workers=workers, servers=servers, schedule=schedule)
+    sums_only = bool(servers) and not turns and rng.random() < 0.4  # where they only sum, the mode stays
+    return Config(model=model, workers=workers, servers=servers, sums_only=sums_only, schedule=schedule)
 
 
 def draw_hosts(seed: int) -> Config:
@@ -84,5 +87,6 @@ def draw_hosts(seed: int) -> Config:
     follow = rng.random() < 0.6
     servers = rng.choice((0, 0, 1, 2)) if own else 0
     return Config(
-        model=model, workers=own, servers=servers, hosts=hosts, awaited=awaited, follow=follow, schedule=schedule
+        model=model, workers=own, servers=servers, sums_only=bool(servers) and rng.random() < 0.4, hosts=hosts,
+        awaited=awaited, follow=follow, schedule=schedule,
     )

@@ -62,8 +62,8 @@ class Outlook:
         self._arena = arena
         crew = Crewed(
             install.members, install.rows, install.drivers, install.hosts, install.summed, install.guide >= 0,
-            install.servers,
-        )
+            install.servers, sums_only=install.sums_only,
+        )  # fmt: skip
         share = partial(homes, slices=arena.model.slices)
         self._at = Standing.of(worker, crew, share, arena.versions, complete=arena.complete(arena.step()))
         self._arrivals = Arrivals(arena.arrived, self._at.rows)

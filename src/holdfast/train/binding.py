@@ -257,7 +257,7 @@ class Binding:
         self.member.install(
             self._crewing.worker, install.members, install.rows, install.drivers, install.hosts,
             summed=install.summed, following=install.guide >= 0, servers=install.servers,
-            home=None if self.paced is None else home_of(install.hosts, install.sources),
+            home=None if self.paced is None else home_of(install.hosts, install.sources), sums_only=install.sums_only,
         )
         if install.stop and self._stop_at is None:
             self._stop_at = install.stop

@@ -134,6 +134,20 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
             "--set staleness=compensate.",
         ),
         (
+            {"sets": ("optimizer=adam",), "servers": 1},
+            "optimizer = adam: must be servers or workers (set by --set). Leave it out.",
+        ),
+        (
+            {"sets": ("optimizer=workers",)},
+            "optimizer = workers: without servers the workers run it anyway (set by --set). Leave it out, or add "
+            "--servers 1.",
+        ),
+        (
+            {"sets": ("optimizer=workers",), "servers": 1, "sync": "async"},
+            "optimizer = workers: with sync = async servers apply pushes as they come, so they have to run the "
+            "optimizer (set by --set). Leave it out, or use --sync exact.",
+        ),
+        (
             {"sets": ("staleness=scale",)},
             "staleness = scale: nothing is stale with sync = exact (set by --set). Leave it out, or use --sync "
             "bounded:4.",

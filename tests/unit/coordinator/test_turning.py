@@ -133,6 +133,15 @@ def test_from_local_steps() -> None:
     assert "with local:H every lane has an optimizer of its own" in run.told and run.told.endswith(": still local:8")
 
 
+def test_where_servers_only_sum() -> None:
+    run = Driven(workers=2, servers=1, sums_only=True).begun()
+    assert run(SyncRequested("bounded:2")) == []
+    assert run.told == (
+        "sync = bounded:2 was asked for, but with optimizer = workers servers only sum, and in other modes they have "
+        "to run the optimizer themselves: still exact"
+    )
+
+
 def test_before_the_first_step_and_when_the_run_is_ending() -> None:
     run = Driven(workers=2)
     run.started()

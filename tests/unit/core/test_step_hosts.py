@@ -45,7 +45,7 @@ SUMMED = HERE._replace(summed=(6,) * 4)
         # What has come of a slice is not summed before all hosts have completed the step before.
         (GATHERED._replace(covered=[0, 1]), Wait((3,), "their arrival at step 5")),
         (HERE, Sum((0,))),
-        (HERE._replace(summed=(6, 5, 5, 5)), Wait((3,), "gradients and sums of the other hosts")),
+        (HERE._replace(summed=(6, 5, 5, 5)), Wait((3, 2), "gradients and sums of the other hosts")),
         # No slice is finished before all sums are here.
         (HERE._replace(summed=(6, 6, 6, 5)), Wait((3,), "gradients and sums of the other hosts")),
         (SUMMED, Finish((0, 2))),
@@ -69,3 +69,29 @@ def test_a_worker_that_drives_nothing_sums_what_is_at_home_here() -> None:
     idle = PLACE._replace(driver=(3, 3, 3, 3), local=(1,), owner=(1,) * 4, members=(1, 3))
     board = HERE._replace(nodes=[], gathered=None, arrived={1: 5, 3: 5})
     assert next_action(idle, board) == Sum((0, 1))
+
+
+#: One host: workers 1 and 2 drive and own, server 9 sums.
+SUMS_ONLY = Place(
+    worker=1, step=STEP, driver=(1, 1, 2, 2), owner=(1, 1, 2, 2), members=(1, 2, 9), local=(1, 2, 9), home=(True,) * 4,
+    summer=(9,) * 4,
+)  # fmt: skip
+COMPUTED = EMPTY._replace(
+    nodes=[Node(0, 2), Node(2, 2)], arrived={1: 5, 2: 5, 9: 5}, gathered=None, covered=range(4), unknown=()
+)
+
+
+@pytest.mark.parametrize(
+    ("worker", "board", "action"),
+    [
+        (9, EMPTY, Arrive()),
+        (9, COMPUTED, Sum((0, 1, 2, 3))),
+        (1, COMPUTED, Wait((9,), "gradients and sums of the others")),
+        (1, COMPUTED._replace(summed=(6, 6, 6, 5)), Wait((9,), "gradients and sums of the others")),
+        (1, COMPUTED._replace(summed=(6,) * 4), Finish((0, 1))),
+        (9, COMPUTED._replace(summed=(6,) * 4), Wait((1, 2), "their slices of the new parameters")),
+        (9, COMPUTED._replace(summed=(6,) * 4, versions=(6,) * 4), Advance()),
+    ],
+)
+def test_where_servers_only_sum_the_workers_finish(worker: int, board: Board, action: Action) -> None:
+    assert next_action(SUMS_ONLY._replace(worker=worker), board) == action
