@@ -138,7 +138,7 @@ def test_the_host_that_holds_the_state_is_lost(tmp_path: Path) -> None:
     "mode", ["async", *(pytest.param(m, marks=pytest.mark.chaos) for m in ("bounded:0", "bounded:4", "quorum:2"))]
 )
 def test_the_host_that_holds_the_state_is_lost_and_another_has_a_replica(tmp_path: Path, mode: str) -> None:
-    with counting(tmp_path, mode, "--workers", 0, "--replicas", 1, hosts=3) as run, \
+    with counting(tmp_path, mode, "--workers", 0, "--servers", 1, "--replicas", 1, hosts=3) as run, \
             first(tmp_path, run) as home, Joined(tmp_path, run, name="b") as b, \
             Joined(tmp_path, run, name="c") as c:  # fmt: skip
         going(run, tmp_path)
@@ -149,6 +149,7 @@ def test_the_host_that_holds_the_state_is_lost_and_another_has_a_replica(tmp_pat
         assert run.end() == 0, run.err
         assert (b.end(), c.end()) == (0, 0)
     exactly_counted(run, mode)
+    assert any("server" in line and line.endswith("starts on host 1") for line in run.story), run.story
 
 
 @pytest.mark.chaos

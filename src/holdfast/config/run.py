@@ -104,7 +104,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     staleness: str = "auto"
     #: How far a push is moved with staleness = compensate: the factor lambda of DC-ASGD.
     compensation: float = COMPENSATION
-    #: Processes on this machine that own the parameters and run the optimizer; 0: the workers do.
+    #: Processes on one machine that own the parameters and run the optimizer; 0: the workers do.
     servers: int = 0
     #: Who runs the optimizer where there are servers: they do, or with "workers" they only sum the gradients.
     optimizer: str = "servers"
@@ -166,10 +166,10 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         raise wrong("servers", config.servers, "must be 0 or more", "Use --servers 0.")
     if config.servers > MAX_SERVERS:
         raise wrong("servers", config.servers, f"must be 0 to {MAX_SERVERS}", "Use --servers 1.")
-    if config.servers and (config.workers == 0 or config.on != "local"):
+    if config.servers and config.on != "local":
         raise wrong(
-            "servers", config.servers, "servers run beside the workers of the machine that starts the run, and here "
-            f"there are none ({'--workers 0' if config.workers == 0 else f'--on {config.on}'})", "Leave --servers out.",
+            "servers", config.servers, f"with --on {config.on} every process has a place of a worker's size, and there "
+            "is none for servers", "Leave --servers out.",
         )
     try:
         mode = clocks.parse(config.sync, config.lanes)

@@ -250,13 +250,12 @@ class Machine:
     def _no_servers(self, wanted: int) -> str:
         """Why there cannot be so many; empty where there can."""
         run = self._run
-        host = run.hosts.live.get(0)
         if not 0 <= wanted <= MAX_SERVERS:
             return f"there can be 0 to {MAX_SERVERS}"
         if run.drain is not None or run.finished:
             return "the run is ending"
-        if wanted and (host is None or not host.refills or not host.share):
-            return "the machine that started the run has no workers beside which they could be"
+        if wanted and not any(host.refills and host.share for host in run.hosts.live.values()):
+            return "no machine has workers beside which they could be"
         return run.limits.alone if wanted else ""
 
     def _sync_requested(self, event: events.SyncRequested, now: float) -> None:

@@ -25,7 +25,7 @@ class CrewLimits:
 
     lanes: int
     workers: int  #: wanted at the start
-    servers: int = 0  #: wanted at the start, on host 0
+    servers: int = 0  #: wanted at the start
     sync: str = "exact"  #: how lanes keep step at the start
     join_grace: float = 2.0  #: generation 1 starts this long after the first Ready, whoever is there
     luck_budget: int = 5  #: losses in a row without a step of progress that are forgiven

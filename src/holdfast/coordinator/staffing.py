@@ -4,7 +4,8 @@ Part of `intent`; like all of it, it looks at levels only. The rules of placing 
 
 * who is too many leaves, joiners first, then the youngest, and rather on hosts that have more than their share;
 * before the first generation, when moving costs little, hosts keep to their even share;
-* servers are on host 0, beside its workers, as many as are wanted;
+* servers are on one host, beside its workers, as many as are wanted: where the state is, if one host holds it, else
+  on host 0, or the first that has workers;
 * with several hosts, somebody stays on, or comes to, one that holds the newest state (`custody`);
 * a host that wants to leave keeps its workers until another one holds the state; then they leave, and it is let go. So
   is a host none of whose workers fits the run.
@@ -153,20 +154,27 @@ def _start(run: RunState, active: Sequence[Worker], room: Mapping[int, int], tar
 
 def _missing_servers(run: RunState) -> int:
     """How many servers have to be started; those who are too many will leave."""
-    if 0 not in run.hosts.live or run.hosts.live[0].leaving or run.drain is not None or run.finished:
+    host = run.serving()
+    if host is None or run.drain is not None or run.finished:
         return 0
-    there = [w for w in run.crew.active() if w.server]
-    for server in sorted(there, key=lambda w: -w.number)[: max(len(there) - run.servers, 0)]:
-        server.leaving = f"scaled down to {run.servers} servers"
-        run.follows.append(f"server {server.number} will leave")
+    servers = sorted((w for w in run.crew.active() if w.server), key=lambda w: w.number)
+    there = [server for server in servers if server.host == host]
+    for server in servers:
+        if server.host != host:
+            server.leaving = "its place is on another host now"
+        elif server in there[max(run.servers, 0) :]:
+            server.leaving = f"scaled down to {run.servers} servers"
+    if going := [server.number for server in servers if server.leaving]:
+        run.follows.append(f"{names(going, 'server')} will leave")
     return run.servers - len(there)
 
 
 def _serve(run: RunState, missing: int) -> None:
     """Start servers. Who is late is taken in later; until then the workers own its share."""
-    started = [run.crew.start(0, server=True) for _ in range(missing)]
+    host = run.serving()
+    started = [run.crew.start(host, server=True) for _ in range(missing) if host is not None]
     if new := [server.number for server in started if server is not None]:
-        run.follows.append(f"{names(new, 'server')} start{'s' * (len(new) == 1)}")
+        run.follows.append(f"{names(new, 'server')} start{'s' * (len(new) == 1)}{run.hosts.on([host or 0])}")
 
 
 def _exhausted(run: RunState) -> bool:

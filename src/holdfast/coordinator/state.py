@@ -89,6 +89,17 @@ class RunState:
         """The host whose arena is being filled with the first weights."""
         return self.crew.workers[self.seeder].host if self.seeder is not None else None
 
+    def serving(self) -> int | None:
+        """The host that servers are on: where the state is, if one host holds it; else where some are, host 0, the first.
+
+        None: there is none yet, or none that could have any.
+        """
+        able = sorted(host.number for host in self.hosts.staying() if host.refills and host.share)
+        first = [self.crew.home] if self.crew.generation else able[:1]
+        if not self.limits.central:
+            first = [*(worker.host for worker in self.crew.active() if worker.server), *able]
+        return next((number for number in first if number in able), None)
+
     def room(self) -> dict[int, int]:
         """How many workers each host should have at most; those that are to leave count while nobody else is there."""
         there = self.hosts.staying() or list(self.hosts.live.values())

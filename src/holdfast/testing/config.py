@@ -28,7 +28,7 @@ class Config:
 
     model: Model
     workers: int  #: on host 0; 0: the coordinator's machine trains nothing
-    servers: int = 0  #: on host 0
+    servers: int = 0
     sums_only: bool = False  #: the servers sum, and the workers finish
     hosts: tuple[int, ...] = ()  #: slots of other hosts that join at the start, numbered from 1
     awaited: int = 1  #: hosts that the first generation waits for
@@ -85,7 +85,7 @@ def draw_hosts(seed: int) -> Config:
     if schedule.misfits:
         awaited = 1  # hosts that do not fit are let go, and those that do may never be enough
     follow = rng.random() < 0.6
-    servers = rng.choice((0, 0, 1, 2)) if own else 0
+    servers = rng.choice((0, 0, 1, 2))
     return Config(
         model=model, workers=own, servers=servers, sums_only=bool(servers) and rng.random() < 0.4, hosts=hosts,
         awaited=awaited, follow=follow, schedule=schedule,

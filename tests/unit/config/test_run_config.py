@@ -74,14 +74,9 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
         ({"servers": -1}, "servers = -1: must be 0 or more (set by --servers). Use --servers 0."),
         ({"servers": 17}, "servers = 17: must be 0 to 16 (set by --servers). Use --servers 1."),
         (
-            {"servers": 2, "workers": 0, "listen": "::1"},
-            "servers = 2: servers run beside the workers of the machine that starts the run, and here there are none "
-            "(--workers 0) (set by --servers). Leave --servers out.",
-        ),
-        (
             {"servers": 1, "on": "slurm"},
-            "servers = 1: servers run beside the workers of the machine that starts the run, and here there are none "
-            "(--on slurm) (set by --servers). Leave --servers out.",
+            "servers = 1: with --on slurm every process has a place of a worker's size, and there is none for servers "
+            "(set by --servers). Leave --servers out.",
         ),
         (
             {"sync": "bouned:3"},

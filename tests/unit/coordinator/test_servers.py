@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.coordinator.commands import Command, EndRun, FailRun, Send, StartWorker
-from holdfast.coordinator.events import Measured, ServersRequested, WorkerLost
+from holdfast.coordinator.events import HostJoined, HostLevel, HostLost, Measured, ServersRequested, WorkerLost
 from holdfast.coordinator.messages import Finished, Install, Leave, Seeded
 from tests.unit.coordinator.driven import Driven, ready
 
@@ -38,13 +38,39 @@ def test_a_lost_server_is_replaced_and_the_workers_own_meanwhile() -> None:
     assert got.servers == [3] and set(got.drivers) == {0, 1}
 
 
+def started(commands: list[Command]) -> list[tuple[int, int]]:
+    return [(c.worker, c.host) for c in commands if isinstance(c, StartWorker)]
+
+
+def test_where_the_launcher_has_no_workers_servers_are_on_the_first_host_that_has() -> None:
+    run = Driven(workers=0, servers=1, listening=True)
+    assert started(run.started()) == []
+    assert started(run(HostJoined(1, "there", 1))) == [(0, 1), (1, 1)]
+    assert run.told.endswith("worker 0 starts on host 1; server 1 starts on host 1")
+    assert started(run(HostJoined(2, "elsewhere", 1))) == [(2, 2)]
+    assert started(run(HostLost(1, "its connection closed"))) == [(3, 2)], "the server's place is on the host that is left"
+
+
+def test_where_one_host_holds_the_state_servers_are_there() -> None:
+    run = Driven(workers=0, servers=1, listening=True, hosts=2, sync="async", replicas=1)
+    run.started()
+    assert started(run(HostJoined(1, "there", 1))) == [(0, 1), (1, 1)]
+    run(HostJoined(2, "elsewhere", 1), ready(2), ready(0), Seeded(0), HostLevel(1, 0))
+    got = installed(run(ready(1)))
+    assert (got.members, got.hosts, got.servers, got.sources) == ([0, 1, 2], [1, 1, 2], [1], {2: 1})
+    # With a replica the other host becomes the one that holds it, and its servers are there.
+    run(HostLost(1, "its connection closed"), HostLevel(2, 7))
+    assert installed(run.quiet(2, 2)).sources == {}
+    assert started(run(Measured(8, {}))) == [(3, 2)] and run.told == "server 3 starts on host 2"
+
+
 def test_servers_are_scaled_while_the_run_goes_on() -> None:
     run = Driven(workers=2).begun()
     assert run(ServersRequested(2)) == [StartWorker(2, 2, 0), StartWorker(3, 3, 0)]
     run(ready(2), ready(3))
     assert installed(run.quiet(2, 0, 1)).servers == [2, 3]
     run(ServersRequested(0))
-    assert run.told.startswith("0 servers were asked for instead of 2: server 3 will leave; server 2 will leave")
+    assert run.told.startswith("0 servers were asked for instead of 2: servers 2 and 3 will leave")
     out = run.quiet(3, 0, 1, 2, 3)
     assert {c.worker for c in out if isinstance(c, Send) and isinstance(c.message, Leave)} == {2, 3}
     assert installed(out).servers == []
