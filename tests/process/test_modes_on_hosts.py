@@ -145,11 +145,11 @@ def test_the_host_that_holds_the_state_is_lost_and_another_has_a_replica(tmp_pat
         run.wait(lambda s: s["step"] and s["step"] >= 2, "some steps")
         home.kill_all()
         run.told("host 1 lost")
+        run.wait(lambda s: any(one["host_number"] > 1 for one in s["servers"]), "a server on the new home")
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
         assert (b.end(), c.end()) == (0, 0)
     exactly_counted(run, mode)
-    assert any("server" in line and line.endswith("starts on host 1") for line in run.story), run.story
 
 
 @pytest.mark.chaos

@@ -90,7 +90,7 @@ class RunState:
         return self.crew.workers[self.seeder].host if self.seeder is not None else None
 
     def serving(self) -> int | None:
-        """The host that servers are on: where the state is, if one host holds it; else where some are, host 0, the first.
+        """The host that servers are on: where the state is, if one host holds it; else where some are, or the first.
 
         None: there is none yet, or none that could have any.
         """

@@ -48,7 +48,7 @@ def test_where_the_launcher_has_no_workers_servers_are_on_the_first_host_that_ha
     assert started(run(HostJoined(1, "there", 1))) == [(0, 1), (1, 1)]
     assert run.told.endswith("worker 0 starts on host 1; server 1 starts on host 1")
     assert started(run(HostJoined(2, "elsewhere", 1))) == [(2, 2)]
-    assert started(run(HostLost(1, "its connection closed"))) == [(3, 2)], "the server's place is on the host that is left"
+    assert started(run(HostLost(1, "its connection closed"))) == [(3, 2)], "it is on the host that is left"
 
 
 def test_where_one_host_holds_the_state_servers_are_there() -> None:
