@@ -48,6 +48,7 @@ class Crewed:
     following: bool = False
     servers: Sequence[int] = ()  #: members that own slices and drive nothing; where there are none, all own
     home: int | None = None  #: the one host that holds the state, where lanes need not keep step; else all hold it
+    owners: Sequence[int] = ()  #: slice -> server, all of them on one host; empty: servers own by bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ class Standing:
         here = where[worker]
         local = tuple(member for member in crew.members if where[member] == here)
         near = local if crew.home is None else [member for member in crew.members if where[member] == crew.home]
-        owner = tuple(share([member for member in near if member in crew.servers] or near))
+        serving = [member for member in near if member in crew.servers]
+        owner = tuple(crew.owners if serving and crew.owners else share(serving or near))
         hosts = sorted(set(where.values()))
         homes = sorted({where[server] for server in crew.servers}) or hosts
         home: tuple[bool, ...] | None = None
