@@ -3,7 +3,7 @@
 Who owns a slice never changes a result, so, as with lanes (`policy`), doing nothing is always right. Hence:
 
 * a server is as fast as it was of late: bytes that it applied, over the seconds that it took for them. Older news
-  count for less, half as much after `settle` seconds;
+  count for less, half as much after `settle` seconds (or a few, where that is long);
 * other owners (`core.placement.replaced`) must be better in two reports in a row, and `settle` seconds after the last
   change, before they are taken. They must save `gain` of what a version takes its servers, and `worth` of all
   the time: where servers have little to do there is nothing to gain, and a change costs a pause;
@@ -25,6 +25,8 @@ from holdfast.coordinator.roster import CrewLimits
 from holdfast.core import placement
 
 __all__ = ["Change", "Owning", "Shown", "installed", "measured", "owners_for", "runs", "shares"]
+
+_SHORTEST, _LONGEST = 0.1, 4.0  #: half-lives of what was measured, in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +104,11 @@ def measured(
 
     `since` is when the last generation began.
     """
-    shown = dict(owning.shown)
+    shown, half_life = dict(owning.shown), min(max(limits.settle, _SHORTEST), _LONGEST)
     for server in servers:
         if server in applied:
             before = shown.get(server)
-            shown[server] = before.then(applied[server], now, limits.settle) if before else Shown(applied[server], now)
+            shown[server] = before.then(applied[server], now, half_life) if before else Shown(applied[server], now)
     owning = replace(owning, shown=shown)
     better = placement.replaced(owners, sizes, servers, owning.rates(), limits.gain)
     if better is not None and _saved(owning, owners, better[0], sizes) < limits.worth:

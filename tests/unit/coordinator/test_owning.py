@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -74,6 +75,17 @@ def test_changes_keep_their_distance() -> None:
     run = Pretended({2: 1e9, 3: 0.2e9})
     run.since = 2.0
     assert [bool(run.report()) for _ in range(7)] == [False] * 5 + [True, False]
+
+
+@pytest.mark.parametrize("settle", [0.0, 600.0])
+def test_any_distance_between_changes_will_do(settle: float) -> None:
+    limits = replace(LIMITS, settle=settle)
+    known = Owning()
+    for at in range(1, 9):
+        applied = {2: (at * MB, at * 0.1), 3: (at * MB, at * 0.4)}
+        known, change = owning.measured(known, at * 0.5, 0.0, EVEN, SIZES, SERVERS, applied, limits)
+        assert (change is not None) == (settle == 0.0 and at > 2)
+    assert known.rates() == {2: pytest.approx(MB / 0.1), 3: pytest.approx(MB / 0.4)}
 
 
 def test_noise_moves_nothing() -> None:
