@@ -165,10 +165,10 @@ def test_the_machine_gets_one_report_of_all_hosts(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Machine, "handle", listen)
 
     async def play(server: Server, hosts: list[FakeHost]) -> None:
-        hosts[0].tell(Measured(4, {0: 0.1}))
+        hosts[0].tell(Measured(4, {0: 0.1}, {0: (8, 0.5)}))
         assert reports == []
-        hosts[1].tell(Measured(5, {1: 0.3}))
-        assert reports == [Measured(5, {0: 0.1, 1: 0.3})]
+        hosts[1].tell(Measured(5, {1: 0.3}, {1: (4, 0.5)}))
+        assert reports == [Measured(5, {0: 0.1, 1: 0.3}, {0: (8, 0.5), 1: (4, 0.5)})]
         hosts[0].tell(Measured(6, {0: 0.2}))
         hosts[0].tell(Measured(7, {0: 0.2}))
         assert reports[1:] == [Measured(6, {0: 0.2})], "who has nothing to say is not waited for"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -140,6 +141,38 @@ def test_hundreds_of_workers() -> None:
     model = Model(lanes=300, slices=5, steps=2)
     report = run(faults.at(worker=7, step=1).kill(), workers=250, model=model)
     assert (report.outcome, report.lost) == ("end", 1)
+
+
+def slow_server(*more: Fault, seed: int, clip: bool = False) -> Report:
+    """A run with two servers, of which the first becomes ten times slower."""
+    slow = faults.at(worker=2, step=4, during="finish").slow(10.0)
+    model = Model(lanes=4, slices=12, steps=60, clip=clip)
+    return simulate(seed, Config(model=model, workers=2, servers=2, schedule=Schedule((slow, *more))))
+
+
+@pytest.mark.parametrize("clip", [False, True])
+def test_a_slow_server_gets_fewer_bytes(clip: bool) -> None:
+    for seed in range(5):
+        report = slow_server(seed=seed, clip=clip)
+        assert "slices move: a version should take " in report.story and "server 2 has 6.29 MB" in report.story
+        first, *_, last = re.findall(r"own the parameters \((\d+)%, (\d+)%\)", report.story)
+        assert first == ("50", "50") and int(last[0]) <= 17, report.story
+        assert report.generations <= 4, f"it was slowed once:\n{report.story}"
+
+
+@pytest.mark.parametrize("worker", [2, 3])
+@pytest.mark.parametrize("during", ["install", "finish", "quiet"])
+def test_a_server_is_killed_when_slices_have_moved_or_are_about_to(during: str, worker: int) -> None:
+    for seed in range(10):
+        report = slow_server(faults.at(worker=worker, step=8, during=during).kill(), seed=seed)
+        assert (report.outcome, report.lost) == ("end", 1)
+        assert "slices move" in report.story
+
+
+def test_swarms_hold_slices_that_move() -> None:
+    stories = [simulate(seed).story for seed in range(200)]
+    assert sum("slices move" in story for story in stories) > 5
+    assert any("it is tried with a little" in story for story in stories)
 
 
 def test_seeds_differ() -> None:

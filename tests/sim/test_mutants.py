@@ -80,6 +80,23 @@ class AssignsTwice(Machine):
         return command
 
 
+class OwnsTwice(Machine):
+    """Tells a server that is to give slices away that it keeps them."""
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        before = self._run.crew.installation()
+        commands = super().handle(event, now)
+        if self._run.crew.generation > before.generation and self._run.crew.servers == tuple(before.servers):
+            return [self._kept(command, before.owners) for command in commands]
+        return commands
+
+    def _kept(self, command: Command, owners: list[tuple[int, int]]) -> Command:
+        install = command.message if isinstance(command, Send) else None
+        if isinstance(install, messages.Install) and command.worker == min(install.servers, default=-1):
+            return Send(command.worker, msgspec.structs.replace(install, owners=owners))
+        return command
+
+
 class ReusesRows(Machine):
     """Gives the row of a worker away when its kill is ordered, not when it is gone."""
 
@@ -145,6 +162,7 @@ MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
     "installs at once": (with_machine(InstallsAtOnce), "has begun while worker"),
     "forgets the frozen": (with_machine(ForgetsTheFrozen), "has begun while worker"),
     "assigns a lane twice": (with_machine(AssignsTwice), "both compute"),
+    "has a slice owned twice": (with_machine(OwnsTwice), "both finish"),
     "reuses rows early": (with_machine(ReusesRows), "while it is in use"),
     "commits without all lanes": (lambda config: replace(config, decide=commits_early), "is finished with lanes"),
     "does not wait for arrival": (lambda config: replace(config, decide=skips_arrival), "changes parameters"),

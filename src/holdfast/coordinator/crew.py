@@ -26,6 +26,7 @@ from operator import attrgetter
 from holdfast.coordinator.commands import Command, KillWorker, MakeArena, Send, StartWorker
 from holdfast.coordinator.hosts import Hosts
 from holdfast.coordinator.messages import Install, Leave, Pause, ToWorker, Welcome
+from holdfast.coordinator.owning import runs
 from holdfast.coordinator.roster import CrewLimits, Stage, Worker
 
 __all__ = ["ALIVE", "Change", "Crew"]
@@ -60,6 +61,7 @@ class Crew:
     where: tuple[int, ...] = ()  #: hosts of `members`, in their order
     servers: tuple[int, ...] = ()  #: those of `members` that drive no lanes
     drivers: tuple[int, ...] = ()  #: lane -> member
+    owners: tuple[int, ...] = ()  #: bundle of slices -> server; empty: members own by bytes
     sources: dict[int, int] = field(default_factory=dict)  #: host -> host it gets the state from
     home: int = -1  #: the host that holds the state, where lanes need not keep step
     change: Change | None = None
@@ -179,8 +181,8 @@ class Crew:
                 self.send(worker, message)
 
     def install(
-        self, now: float, members: Sequence[int], drivers: Sequence[int], *, stop: int, summed: bool = False,
-        sync: str = "", turn: int = 0,
+        self, now: float, members: Sequence[int], drivers: Sequence[int], *, stop: int,
+        owners: Sequence[int] = (), summed: bool = False, sync: str = "", turn: int = 0,
     ) -> None:  # fmt: skip
         """Make the change: tell everybody who is in, let go of those who are not.
 
@@ -193,6 +195,7 @@ class Crew:
                 self.dismiss(worker, worker.leaving)
         self.members, self.drivers, self.stop, self.change = tuple(members), tuple(drivers), stop, None
         self.since, self.summed, self.sync, self.turn = now, summed, sync, turn
+        self.owners = tuple(owners)
         self.rows = tuple(self.workers[number].row for number in members)
         self.where = tuple(self.workers[number].host for number in members)
         self.servers = tuple(number for number in members if self.workers[number].server)
@@ -212,8 +215,8 @@ class Crew:
         """The installed generation as a message: the same for all, whoever of them has finished and left since."""
         return Install(
             self.generation, list(self.members), list(self.rows), list(self.drivers), list(self.where),
-            dict(self.sources), self.stop, self.summed, servers=list(self.servers), sync=self.sync, turn=self.turn,
-            replicas=self.limits.replicas, sums_only=self.limits.sums_only,
+            dict(self.sources), self.stop, self.summed, servers=list(self.servers), owners=runs(self.owners),
+            sync=self.sync, turn=self.turn, replicas=self.limits.replicas, sums_only=self.limits.sums_only,
         )  # fmt: skip
 
     def broken(self) -> str:
@@ -229,6 +232,8 @@ class Crew:
             return f"lanes are driven by {sorted(stray)}, who are not members"
         if stray := set(self.drivers).intersection(self.servers):
             return f"lanes are driven by {sorted(stray)}, who are servers"
+        if stray := set(self.owners).difference(self.servers):
+            return f"slices are owned by {sorted(stray)}, who are no servers of generation {self.generation}"
         if self.change is not None and self.change.generation != self.generation + 1:
             return f"the change from generation {self.generation} leads to {self.change.generation}"
         counted = {worker.number for worker in self.workers.values() if worker.stage is Stage.MEMBER}

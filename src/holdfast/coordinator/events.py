@@ -116,10 +116,14 @@ class WorkerHung(_Event, frozen=True):
 
 
 class Measured(_Event, frozen=True):
-    """How long one unit takes on each worker now, and how far the run is."""
+    """How long one unit takes on each worker now, and how far the run is.
+
+    `applied` is what each has updated of slices since it began: (bytes, seconds that it took).
+    """
 
     step: int
     unit_seconds: dict[int, float]
+    applied: dict[int, tuple[int, float]] = {}
 
 
 class ScaleRequested(_Event, frozen=True):

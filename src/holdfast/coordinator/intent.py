@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from holdfast.coordinator import custody, following, policy, staffing, turning
+from holdfast.coordinator import custody, following, owning, policy, staffing, turning
 from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.failures import told_together
 from holdfast.coordinator.hosts import spread
@@ -77,7 +77,8 @@ def _turn(run: RunState, now: float) -> None:
         stop = run.drain is not None and not crew.stop and bool(here)
         turns = run.sync != crew.sync and bool(here)
         renew = run.renew if now >= crew.since + run.limits.repeat else ""
-        if coming == here and not stop and not turns and run.proposal is None and not (renew and here):
+        balanced = run.proposal is None and run.moving is None
+        if coming == here and not stop and not turns and balanced and not (renew and here):
             return
         if renew:
             run.follows.append(renew)
@@ -117,23 +118,26 @@ def _install(run: RunState, members: tuple[int, ...], now: float) -> None:
         drivers = run.proposal.drivers
     else:
         drivers = policy.drivers_for(run.balance, _workers(run, members), run.limits.lanes)
-    run.proposal = None
+    servers = tuple(number for number in members if crew.workers[number].server)
+    if servers != crew.servers or not crew.owners:
+        owners = owning.owners_for(run.owning, servers, run.sizes)
+    else:
+        owners = run.moving.owners if run.moving is not None else crew.owners
+    run.proposal = run.moving = None
     newest = [run.hosts.live[crew.workers[number].host].level for number in members]
     stop = 0
     if run.drain is not None:  # one number for all, beyond any step that somebody may have begun
         stop = crew.stop or 1 + max(run.blame.step, *newest)
     turn = turning.before(run, newest)
-    crew.install(now, members, drivers, stop=stop, summed=run.summed, sync=run.sync, turn=turn)
+    crew.install(now, members, drivers, stop=stop, owners=owners, summed=run.summed, sync=run.sync, turn=turn)
     run.renew = ""
     for late in run.hosts.live.values():
         if late.guide in crew.sources:
             late.left_alone()  # its guide has missed a step itself
     run.balance = policy.installed(run.balance, now, drivers, _workers(run, members), run.limits)
-    does = ("own{} the parameters", "sum{} the gradients")[run.limits.sums_only].format("s" * (len(crew.servers) == 1))
-    owning = f", {names(crew.servers, 'server')} {does}"
+    run.owning = owning.installed(run.owning, now, owners, servers, run.limits)
     run.follows.append(
-        f"generation {crew.generation} begins at step {run.blame.step}, {_driving(drivers)}"
-        + owning * bool(crew.servers)
+        f"generation {crew.generation} begins at step {run.blame.step}, {_driving(drivers)}{_owning(run)}"
     )
     for host, source in crew.sources.items():
         run.follows.append(f"host {host} gets the state from host {source}")
@@ -152,3 +156,19 @@ def _driving(drivers: Sequence[int]) -> str:
         lanes = [lane for lane, driver in enumerate(drivers) if driver == worker]
         parts.append(f"worker {worker} drives lane{'s' * (len(lanes) > 1)} {compact(lanes)}")
     return ", ".join(parts)
+
+
+def _owning(run: RunState) -> str:
+    """Which servers own the parameters, or only sum, and how much of them where there are several."""
+    crew = run.crew
+    if not crew.servers:
+        return ""
+    does = ("own{} the parameters", "sum{} the gradients")[run.limits.sums_only].format("s" * (len(crew.servers) == 1))
+    owned = f", {names(crew.servers, 'server')} {does}"
+    if len(crew.servers) == 1 or not crew.owners:
+        return owned
+    shares = owning.shares(crew.owners, run.sizes)
+    parts = [f"{shares.get(server, 0.0):.0%}" for server in sorted(crew.servers)]
+    if len(parts) > 4:  # their names are folded, too
+        parts = [f"{min(shares.get(server, 0.0) for server in crew.servers):.0%} to {max(shares.values()):.0%}"]
+    return f"{owned} ({', '.join(parts)})"

@@ -7,7 +7,8 @@
 
 The second half looks at levels only, so a message that is lost, doubled or late can at worst cost time.
 The other parts: `roster` (who is who), `hosts` (which machines), `crew` (generations), `failures` (whose fault),
-`fitness` (who may join), `policy` (which lanes move for speed), `story` (why). All of them are pure; so is this.
+`fitness` (who may join), `policy` and `owning` (which lanes and slices move for speed), `story` (why). All of them are
+pure; so is this.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.config.run import MAX_LANES, MAX_SERVERS
-from holdfast.coordinator import events, following, hosting, messages, policy, turning
+from holdfast.coordinator import events, following, hosting, messages, owning, policy, turning
 from holdfast.coordinator.commands import Command, FailRun
 from holdfast.coordinator.crew import Crew
 from holdfast.coordinator.events import Event
@@ -96,8 +97,11 @@ class Machine:
         lanes: dict[int, list[int]] = {}
         for lane, driver in enumerate(crew.drivers):
             lanes.setdefault(driver, []).append(lane)
+        shares = owning.shares(crew.owners, run.sizes) if crew.owners else {}
         people = [
-            Person(w.number, w.pid, w.row, w.shown(), lanes.get(w.number, []), w.host, w.server)
+            Person(
+                w.number, w.pid, w.row, w.shown(), lanes.get(w.number, []), w.host, w.server, shares.get(w.number, 0.0)
+            )
             for w in crew.workers.values()
         ]
         hosts = [HostView(h.number, h.name, h.slots, h.level, h.leaving) for h in crew.hosts.live.values()]
@@ -215,6 +219,12 @@ class Machine:
         )
         if run.proposal:
             run.happened.append(run.proposal.reason)
+        if crew.owners:
+            run.owning, run.moving = owning.measured(
+                run.owning, now, crew.since, crew.owners, run.sizes, crew.servers, event.applied, run.limits
+            )
+            if run.moving:
+                run.happened.append(run.moving.reason)
 
     def _scale_requested(self, event: events.ScaleRequested, now: float) -> None:
         run, lanes = self._run, self._run.limits.lanes

@@ -32,7 +32,8 @@ class Ready(_Message, frozen=True):
 
     `numerics` is what decides the bits (torch build, instruction set, threads, ...), `golden` the
     hash of a small fixed computation, `model` a fingerprint of model, optimizer and loader. `push_bytes` is how much
-    memory one push takes, in modes that keep some.
+    memory one push takes, in modes that keep some. `sizes` are the bytes of the parameters' slices, or of bundles of
+    them (`core.placement`).
     """
 
     worker: int
@@ -42,6 +43,7 @@ class Ready(_Message, frozen=True):
     arena_bytes: int
     lanes: int = 0
     push_bytes: int = 0
+    sizes: list[int] = []
 
 
 class Seeded(_Message, frozen=True):
@@ -140,8 +142,9 @@ class Install(_Message, frozen=True):
     then every step of the crew from that host, until a later generation takes them in.
 
     `servers` are the members that own slices and drive no lanes. Where a host has some, its other members own none;
-    and slices are summed only on hosts that have some. Without any, all members own. With `sums_only` they sum, and the
-    other members own.
+    and slices are summed only on hosts that have some. Without any, all members own. `owners` are runs of bundles of
+    slices, in order: (server, how many). Without them, owners share by bytes. With `sums_only` servers sum, and the other
+    members own.
     Where lanes need not keep step, one host holds the state, and this many others a replica of it.
 
     `sync` is how lanes are to keep step. Where they do not do so yet, the members go to a step
@@ -159,6 +162,7 @@ class Install(_Message, frozen=True):
     summed: bool = False
     guide: int = -1
     servers: list[int] = []
+    owners: list[tuple[int, int]] = []
     replicas: int = 0
     sums_only: bool = False
     sync: str = "exact"

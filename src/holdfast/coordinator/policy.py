@@ -12,13 +12,13 @@ doing nothing is always right. Hence:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.coordinator.roster import CrewLimits
 from holdfast.core import lanes
 
-__all__ = ["Balance", "Proposal", "drivers_for", "installed", "measured"]
+__all__ = ["Balance", "Probe", "Proposal", "drivers_for", "installed", "measured", "probes_after"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A worker that was found too slow for any lane: when it is tried next, and how long to wait after that."""
+    """A worker (or server) that was found too slow for any: when it is tried next, and how long to wait after that."""
 
     at: float
     wait: float
@@ -57,17 +57,23 @@ def installed(
     balance: Balance, now: float, drivers: Sequence[int], members: Sequence[int], limits: CrewLimits
 ) -> Balance:
     """Note that a generation with these drivers has begun."""
-    busy = set(drivers)
-    probes: dict[int, Probe] = {}
+    seconds = {worker: balance.seconds[worker] for worker in members if worker in balance.seconds}
+    return Balance(seconds, changed=now, probes=probes_after(balance.probes, now, drivers, members, limits))
+
+
+def probes_after(
+    probes: Mapping[int, Probe], now: float, busy: Collection[int], members: Sequence[int], limits: CrewLimits
+) -> dict[int, Probe]:
+    """Who of these is to be tried and when, now that a generation has begun in which those in `busy` have some."""
+    after: dict[int, Probe] = {}
     for member in members:
-        known = balance.probes.get(member)
+        known = probes.get(member)
         if member not in busy:
             wait = known.wait if known else limits.probe
-            probes[member] = Probe(now + wait, wait)
+            after[member] = Probe(now + wait, wait)
         elif known:  # it is being tried: should it lose the lane again, the next try comes later
-            probes[member] = Probe(known.at, min(2 * known.wait, limits.probe_limit))
-    seconds = {worker: balance.seconds[worker] for worker in members if worker in balance.seconds}
-    return Balance(seconds, changed=now, probes=probes)
+            after[member] = Probe(known.at, min(2 * known.wait, limits.probe_limit))
+    return after
 
 
 def measured(

@@ -35,6 +35,7 @@ class CrewLimits:
     repeat: float = 0.5  #: unanswered messages are sent again after this long
     settle: float = 1.0  #: least time between two changes for balance
     gain: float = 0.15  #: least part of the step time that a change for balance must save
+    worth: float = 0.02  #: least part of all the time that moving slices between servers must save
     probe: float = 5.0  #: a worker without lanes is tried again after this long, then 2x, 4x, ...
     probe_limit: float = 300.0  #: longest time between two tries
     alone: str = ""  #: why there may be no more than one worker on a host; empty where there may
@@ -119,6 +120,7 @@ class Person(msgspec.Struct, frozen=True):
     lanes: list[int]
     host: int = 0
     server: bool = False
+    share: float = 0.0  #: a server's, of the bytes of all parameters, where it is known
 
 
 class HostView(msgspec.Struct, frozen=True):

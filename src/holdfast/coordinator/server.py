@@ -312,7 +312,8 @@ class Server:
     def _tell_measures(self) -> None:
         reports, self._measured = list(self._measured.values()), {}
         seconds = {worker: value for report in reports for worker, value in report.unit_seconds.items()}
-        self._handle(Measured(max(report.step for report in reports), seconds))
+        applied = {worker: value for report in reports for worker, value in report.applied.items()}
+        self._handle(Measured(max(report.step for report in reports), seconds, applied))
 
     def _tell_limit(self) -> None:
         if news := self._pace.news():

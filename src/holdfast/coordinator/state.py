@@ -7,6 +7,7 @@ story in two halves, what happened and what follows from it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.coordinator.commands import EndRun, FailRun
@@ -14,6 +15,7 @@ from holdfast.coordinator.crew import Crew
 from holdfast.coordinator.failures import Blame
 from holdfast.coordinator.hosts import Hosts
 from holdfast.coordinator.messages import Failed, Ready
+from holdfast.coordinator.owning import Change, Owning
 from holdfast.coordinator.policy import Balance, Proposal
 from holdfast.coordinator.roster import CrewLimits
 
@@ -49,6 +51,8 @@ class RunState:
     blame: Blame
     balance: Balance = field(default_factory=Balance)
     proposal: Proposal | None = None  #: another assignment that is to be installed
+    owning: Owning = field(default_factory=Owning)
+    moving: Change | None = None  #: other owners among the same servers that are to be installed
     servers: int = 0  #: how many there should be, on host 0
     sync: str = "exact"  #: how lanes should keep step
     asked: bool = False  #: was another way ever asked for
@@ -78,6 +82,11 @@ class RunState:
     def hosts(self) -> Hosts:
         """The machines that are part of the run."""
         return self.crew.hosts
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Bytes of the bundles that the parameters are owned in; empty where nobody has said so."""
+        return self.first.sizes if self.first is not None else ()
 
     @property
     def wanted(self) -> int:

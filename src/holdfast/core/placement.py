@@ -8,6 +8,8 @@ Which server owns a slice never changes a result, only how long a version takes:
   where a server is so slow that a single slice on it would hold up all others, some own none.
 * Owners change only where they must (a server is gone) or for a real gain, and then around the place in question, not
   everywhere: a slice that moves is a slice that nobody can apply to for a while.
+* A model may have very many slices. Neighbours then move together, as a *bundle*: who decides need not know each of
+  them, and what says who owns what stays short.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from typing import NamedTuple
 
 from holdfast.core import slices
 
-__all__ = ["Move", "moves", "place", "replaced", "seconds"]
+__all__ = ["BUNDLES", "Move", "bundled", "moves", "place", "replaced", "seconds", "unbundled"]
+
+#: So many bundles are enough for any number of servers to have shares within a few percent of what they should have.
+BUNDLES = 1024
 
 
 class Move(NamedTuple):
@@ -29,6 +34,29 @@ class Move(NamedTuple):
     slice: int
     source: int
     target: int
+
+
+def bundled(sizes: Sequence[int], most: int = BUNDLES) -> list[int]:
+    """Bytes of bundles: of the slices themselves, or of neighbours together where there are more than `most`.
+
+    >>> bundled([8, 8, 8, 8, 4], most=3)
+    [16, 16, 4]
+    """
+    width = -(-len(sizes) // most)
+    return [sum(sizes[start : start + width]) for start in range(0, len(sizes), width or 1)]
+
+
+def unbundled(runs: Sequence[tuple[int, int]], number: int, most: int = BUNDLES) -> tuple[int, ...]:
+    """Return slice -> server, of so many slices, from runs (server, bundles) of what `bundled` made of them.
+
+    >>> unbundled([(7, 1), (9, 2)], 5, most=3)
+    (7, 7, 9, 9, 9)
+    """
+    width = -(-number // most)
+    owners = [server for server, bundles in runs for _ in range(bundles * width)][:number]
+    if len(owners) != number:
+        raise ValueError(f"{len(owners)} of {number} slices have an owner")
+    return tuple(owners)
 
 
 def place(sizes: Sequence[int], servers: Sequence[int], rates: Mapping[int, float] | None = None) -> tuple[int, ...]:
@@ -131,7 +159,8 @@ def _too_slow(server: int, held: int, speed: Mapping[int, float], least: float) 
     rate = speed[server]
     return (
         f"a version should take {least:.3g} s and not {held / rate:.3g} s ({1 - least * rate / held:.0%} less): "
-        f"server {server} has {held} bytes and applies {rate:.3g} in a second (median {median(speed.values()):.3g})"
+        f"server {server} has {held / 1e6:.3g} MB and applies {rate / 1e6:.3g} MB in a second "
+        f"(median {median(speed.values()) / 1e6:.3g} MB)"
     )
 
 

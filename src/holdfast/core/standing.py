@@ -48,6 +48,7 @@ class Crewed:
     following: bool = False
     servers: Sequence[int] = ()  #: members that own slices and drive nothing; where there are none, all own
     home: int | None = None  #: the one host that holds the state, where lanes need not keep step; else all hold it
+    owners: Sequence[int] = ()  #: slice -> server, all of them on one host; empty: servers own by bytes
     sums_only: bool = False  #: servers sum, and the others own; where lanes keep step
 
 
@@ -84,9 +85,9 @@ class Standing:
         near = local if crew.home is None else [member for member in crew.members if where[member] == crew.home]
         serving = [member for member in near if member in crew.servers]
         working = [member for member in near if member not in crew.servers]
-        sums_only = crew.sums_only and crew.home is None
-        owner = tuple(share(working if sums_only and working else serving or near))
-        summer = tuple(share(serving)) if sums_only and serving else ()
+        sums_only = crew.sums_only and crew.home is None and bool(serving)
+        served = tuple(crew.owners if serving and crew.owners else share(serving or near))
+        owner, summer = (tuple(share(working or near)), served) if sums_only else (served, ())
         hosts = sorted(set(where.values()))
         homes = sorted({where[server] for server in crew.servers}) or hosts
         home: tuple[bool, ...] | None = None

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core import step as decide
+from holdfast.core.placement import unbundled
 from holdfast.core.slices import owners
 from holdfast.core.standing import Crewed, Standing
 from holdfast.core.tree import Node, contribution, uncovered
@@ -80,6 +81,7 @@ class Member:
         self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit
         self.guarded = True  #: copy a slice before it is changed; off only where nobody could ever take over
         self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
+        self._applying = 0  # when the slice at hand was begun, in nanoseconds
         self._marks = b""  # of the board, from before it was last looked at
         self._seen: decide.Board | None = None
         self._news: decide.Board | None = None  # what ended a wait, and was not decided on yet
@@ -89,18 +91,21 @@ class Member:
     def install(
         self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int],
         hosts: Sequence[int] | None = None, *, summed: bool = False, following: bool = False,
-        servers: Sequence[int] = (), home: int | None = None, sums_only: bool = False,
+        servers: Sequence[int] = (), home: int | None = None, runs: Sequence[tuple[int, int]] = (),
+        sums_only: bool = False,
     ) -> None:  # fmt: skip
         """Take my place in a new generation. `hosts` says on which host each member is; None: all on one.
 
         With `summed`, steps are finished from sums also on one host, because somebody follows. With `following`,
-        that is me: my host drives and sums nothing, and gets all sums. `servers` own the slices of their host.
-        With a `home`, only members of that host own any; with `sums_only` servers sum, and workers own.
+        that is me: my host drives and sums nothing, and gets all sums. `servers` own the slices of their host, as
+        many as `runs` say (see `Install.owners`). With a `home`, only members of that host own any; with `sums_only`
+        servers sum, and workers own.
 
         Everybody was quiet when it was made. Others may have installed it before me and act already; they
         touch neither my lanes nor my slices.
         """
-        crew = Crewed(members, rows, driver, hosts, summed, following, servers, home, sums_only)
+        given = unbundled(runs, len(self.space.layout.slices)) if runs else ()
+        crew = Crewed(members, rows, driver, hosts, summed, following, servers, home, given, sums_only)
         share = partial(owners, self.space.layout)
         self.at = Standing.of(worker, crew, share, self.board.versions(), complete=complete(self.board))
         self.board.put(cells.R_OWNED, self.at.slices)
@@ -266,6 +271,7 @@ class Member:
         work, nodes = self._work, self.board.nodes(self._work.version)
         clips = self.board.result(work.lanes[0], work.version)[2] > 0.0
         sums, pieces = self.at.sums(work.version), self.slots.pieces
+        self._begin_applying()
         for index in slices:
             piece = self.space.layout.slices[index]
             total = self.slots.sum_of(piece)
@@ -275,6 +281,10 @@ class Member:
             if sums and self.finite and not finite(total):
                 raise self._not_finite(index, partial)  # here lie the lanes apart, elsewhere only their sum
             self.board.publish_norm(index, work.version + 1, norm_of(total) if clips else 0.0)
+            if self.at.summer:  # it is all that I do with it
+                self.board.add(cells.R_APPLIED, 1)
+                self.board.add(cells.R_APPLIED_BYTES, piece.nbytes)
+            self._count_time()
 
     def _finish(self, slices: Sequence[int]) -> None:
         work, board, optimizer = self._work, self.board, self.optimizer
@@ -283,6 +293,7 @@ class Member:
         self._check_settings()
         clip_norm, clip_value = self._clipping()
         grad_norm = self._grad_norm() if clip_norm > 0.0 else 0.0
+        self._begin_applying()
         for index in slices:
             piece = self.space.layout.slices[index]
             gradient = optimizer.scratch(piece)
@@ -321,6 +332,18 @@ class Member:
         self.board.publish(index, version + 1)
         self.board.clear_undo(self.board.row)
         self.board.add(cells.R_APPLIED, 1)
+        self.board.add(cells.R_APPLIED_BYTES, self.space.layout.slices[index].nbytes)
+        self._count_time()
+
+    def _begin_applying(self) -> None:
+        """From here on time is what summing and updating slices takes, until it is counted."""
+        self._applying = time.perf_counter_ns()
+
+    def _count_time(self) -> None:
+        """A slice is summed or updated: show how long that took. How fast an owner is follows from it."""
+        now = time.perf_counter_ns()
+        self.board.add(cells.R_APPLYING_NS, now - self._applying)
+        self._applying = now
 
     def _clipping(self) -> tuple[float, float]:
         """(norm, value) that this step is clipped to: what its units asked for, all alike."""
@@ -357,6 +380,7 @@ class Member:
             self.board.put(cells.R_WAITING_FOR, self.at.owner[undo.slice])
             self._controls.wait(lambda: self.board.undo(row) is None)
             self.board.put(cells.R_WAITING_FOR, -1)
+            self._begin_applying()  # that was waiting
         return True
 
     def _advance(self) -> None:

@@ -19,6 +19,8 @@ from holdfast.exchange.board import (
     HEADER,
     MAGIC,
     R_APPLIED,
+    R_APPLIED_BYTES,
+    R_APPLYING_NS,
     R_BEAT,
     R_BUSY_NS,
     R_EPOCH,
@@ -65,6 +67,8 @@ class Row(NamedTuple):
     owned: int = 0  #: slices
     applied: int = 0  #: updates of slices, since it began
     why: int = 0  #: it waits: a word of `core.clocks.Held`; 0 where that gives no reason
+    applied_bytes: int = 0  #: of the slices that it updated, since it began
+    applying_seconds: float = 0.0  #: that it took for that
 
 
 class Plan(NamedTuple):
@@ -92,7 +96,7 @@ def read_rows(memory: memoryview) -> list[Row]:
                 words[at + R_UNIT_STEP], words[at + R_UNIT_LANE], words[at + R_UNITS], words[at + R_UNIT_NS] / 1e9,
                 words[at + R_WAIT_NS] / 1e9, words[at + R_BUSY_NS] / 1e9, words[at + R_SAMPLES], reals[at + R_LOSS],
                 words[at + R_BEAT], words[at + R_WAITING_FOR], words[at + R_OWNED], words[at + R_APPLIED],
-                words[at + R_WHY],
+                words[at + R_WHY], words[at + R_APPLIED_BYTES], words[at + R_APPLYING_NS] / 1e9,
             )
         )  # fmt: skip
     return rows

@@ -284,6 +284,7 @@ class Paced(Member):
 
     def _take(self, version: int, mine: Sequence[int]) -> bool:
         """Take my slices to the next version. False: others have to do something first, or I am asked for quiet."""
+        self._begin_applying()
         taken = self.pushes.docket(version)
         records = {push: self.pushes.record(push) for push in taken}
         heavy = dict(zip(taken, weights(self.mode, taken, self.pushes.newest(version)), strict=True))
@@ -316,6 +317,7 @@ class Paced(Member):
                 total = self.slots.sum_of(piece)
                 self._total(work, piece, total)
                 self.board.publish_norm(index, work.version + 1, norm_of(total))
+                self._count_time()
                 self._controls.ring()
         return all(at > work.version for at in self.board.summed())
 

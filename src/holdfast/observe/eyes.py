@@ -77,7 +77,11 @@ class BoardEyes:
         if self.rows and now - self._measured >= 0.5:
             self._measured = now
             seconds = {worker: row.unit_seconds for worker, row in self.rows.items() if row.unit_seconds > 0}
-            events.append(Measured(max(row.step for row in self.rows.values()), seconds))
+            applied = {
+                worker: (row.applied_bytes, row.applying_seconds)
+                for worker, row in self.rows.items() if row.applied_bytes
+            }  # fmt: skip
+            events.append(Measured(max(row.step for row in self.rows.values()), seconds, applied))
         return events
 
     def lost(self, event: WorkerLost) -> WorkerLost:

@@ -34,6 +34,7 @@ class View:
     owned: Mapping[int, int] = field(default_factory=dict)  #: worker or server -> slices it owns
     staleness: tuple[int, ...] = ()  #: how many pushes were applied with which staleness
     paces: Mapping[int, float] = field(default_factory=dict)  #: worker or server -> updates of slices per second
+    rates: Mapping[int, float] = field(default_factory=dict)  #: worker or server -> bytes it applies in a second
     waiting: Mapping[int, tuple[int, str]] = field(default_factory=dict)  #: who waits -> for whom; why, if known
 
     @property
@@ -99,6 +100,7 @@ class Meter:
             owned={worker: row.owned for worker, row in here.items()},
             waiting={worker: (row.waiting_for, why(row.why)) for worker, row in here.items() if row.waiting_for >= 0},
             paces={worker: _pace(row, first.rows.get(worker), seconds) for worker, row in here.items()},
+            rates={worker: _applied(row, first.rows.get(worker)) for worker, row in here.items()},
             eta=(total - step) / steps_per_second if total > step and steps_per_second > 0 else None,
         )
         return self.view
@@ -123,6 +125,13 @@ def _rate(row: Row, before: Row | None, seconds: float) -> float:
 
 def _pace(row: Row, before: Row | None, seconds: float) -> float:
     return max(0, row.applied - before.applied) / seconds if before is not None and seconds > 0 else 0.0
+
+
+def _applied(row: Row, before: Row | None) -> float:
+    done, seconds = row.applied_bytes, row.applying_seconds
+    if before is not None:
+        done, seconds = done - before.applied_bytes, seconds - before.applying_seconds
+    return max(0, done) / seconds if seconds > 0 else 0.0
 
 
 def _wait(row: Row, before: Row | None) -> float:

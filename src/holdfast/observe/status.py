@@ -62,7 +62,8 @@ def of_going(
         ],
         "servers": [
             {**_process(person, view, names.get(person.host, host)), "slices": view.owned.get(person.worker, 0),
-             "speed": round(view.paces.get(person.worker, 0.0), 1)}
+             "share": round(person.share, 4), "speed": round(view.paces.get(person.worker, 0.0), 1),
+             "bytes_per_second": round(view.rates.get(person.worker, 0.0))}
             for person in sorted(snapshot.people, key=lambda person: person.worker)
             if person.server
         ],
@@ -139,8 +140,9 @@ def table(status: Mapping[str, Any]) -> str:
         head = f"  {'server':>6} {'pid':>8} {'state':<10} {'slices':<14} {'step':>7} {'updates/s':>10} {'wait':>5}"
         lines.append(head)
     for server in status["servers"]:
+        slices = f"{server['slices']} ({server['share']:.0%})" if server["share"] else str(server["slices"])
         lines.append(
-            f"  {server['worker']:>6} {server['pid']:>8} {server['state']:<10} {server['slices']:<14} "
+            f"  {server['worker']:>6} {server['pid']:>8} {server['state']:<10} {slices:<14} "
             f"{server['step']:>7} {short_number(server['speed']):>10} {server['wait']:>5.0%}"
         )
     serving = {server["worker"] for server in status["servers"]}

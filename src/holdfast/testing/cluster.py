@@ -279,7 +279,8 @@ class Cluster:
     # ------------------------------------------------------------ time and people
 
     def _tick(self) -> None:
-        now, seconds = self.clock.now, {}
+        now, seconds = self.clock.now, dict[int, float]()
+        applied: dict[int, tuple[int, float]] = {}
         for worker in list(self.workers.values()):
             if not worker.alive:
                 continue
@@ -290,10 +291,13 @@ class Cluster:
                 assert unit is not None
                 samples = [unit[0] * 100 + unit[1]]
                 worker.host.hear(WorkerHung(worker.number, now - worker.hung_since, "model.py:3", unit, samples))
-            elif worker.measured and not worker.host.cut:
-                seconds[worker.number] = self.unit_seconds * worker.pace()
+            elif not worker.host.cut:
+                if worker.measured:
+                    seconds[worker.number] = self.unit_seconds * worker.pace()
+                if worker.applied[0]:
+                    applied[worker.number] = worker.applied
         if seconds:
-            self.happened(Measured(max(self.workers[number].arena.committed for number in seconds), seconds))
+            self.happened(Measured(max(self.workers[number].arena.committed for number in seconds), seconds, applied))
         for host in list(self.hosts.values()):
             host.tick()
         self.happened(Ticked())

@@ -11,7 +11,7 @@ from holdfast.coordinator.roster import CrewLimits
 from holdfast.core import step as core_step
 from holdfast.core import tree
 from holdfast.testing.arena import Arena
-from holdfast.testing.faults import Schedule, after, host_swarm, swarm
+from holdfast.testing.faults import Schedule, after, at, host_swarm, swarm
 from holdfast.testing.ferry import FakeFerry
 from holdfast.testing.following import FakeGuide
 from holdfast.testing.model import Model
@@ -61,6 +61,9 @@ def draw(seed: int) -> Config:
         span = 0.5 + 0.03 * steps * lanes / workers
         asked = tuple(after(rng.random() * span).sync(rng.choice(_MODES)) for _ in range(rng.randrange(1, 4)))
         schedule = replace(schedule, faults=(*schedule.faults, *asked))
+    if servers > 1 and rng.random() < 0.7:  # one that applies slowly, so that slices move
+        slow = at(worker=workers + rng.randrange(servers), step=rng.randrange(steps), during="finish")
+        schedule = replace(schedule, faults=(*schedule.faults, slow.slow(rng.choice((3.0, 10.0, 100.0)))))
     sums_only = bool(servers) and not turns and rng.random() < 0.4  # where they only sum, the mode stays
     return Config(model=model, workers=workers, servers=servers, sums_only=sums_only, schedule=schedule)
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.coordinator.messages import Install
+from holdfast.core.placement import unbundled
 from holdfast.core.standing import Crewed, Standing
 from holdfast.core.step import Board, Place
 from holdfast.testing.arena import Arena
@@ -62,7 +63,8 @@ class Outlook:
         self._arena = arena
         crew = Crewed(
             install.members, install.rows, install.drivers, install.hosts, install.summed, install.guide >= 0,
-            install.servers, sums_only=install.sums_only,
+            install.servers, owners=unbundled(install.owners, arena.model.slices) if install.owners else (),
+            sums_only=install.sums_only,
         )  # fmt: skip
         share = partial(homes, slices=arena.model.slices)
         self._at = Standing.of(worker, crew, share, arena.versions, complete=arena.complete(arena.step()))

@@ -59,6 +59,7 @@ class FakeWorker(FakeProcess):
         self.hung_since: float | None = None
         self.unit: tuple[int, int] | None = None  #: what it computes now
         self.measured = False
+        self.applied = (0, 0.0)  #: bytes of slices that it updated, and seconds that it took
         self.generation = 0
         self.awaits: frozenset[int] = frozenset()  #: while it waits: whose deeds wake it
         self.ended = False  #: its script has come to its end
@@ -71,7 +72,8 @@ class FakeWorker(FakeProcess):
         self._pausing = 0
         self._pending: Install | None = None
         threads = "2" if number in cluster.schedule.misfits else "1"
-        self._ready = Ready(number, {"threads": threads}, "golden", "model", 1024)
+        sizes = [_SLICE_BYTES] * host.arena.model.slices
+        self._ready = Ready(number, {"threads": threads}, "golden", "model", 1024, sizes=sizes)
         self._level: FromWorker | None = None
         self._epoch = 0  # of the level that is repeated
         self._woken = False
@@ -325,18 +327,20 @@ class FakeWorker(FakeProcess):
         self.later(0.3, self.cluster.died, self.number, "exit", 1)
 
     def _slices(self, action: Gather | Sum | Finish) -> bool:
-        duration = self.cluster.unit_seconds * 0.1 * self.pace()
+        duration = self.cluster.unit_seconds * _SLICE_PART * len(action.slices) * self.pace()
         what = type(action).__name__.lower()
         self.arena.begin(self.number, self.generation, self.step, what, action.slices)
         self._busy = True
         if isinstance(action, Finish):
             self._finishing = action.slices
         self.struck(what, duration)
-        self.later(duration, self._sliced, action)
+        self.later(duration, self._sliced, action, duration)
         return False
 
-    def _sliced(self, action: Gather | Sum | Finish) -> None:
+    def _sliced(self, action: Gather | Sum | Finish, duration: float) -> None:
         self._finishing = ()
+        done = len(action.slices) * _SLICE_BYTES if isinstance(action, Finish) else 0
+        self.applied = self.applied[0] + done, self.applied[1] + duration
         if isinstance(action, Gather):
             self.arena.gather(self.step, action.slices)
         elif isinstance(action, Sum):
@@ -358,5 +362,7 @@ class FakeWorker(FakeProcess):
         return False
 
 
+#: Of every slice, and what it takes to sum or update one, as a part of what a unit takes.
+_SLICE_BYTES, _SLICE_PART = 1 << 20, 0.05
 _NOWHERE = Place(-1, -1, (), (), ())
 _PAUSING = Board((), (), {}, (), None, True)

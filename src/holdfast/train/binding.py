@@ -18,6 +18,7 @@ from torch import nn
 from holdfast.config.run import board_rows
 from holdfast.coordinator import messages as say
 from holdfast.core.clocks import Mode, parse
+from holdfast.core.placement import bundled
 from holdfast.core.staleness import Staleness
 from holdfast.core.standing import home_of
 from holdfast.exchange import annex, buffers, chart, local, optimizer, slots
@@ -235,7 +236,8 @@ class Binding:
         model = self._space.fingerprint(crewing.lanes, crewing.seed, type(user).__name__, groups, *facts, *named)
         push = sum(total * self._space.dtypes[name].itemsize for name, total in self._space.layout.totals.items())
         push += buffers.placed(self._space)[1]
-        self._ready = say.Ready(crewing.worker, numerics(), golden(), model, sections.size, crewing.lanes, push)
+        sizes = bundled([piece.nbytes for piece in self._space.layout.slices])
+        self._ready = say.Ready(crewing.worker, numerics(), golden(), model, sections.size, crewing.lanes, push, sizes)
         welcome, fd = self._steered.enlist(self._ready)
         self._fd = fd  # kept: another mode may need more of it
         return welcome, Arena(sections, fd=fd)
@@ -257,7 +259,8 @@ class Binding:
         self.member.install(
             self._crewing.worker, install.members, install.rows, install.drivers, install.hosts,
             summed=install.summed, following=install.guide >= 0, servers=install.servers,
-            home=None if self.paced is None else home_of(install.hosts, install.sources), sums_only=install.sums_only,
+            home=None if self.paced is None else home_of(install.hosts, install.sources), runs=install.owners,
+            sums_only=install.sums_only,
         )
         if install.stop and self._stop_at is None:
             self._stop_at = install.stop

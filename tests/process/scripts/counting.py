@@ -36,13 +36,19 @@ def main() -> None:
     options.add_argument("--began", type=Path, required=True)
     options.add_argument("--seen", default="", help="every unit writes there what it sees of the other parameters")
     options.add_argument("--poison", default="", help="see poison.py")
+    options.add_argument("--heavy", action="append", default=[], help="see heavy.py")
     options = options.parse_args()
     run = hf.join()
     model = nn.Linear(SAMPLES, 1, bias=False)
     nn.init.zeros_(model.weight)
     # The slices are small, so that several owners have something to own.
     model.more = nn.ParameterList([nn.Parameter(torch.zeros(1 << 18)) for _ in range(4)])
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    kind = torch.optim.SGD
+    if options.heavy:
+        from heavy import heavy
+
+        kind = heavy(kind, run.worker, options.heavy)
+    optimizer = kind(model.parameters(), lr=1.0)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Numbers(), batch_size=BATCH, shuffle=True))
     seen = os.open(options.seen, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if options.seen else -1
     for _ in run.epochs(options.epochs):

@@ -1,7 +1,7 @@
-"""The training script of the process tests: three models, each with what is hard to keep exact.
+"""The training script of the process tests: models with what is hard to keep exact, and one of several slices.
 
     train.py MODEL [--lanes L] [--epochs E] [--samples N] [--trace FILE] [--pace S] [--slow WORKER:FROM:TO:S]...
-             [--slow-evaluation S] [--fetchers N] [--linger FILE] [--poison STEP:LANE:FILE]
+             [--slow-evaluation S] [--fetchers N] [--linger FILE] [--poison STEP:LANE:FILE] [--heavy WORKER:S]...
 
 Its last step has 4 samples, so with more than 4 lanes some of them have none. With --trace, every unit
 leaves a line, `step lane sample,sample,...`, *before* its gradient is handed over; the samples are those
@@ -91,9 +91,18 @@ class Transformer(nn.Module):
         return self.head(self.blocks(hidden, mask=mask, is_causal=True)).transpose(1, 2)
 
 
+class Wide(nn.Sequential):
+    """Parameters for several owners: 4.5 MB."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Flatten(), nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
+        )
+
+
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("model", choices=["lenet", "normed", "transformer"])
+    parser.add_argument("model", choices=["lenet", "normed", "transformer", "wide"])
     parser.add_argument("--lanes", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--samples", type=int, default=484)
@@ -104,6 +113,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--linger", default="", help="units take 0.1 s more until this file is there")
     parser.add_argument("--fetchers", type=int, default=0, help="processes of each worker that fetch samples")
     parser.add_argument("--poison", default="", help="see poison.py")
+    parser.add_argument("--heavy", action="append", default=[], help="see heavy.py; for the wide model")
     return parser.parse_args()
 
 
@@ -119,6 +129,11 @@ def main() -> None:
     elif args.model == "lenet":
         data, test, model = digits("train", 28, args.samples), digits("test", 28, 90), LeNet()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    elif args.model == "wide":
+        from heavy import heavy
+
+        data, test, model = digits("train", 8, args.samples), digits("test", 8, 90), Wide()
+        optimizer = heavy(torch.optim.Adam, run.worker, args.heavy)(model.parameters(), lr=1e-4)
     else:
         data, test, model = digits("train", 8, args.samples), digits("test", 8, 90), Normed()
         optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from holdfast.coordinator.commands import Command, EndRun, FailRun, Send, StartWorker
 from holdfast.coordinator.events import HostJoined, HostLevel, HostLost, Measured, ServersRequested, WorkerLost
-from holdfast.coordinator.messages import Finished, Install, Leave, Seeded
+from holdfast.coordinator.messages import Finished, Install, Leave, Ready, Seeded
 from tests.unit.coordinator.driven import Driven, ready
 
 
@@ -114,3 +115,78 @@ def test_a_worker_that_does_not_fit_what_the_server_has_is_the_end() -> None:
     run(ready(1), Seeded(1))
     (end,) = run(ready(0, threads="2"))
     assert isinstance(end, FailRun) and end.kind == "NotExact"
+
+
+# ------------------------------------------------------------ which of them owns how much
+
+
+def sized(worker: int) -> Ready:
+    return msgspec.structs.replace(ready(worker), sizes=[1_000_000] * 8)
+
+
+def owning(servers: int = 2) -> Driven:
+    """Two workers and some servers, whose bytes are known."""
+    run = Driven(workers=2, servers=servers)
+    run.started()
+    run(*map(sized, range(2 + servers)), Seeded(0))
+    return run
+
+
+def slowed(run: Driven, *, server: int = 3, reports: int = 6) -> None:
+    """Reports of a run in which one server of two is five times slower, and both are busy for half of the time."""
+    for at in range(1, reports + 1):
+        applied = {other: (at * 10_000_000, at * (0.5 if other == server else 0.1)) for other in (2, 3)}
+        run(Measured(at, {0: 0.1, 1: 0.1}, applied), after=0.5)
+
+
+def test_the_install_says_who_owns_how_much() -> None:
+    run = owning()
+    assert run.machine.snapshot().generation == 1
+    assert run.told.endswith("worker 1 drives lanes 2-3, servers 2 and 3 own the parameters (50%, 50%)")
+    assert installed(run(sized(0))).owners == [(2, 4), (3, 4)], "who asks again is told again"
+    assert {person.worker: person.share for person in run.machine.snapshot().people} == {0: 0, 1: 0, 2: 0.5, 3: 0.5}
+
+
+def test_slices_move_away_from_a_slow_server() -> None:
+    run = owning()
+    slowed(run)
+    assert run.told == (
+        "slices move: a version should take 0.07 s and not 0.2 s (65% less): server 3 has 4 MB and applies 20 MB in a "
+        "second (median 60 MB): generation 2 with workers 0, 1, 2 and 3"
+    )
+    got = installed(run.quiet(2, 0, 1, 2, 3))
+    assert got.owners == [(2, 7), (3, 1)] and got.drivers == [0, 0, 1, 1]
+    assert run.told.endswith("servers 2 and 3 own the parameters (88%, 12%)")
+
+
+def test_what_a_server_owns_outlives_changes_among_the_workers() -> None:
+    run = owning()
+    slowed(run)
+    run.quiet(2, 0, 1, 2, 3)
+    run(WorkerLost(1, "signal", 9, 9))
+    assert installed(run.quiet(3, 0, 2, 3)).owners == [(2, 7), (3, 1)]
+
+
+def test_a_server_is_lost_while_slices_are_to_move() -> None:
+    run = owning()
+    slowed(run)
+    run(WorkerLost(2, "signal", 9, 9))
+    got = installed(run.quiet(2, 0, 1, 3))
+    assert (got.servers, got.owners) == ([3], [(3, 8)])
+    run(sized(4))
+    got = installed(run.quiet(3, 0, 1, 3))
+    assert (got.servers, got.owners) == ([3, 4], [(3, 4), (4, 4)]), "nothing is known of the new one"
+
+
+def test_more_servers_than_slices() -> None:
+    run = Driven(workers=1, servers=3)
+    run.started()
+    run(*(msgspec.structs.replace(ready(worker), sizes=[4096]) for worker in range(4)))
+    got = installed(run(Seeded(0)))
+    assert (got.servers, got.owners) == ([1, 2, 3], [(2, 1)])
+    assert run.told.endswith("servers 1, 2 and 3 own the parameters (0%, 100%, 0%)")
+
+
+def test_the_shares_of_many_servers_are_folded() -> None:
+    run = owning(servers=5)
+    assert run.told.endswith("servers 2-6 own the parameters (12% to 25%)")

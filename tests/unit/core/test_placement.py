@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.placement import Move, moves, place, replaced, seconds
+from holdfast.core.placement import Move, bundled, moves, place, replaced, seconds, unbundled
 from holdfast.core.slices import even_shares, shares
 
 MB = 1 << 20
@@ -129,7 +129,7 @@ def test_a_slow_server_gives_to_its_neighbours_with_a_reason() -> None:
     owners, reason = change
     assert reason == (
         "a version should take 0.115 s and not 0.419 s (72% less): "
-        "server 5 has 10485760 bytes and applies 2.5e+07 in a second (median 1e+08)"
+        "server 5 has 10.5 MB and applies 25 MB in a second (median 100 MB)"
     )
     touched = {server for move in moves(current, owners) for server in (move.source, move.target)}
     assert touched < set(range(2, 10))
@@ -180,3 +180,27 @@ def test_a_change_names_only_servers_and_is_then_content(
     owners, reason = change
     assert reason and set(owners) <= set(servers) and in_runs(owners)
     assert replaced(owners, sizes, servers, rates) is None
+
+
+# ------------------------------------------------------------ bundles
+
+
+@given(sizes_of, crews, st.integers(1, 20), st.data())
+def test_owners_of_bundles_are_owners_of_slices(
+    sizes: list[int], crew: list[int], most: int, data: st.DataObject
+) -> None:
+    bundles = bundled(sizes, most)
+    assert len(bundles) <= most and sum(bundles) == sum(sizes)
+    owners = place(bundles, crew, {member: data.draw(speeds) for member in crew})
+    whole = unbundled([(owner, len(list(run))) for owner, run in groupby(owners)], len(sizes), most)
+    assert held(whole, sizes) == held(owners, bundles)
+
+
+def test_a_few_slices_are_bundles_by_themselves() -> None:
+    assert bundled([3, 4, 5]) == [3, 4, 5] and bundled([]) == []
+    assert unbundled([(1, 2), (0, 1)], 3) == (1, 1, 0)
+
+
+def test_slices_without_an_owner_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 of 3 slices have an owner"):
+        unbundled([(1, 2)], 3)

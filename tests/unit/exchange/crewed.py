@@ -161,11 +161,14 @@ def work_of(step: int, counts: tuple[int, ...] = (3, 3, 3, 3)) -> StepWork:
     return StepWork(step, tuple(lane for lane, count in enumerate(counts) if count), counts)
 
 
-def install(workers: Sequence[Worker], driver: Sequence[int]) -> None:
+def install(
+    workers: Sequence[Worker], driver: Sequence[int], servers: Sequence[int] = (), runs: Sequence[tuple[int, int]] = ()
+) -> None:
     """A new generation of these workers."""
     for each in workers:
         members = [w.worker for w in workers]
-        each.member.install(each.worker, members, [w.board.row for w in workers], driver)
+        rows = [w.board.row for w in workers]
+        each.member.install(each.worker, members, rows, driver, servers=servers, runs=runs)
 
 
 def step(workers: Sequence[Worker], work: StepWork, chance: random.Random | None = None) -> None:

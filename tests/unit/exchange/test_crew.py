@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from holdfast.exchange.board import Undo
+from holdfast.exchange.glance import read_rows
 from tests.unit.exchange.crewed import Killed, Worker, adam, groups, install, step, work_of
 
 COUNTS = [(3, 3, 3, 3), (4, 3, 3, 3), (3, 3, 3, 3), (2, 2, 0, 0)]
@@ -44,6 +45,23 @@ def test_two_members_give_the_bits_of_one(name: str, clip: float) -> None:
         assert crew[0].member.facts == crew[1].member.facts == expected.member.facts
         assert expected.member.facts.samples == sum(map(sum, COUNTS))
         assert expected.member.facts.grad_norm > clip or not clip
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+def test_slices_that_move_between_servers_give_the_bits_of_one(clip: float) -> None:
+    expected = alone(clip=clip)
+    first = Worker(0, 0, clip=clip)
+    crew = [first, *(Worker(number, number, first.arena, clip=clip) for number in (1, 2))]
+    for number, (counts, owned) in enumerate(zip(COUNTS, (1, 4, 0, 2), strict=True)):
+        install(crew, (0, 0, 0, 0), servers=(1, 2), runs=[(1, owned), (2, 4 - owned)])
+        step(crew, work_of(number, counts), random.Random(number))
+    assert crew[0].state() == expected.state() and not crew[1].units and not crew[2].units
+    shown = {row.worker: row for row in read_rows(first.arena.section("board"))}
+    assert [shown[number].applied for number in (0, 1, 2)] == [0, 7, 9]
+    assert shown[2].owned == 2 and shown[0].applied_bytes == 0
+    whole = sum(piece.nbytes for piece in first.space.layout.slices)
+    assert shown[1].applied_bytes + shown[2].applied_bytes == whole * len(COUNTS)
+    assert all(0.0 < shown[number].applying_seconds < 10.0 for number in (1, 2))
 
 
 def test_a_new_member_takes_the_state_from_the_arena() -> None:

@@ -84,6 +84,22 @@ def test_status_has_the_promised_names() -> None:
     assert table[3].split() == ["0", "100", "member", "0,1", "7", "10", "0%", "lead"]
 
 
+def test_status_shows_what_servers_own_and_how_fast_they_apply() -> None:
+    meter = Meter()
+    for second in range(1, 3):
+        shown = row(2, owned=3, applied=10 * second, applied_bytes=8_000_000 * second, applying_seconds=0.1 * second)
+        view = meter.update([shown], PLAN, float(second))
+    people = [Person(2, 102, 1, "member", [], 0, True, 0.25), Person(3, 103, 2, "member", [], 0, True)]
+    told = status.of_going(
+        msgspec.structs.replace(snapshot(), people=people), view, pid=9, host="here", seconds=1.5, directory="runs/x"
+    )
+    first, second = told["servers"]
+    assert (first["slices"], first["share"], first["bytes_per_second"], first["speed"]) == (3, 0.25, 80_000_000, 10.0)
+    assert (second["slices"], second["share"], second["bytes_per_second"]) == (0, 0.0, 0)
+    lines = status.table(told).splitlines()[-2:]
+    assert [line.split()[3:-3] for line in lines] == [["3", "(25%)"], ["0"]]
+
+
 def test_status_says_why_a_worker_waits_where_that_is_known() -> None:
     held = Held((3,), Reason.AHEAD, lane=0, ahead=2, most=1)
     view = Meter().update([row(0, waiting_for=2, why=held.word), row(2, waiting_for=0), row(5)], PLAN, 0.0)
