@@ -44,7 +44,7 @@ def exactly_once(tmp_path: Path, mode: str, strikes: int, chance: random.Random)
     """Kill a server as soon as slices have moved; the other one, or one of the next two, later."""
     with Launch(
         tmp_path, COUNTING, "--workers", 2, "--servers", 2, "--sync", mode, "--set", "staleness=plain",
-        args=f"--epochs {EPOCHS} --pace 0.02 --go {tmp_path}/go --began {tmp_path}/began {HEAVY}",
+        args=f"--epochs {EPOCHS} --pace 0.08 --go {tmp_path}/go --began {tmp_path}/began {HEAVY}",
     ) as run:  # fmt: skip
         run.strike(chance.choice(moved(run))["pid"])
         for lost in range(1, strikes):
