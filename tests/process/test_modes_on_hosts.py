@@ -7,6 +7,7 @@ import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,11 @@ def going(run: Launch, tmp_path: Path) -> None:
     until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}", 60.0)
 
 
+def members(status: dict[str, Any], kind: str) -> list[int]:
+    """The pids of those who take part. Whoever only starts, or waits to be taken in, would be no loss."""
+    return [one["pid"] for one in status[kind] if one["state"] == "member" and one["pid"]]
+
+
 def schedule(tmp_path: Path, mode: str, seed: int, rounds: int) -> None:
     """Strike workers, servers and whole hosts of three, again and again; machines come back meanwhile."""
     chance = random.Random(seed)
@@ -79,17 +85,20 @@ def schedule(tmp_path: Path, mode: str, seed: int, rounds: int) -> None:
         joined = [stack.enter_context(Joined(tmp_path, run, name=f"j{n}")) for n in range(2)]
         going(run, tmp_path)
         for turn in range(rounds):
-            status = run.wait(lambda s: sum(one["pid"] > 0 for one in s["workers"]) >= 2, "a crew")
-            servers = [one["pid"] for one in status["servers"] if one["pid"]]
-            before = status["workers_lost"]
             what = chance.choice(("worker", "server", "host"))
-            if what == "host" and joined:
-                joined.pop(chance.randrange(len(joined))).kill_all()
+            host = joined.pop(chance.randrange(len(joined))) if what == "host" else None
+            kind = "servers" if what == "server" and seed % 3 else "workers"
+            status = run.wait(
+                lambda s, host=host, kind=kind: len(members(s, "workers")) >= 2 and members(s, kind)
+                and (host is None or set(members(s, "workers")).intersection(host.processes())),
+                f"somebody to strike: {what}",
+            )  # fmt: skip
+            if host is not None:
+                host.kill_all()
                 joined.append(stack.enter_context(Joined(tmp_path, run, name=f"again{turn}")))
-            elif what == "server" and servers:
-                run.strike(chance.choice(servers))
             else:
-                run.strike(chance.choice([one["pid"] for one in status["workers"] if one["pid"]]))
+                run.strike(chance.choice(members(status, kind)))
+            before = status["workers_lost"]
             run.wait(lambda s, before=before: s["workers_lost"] > before, "the loss")
         (tmp_path / "go").touch()
         assert run.end(120) == 0, run.err
