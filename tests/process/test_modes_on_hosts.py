@@ -61,11 +61,16 @@ def counting(tmp_path: Path, mode: str, *options: object, hosts: int = 1) -> Ite
         yield run
 
 
+def joining(tmp_path: Path, run: Launch, number: int) -> Joined:
+    """A machine that is this host of the run."""
+    joined = Joined(tmp_path, run, name=f"host{number}")
+    run.told(f"host {number} (")
+    return joined
+
+
 def first(tmp_path: Path, run: Launch) -> Joined:
     """The machine that joins first, and holds the state."""
-    joined = Joined(tmp_path, run, name="first")
-    run.told("host 1 (")
-    return joined
+    return joining(tmp_path, run, 1)
 
 
 def going(run: Launch, tmp_path: Path) -> None:
@@ -144,10 +149,14 @@ def test_the_host_that_holds_the_state_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "mode", ["async", *(pytest.param(m, marks=pytest.mark.chaos) for m in ("bounded:0", "bounded:4", "quorum:2"))]
-)
-def test_the_host_that_holds_the_state_is_lost_and_another_has_a_replica(tmp_path: Path, mode: str) -> None:
-    with counting(tmp_path, mode, "--workers", 0, "--replicas", 1, hosts=3) as run, \
+    ("mode", "replicas"),
+    [("async", 2), *(pytest.param(m, r, marks=pytest.mark.chaos)
+                     for m, r in (("async", 1), ("bounded:0", 2), ("bounded:4", 2), ("quorum:2", 1)))],
+)  # fmt: skip
+def test_the_host_that_holds_the_state_is_lost_and_others_have_a_replica(
+    tmp_path: Path, mode: str, replicas: int
+) -> None:
+    with counting(tmp_path, mode, "--workers", 0, "--replicas", replicas, hosts=3) as run, \
             first(tmp_path, run) as home, Joined(tmp_path, run, name="b") as b, \
             Joined(tmp_path, run, name="c") as c:  # fmt: skip
         going(run, tmp_path)
@@ -157,6 +166,32 @@ def test_the_host_that_holds_the_state_is_lost_and_another_has_a_replica(tmp_pat
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
         assert (b.end(), c.end()) == (0, 0)
+    exactly_counted(run, mode)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("mode", ["async", "bounded:2", "quorum:2"])
+def test_the_home_is_lost_and_then_the_replica_that_took_its_place(tmp_path: Path, mode: str, seed: int) -> None:
+    """At once, or when the next one is the home, or when steps were made there. The last of the chain holds it all."""
+    chance = random.Random(seed)
+    with counting(tmp_path, mode, "--workers", 0, "--replicas", 2, hosts=3) as run, \
+            first(tmp_path, run) as home, joining(tmp_path, run, 2) as second, \
+            joining(tmp_path, run, 3) as third:  # fmt: skip
+        going(run, tmp_path)
+        status = run.wait(lambda s: s["step"] and s["step"] >= 2, "some steps")
+        home.kill_all()
+        when = chance.choice(("at once", "home", "steps"))
+        if when != "at once":
+            run.told("host 1 lost")
+            run.wait(lambda s: s["generation"] > status["generation"], "the next home")
+        if when == "steps":
+            run.wait(lambda s: s["step"] and s["step"] > status["step"] + 1, "steps of the next home")
+        second.kill_all()
+        run.told("host 2 lost")
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.err
+        assert third.end() == 0, third.err
     exactly_counted(run, mode)
 
 
