@@ -113,6 +113,9 @@ class Paced(Member):
                 self._controls.rest(self.committed())
                 continue
             self._marks = self._marked()  # before the look: what changes during it ends the wait
+            if not self.pushes.settled:
+                self._await(self.at.owner[0])
+                continue
             if self.pushes.over(course.op):
                 if self._complete():
                     return None

@@ -208,3 +208,42 @@ def _swallow(stream: PlainStream) -> None:
             stream.recv_into(rest)
     except (OSError, EOFError):
         pass
+
+
+def test_a_replica_that_is_made_the_home_shows_nothing_before_those_that_are_left_hold_as_much(home: Port) -> None:
+    """Else the loss of one more host would take back what was seen."""
+    shadows = [Shadow(), Shadow()]
+    ports = [Port(home=False) for _ in shadows]
+    chain = Chain(home, ports, shadows)
+    try:
+        chain.until(lambda: home.pushes.held(0))
+        chain.down[1].close()
+        publish(home, 1)
+        chain.until(lambda: shadows[0].version == 1)
+    finally:
+        chain.close()
+    heir, mirror = inherited(shadows[0]), Port(home=False)
+    heir.pushes.guard(1)
+    assert not heir.pushes.settled
+    mirror.tender.mirror(heir.tender.published().clocks, memoryview(b""), ())
+    assert not mirror.pushes.settled, "nor does anybody who mirrors it"
+    rest = Chain(heir, ports[1:], shadows[1:])
+    try:
+        rest.until(lambda: heir.pushes.held(1))
+    finally:
+        rest.close()
+    assert heir.pushes.settled and shadows[1].version == 1
+    mirror.tender.mirror(heir.tender.published().clocks, memoryview(b""), ())
+    assert mirror.pushes.settled
+
+
+def test_a_replica_that_is_made_the_home_and_has_none_itself(home: Port) -> None:
+    shadow = Shadow()
+    chain = Chain(home, [Port(home=False)], [shadow])
+    try:
+        chain.until(lambda: home.pushes.held(0))
+    finally:
+        chain.close()
+    heir = inherited(shadow)
+    heir.pushes.guard(None)
+    assert heir.pushes.settled and heir.pushes.held(0) and heir.pushes.shown(0) == 0
