@@ -104,6 +104,7 @@ class Ferry:
         self._link = link_of(me, self._home, replicas)  # of the chain of replicas
         self._passage: Passage | None = None  # to the next replica
         self._begun: Told | None = None  # how far lanes were at home when this host began to mirror it
+        self._mirrors = {peer: _Mirror() for peer in self._peers}  # at home
         self._current = threading.Event()  # the state is here
         self._hold: Hold | None = None
         self._level = -1  # of this host, when the generation began
@@ -159,6 +160,8 @@ class Ferry:
         self._current.set()
         for come, _ in self._waiting.values():
             come.set()
+        for mirror in self._mirrors.values():
+            mirror.begun.set()
         for stream in streams:
             stream.close()
         if self._passage is not None:
@@ -268,7 +271,11 @@ class Ferry:
         self._current.wait()
         hold = self._ready_hold()
         if hold is not None and hold.chart.depth:
-            serve_mirror(hold, stream, self._assembly.generation, self._closed.is_set, self._lanes_of(host))
+            mirror = self._mirrors[host]
+            mirror.versions = serve_mirror(
+                hold, stream, self._assembly.generation, self._closed.is_set, self._lanes_of(host)
+            )
+            mirror.begun.set()
         elif hold is not None:
             serve(hold, stream, self._assembly.generation, self._closed.is_set, self._level)
 
@@ -281,6 +288,8 @@ class Ferry:
             stream = self._open(peer, "peer")
         self._current.wait()
         hold = self._ready_hold()
+        if hold is not None and hold.chart.depth and self._me == self._home:
+            self._mirrors[peer].begun.wait()  # news of what it does not have yet would be old when it has
         if stream is None or hold is None or self._closed.is_set():
             return
         generation, closing = self._assembly.generation, self._closed.is_set
@@ -299,7 +308,8 @@ class Ferry:
         tender, most = Tender(hold), self._most()
         if self._me == self._home:
             there = ToHome(tender, self._lanes_of(peer))
-            return Publishing(peer, hold, stream, packer, tender=tender, most=most), there
+            versions = self._mirrors[peer].versions
+            return Publishing(peer, hold, stream, packer, tender=tender, most=most, sent=versions), there
         if peer != self._home:
             return Aside(peer, hold, stream, packer), None
         assert self._begun is not None
@@ -332,6 +342,14 @@ class Ferry:
             there=tuple(home == peer for home in homes), spaces=chart.spaces(), sizes=sizes,
             most=self._most(),
         )
+
+
+class _Mirror:
+    """A host that mirrors this one, or is about to."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()  #: what it begins with has gone
+        self.versions: list[int] = []  #: of the slices that went
 
 
 def _landing(peer: int, lander: Lander) -> None:

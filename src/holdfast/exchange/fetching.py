@@ -72,10 +72,10 @@ def send_state(hold: Hold, send: Callable[..., None], generation: int, closing: 
 
 def serve_mirror(
     hold: Hold, stream: Stream, generation: int, closing: Callable[[], bool], lanes: Collection[int]
-) -> None:
+) -> list[int]:
     """Send what a host needs to compute these lanes, while the owners here go on: each slice whole, at its version.
 
-    Raises OSError when the other is gone.
+    Returns these versions; fewer than all where the generation ended meanwhile. Raises OSError when the other is gone.
     """
     tender = Tender(hold)
     inner = _inner(hold, lanes)
@@ -86,12 +86,14 @@ def serve_mirror(
         send_section(hold, stream.send, generation, closing, name)
     words = memoryview(bytearray(hold.board.state_words())).cast("q")
     published = tender.published()
+    sent: list[int] = []
     for slice_, (space, begin, _) in enumerate(hold.chart.slices):
         while (copy := tender.copied(slice_)) is None:
             if closing():
-                return
+                return sent
             time.sleep(_POLL)
         version, data = copy
+        sent.append(version)
         words[len(words) - len(hold.chart.slices) + slice_] = version
         for at in range(0, len(data), _CHUNK):
             _send(stream.send, generation, f"parameters/{space}", begin + at, data[at : at + _CHUNK])
@@ -99,6 +101,7 @@ def serve_mirror(
     for at in range(0, len(told), _CHUNK):
         _send(stream.send, generation, _CLOCKS, at, told[at : at + _CHUNK])
     _send(stream.send, generation, "", 0, bytes(words))
+    return sent
 
 
 def fetch(hold: Hold, stream: Stream, generation: int, lanes: Collection[int] = ()) -> Fetched:

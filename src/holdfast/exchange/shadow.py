@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.core.tending import copied
 from holdfast.errors import FrameError
 from holdfast.exchange.fetching import receive_state, send_section, send_words
 from holdfast.exchange.hold import Hold
@@ -127,9 +128,8 @@ def replicate(
     tender, last = Tender(hold), -1
     while not closing():
         versions = hold.board.versions()
-        version = min(versions)
-        # Nobody decides what leads on from a version before all replicas hold it: until then it stands still.
-        if version == last or max(versions) > version or tender.pushes.decided(version):
+        version = copied(versions, last, decided=tender.pushes.decided(min(versions)))
+        if version is None:
             time.sleep(_POLL)
             continue
         for name in hold.chart.whole():

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 import threading
+import time
 
 import pytest
 
+from holdfast.coordinator.messages import Install
 from holdfast.core.clocks import Taken
 from holdfast.errors import FrameError
 from holdfast.exchange.board import StepFacts
+from holdfast.exchange.ferry import Ferry
 from holdfast.exchange.fetching import fetch, serve_mirror
 from holdfast.exchange.inbound import FromHome, ToHome
 from holdfast.exchange.lander import Lander
@@ -62,14 +67,17 @@ class _Replay:
 def mirrored(home: Port, other: Port, lanes: tuple[int, ...] = THEIRS):
     """What a generation begins with: the other host fetches what it needs."""
     ours, theirs = PlainStream.pair()
-    serving = threading.Thread(target=serve_mirror, args=(home.hold, ours, GENERATION, lambda: False, lanes))
+    sent: list[int] = []
+    serving = threading.Thread(
+        target=lambda: sent.extend(serve_mirror(home.hold, ours, GENERATION, lambda: False, lanes))
+    )
     serving.start()
     got = fetch(other.hold, theirs, GENERATION, lanes)
     serving.join()
     ours.close()
     theirs.close()
     assert got.clocks is not None
-    return got.clocks
+    return got.clocks, sent
 
 
 class Crossing:
@@ -77,7 +85,7 @@ class Crossing:
 
     def __init__(self, home: Port, other: Port, lanes: tuple[int, ...] = THEIRS) -> None:
         self.home, self.other = home, other
-        begun = mirrored(home, other, lanes)
+        begun, versions = mirrored(home, other, lanes)
         self.out, self.back = Caught(), Caught()
         self.publishing = Publishing(
             1,
@@ -86,6 +94,7 @@ class Crossing:
             Packer(home.hold, GENERATION, [0], lambda row: True),
             tender=home.tender,
             most=1 << 20,
+            sent=versions,
         )  # type: ignore[arg-type]
         self.homeward = Homeward(
             0, other.hold, self.back, Packer(other.hold, GENERATION, [1], lambda row: True), tender=other.tender,
@@ -257,6 +266,9 @@ def test_nonsense_is_refused(home: Port, other: Port) -> None:
         other.tender.land_slices(0, 0, [4], memoryview(b"abc"))
     with pytest.raises(FrameError, match="the record of lane 2 has 1 bytes"):
         home.tender.land_record(2, Record(0, 0, 8, 0.5, 0.0, 0.0), memoryview(b"a"), THEIRS)
+    other.tender.land_slices(0, 0, [4], memoryview(bytes(other.hold.run("parameters", 0, 1).nbytes)))
+    with pytest.raises(FrameError, match="slice 0 would go back from version 4 to 3"):
+        other.tender.land_slices(0, 0, [3], memoryview(bytes(other.hold.run("parameters", 0, 1).nbytes)))
     clocks = home.tender.published().clocks
     with pytest.raises(FrameError, match="clocks of 4 lanes with 1 bytes of buffers"):
         other.tender.mirror(clocks, memoryview(b"a"), ())
@@ -291,3 +303,61 @@ def test_every_push_counts_once_whatever_is_lost(home: Port, other: Port, seed: 
             crossing = Crossing(home, other, theirs)
     assert home.pushes.clocks(min(home.board.versions()), 100).applied == counted
     assert sum(counted) >= LANES
+
+
+def test_clocks_do_not_go_back(home: Port, other: Port) -> None:
+    old = home.tender.published().clocks
+    for lane in range(LANES):
+        home.push(lane, 1)
+    home.publish(7)
+    mirrored(home, other)
+    with pytest.raises(FrameError, match="the clocks would go back from version 1 to 0"):
+        other.tender.mirror(old, memoryview(b""), ())
+
+
+def test_a_mirror_gets_no_news_that_are_older_than_what_it_begins_with(home: Port, other: Port) -> None:
+    """Its connections are there before it has fetched anything, and the home goes on meanwhile."""
+    install = Install(GENERATION, [0, 1], [0, 1], [0, 0, 1, 1], [0, 1], {1: 0})
+    asked, go, news, said = threading.Event(), threading.Event(), threading.Event(), []
+    ferries: dict[int, Ferry] = {}
+
+    class Watched(PlainStream):
+        def send(self, *buffers: bytes | bytearray | memoryview) -> None:
+            news.set()
+            super().send(*buffers)
+
+    def dial(to: int, kind: str) -> PlainStream:
+        if kind == "fetch":
+            asked.set()
+            go.wait()
+        ours, theirs = socket.socketpair()
+        ferries[to].admit(1, kind, (Watched if kind == "peer" else PlainStream)(theirs))
+        return PlainStream(ours)
+
+    for number, port in ((0, home), (1, other)):
+        ferries[number] = Ferry(
+            memoryview(port.arena._map), number, install, dial=dial, ring=lambda: None, report=said.append,
+            broke=lambda host, sentence: said.append(sentence),
+        )  # fmt: skip
+    try:
+        asked.wait()
+        assert not news.wait(0.2), "nothing goes before the mirror has what it begins with"
+        for lane in range(LANES):
+            home.push(lane, 1)
+        home.publish(7)
+        go.set()
+        deadline = time.monotonic() + 20
+        while other.pushes.published != 1 or other.shown() != {7}:
+            assert time.monotonic() < deadline, said
+            time.sleep(0.001)
+        for lane in MINE:
+            home.push(lane, 1)
+        os.eventfd_write(ferries[0].bells[0], 1)
+        while other.pushes.clocks(1, 100).pushed != [2, 2, 1, 1]:
+            assert time.monotonic() < deadline, said
+            time.sleep(0.001)
+        assert len(said) == 1 and "the state at step 1 has come from host 0" in said[0], "and no connection has ended"
+    finally:
+        go.set()
+        for ferry in ferries.values():
+            ferry.close()
