@@ -83,6 +83,7 @@ class Shadow:
 
     def __init__(self) -> None:
         self.version = -1  #: that it holds; -1: none
+        self.generation = 0  #: in which it came
         self._sections: dict[str, bytearray] = {}
         self._spare: dict[str, bytearray] = {}
         self._clocks = b""
@@ -103,7 +104,7 @@ class Shadow:
             clocks, _ = receive_state(stream, generation, places, onward=onward.put if onward is not None else None)
             version = Tender.version_of(clocks)
             self._sections, self._spare = self._spare, self._sections
-            self._clocks, self.version = clocks, version
+            self._clocks, self.version, self.generation = clocks, version, generation
             confirm = partial(stream.send, pack(Kind.HELD, generation, msgspec.msgpack.encode(version)))
             if onward is None:
                 confirm()

@@ -186,7 +186,9 @@ class Cluster:
         self._generation = install.generation
         known = {host.host for host in self.machine.snapshot().hosts}
         levels = {n: host.arena.level() for n, host in self.hosts.items() if n in known and host.up and not host.cut}
-        best = max((levels[number] for number in install.hosts if number in levels), default=-1)
+        if levels.keys().isdisjoint(install.hosts):  # they are gone, and nobody has heard of it yet
+            return
+        best = max(levels[number] for number in install.hosts if number in levels)
         if lost := {number: level for number, level in levels.items() if level > best + 2}:  # news may be on their way
             raise Violation(f"generation {install.generation} goes on from step {best}, though hosts are at {lost}")
 

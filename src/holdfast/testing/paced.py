@@ -23,7 +23,7 @@ from holdfast.core.standing import Crewed, Standing, home_of
 from holdfast.exchange.pushes import Record
 from holdfast.testing.cluster import Cluster, Report
 from holdfast.testing.config import Config
-from holdfast.testing.faults import At, HostFault, Schedule, Timed, host_swarm
+from holdfast.testing.faults import At, Fault, HostFault, Schedule, Timed, host_swarm
 from holdfast.testing.ferry import homes
 from holdfast.testing.model import Model, Violation
 from holdfast.testing.tended import Push, Tended
@@ -153,10 +153,12 @@ class PacedCluster(Cluster):
     def check_end(self, end: EndRun) -> None:
         """Every push of every lane is in every slice, and all slices have had the same."""
         steps, lanes = self.config.model.steps, self.config.model.lanes
+        if self.witness.taken_back and "is lost, and is made again" not in self.machine.story.tail(1000):
+            raise Violation("what was shown was taken back, and nobody was told")
         if int(end.result.get("steps") or 0) != steps:
             raise Violation(f"the run ended after {end.result} of {steps} steps")
-        homes_ = [h for h in self.hosts.values() if h.up and not h.cut and any(w.ended for w in h.workers.values())]
-        for host in homes_:
+        there = [host for host in self.hosts.values() if host.up and not host.cut]
+        for host in [host for host in there if any(worker.ended for worker in host.workers.values())]:
             assert isinstance(host.arena, Tended)
             for index, value in enumerate(host.arena.values):
                 if value.applied != (steps,) * lanes:
@@ -173,8 +175,31 @@ def paced(config: Config, mode: str, replicas: int) -> Config:
 
 
 def draw(seed: int) -> Config:
-    """The cluster of several hosts and the schedule of a seed."""
+    """The cluster of several hosts and the schedule of a seed. In every fourth, hosts stay, and their workers do not."""
     rng = random.Random(seed ^ 0x9ACED)
+    return _restless(rng) if seed % 4 == 3 else _struck(rng)
+
+
+def _restless(rng: random.Random) -> Config:
+    """One worker on each host, killed again and again: the home changes while the old one is there, and comes back."""
+    lanes, steps, hosts = rng.choice((2, 3, 4)), rng.randrange(8, 20), rng.choice((2, 2, 3))
+    faults: list[Fault] = []
+    for worker in range(14):
+        if rng.random() < 0.7:
+            strike = At(worker, rng.randrange(steps), rng.choice(("finish", "finish", "compute")), rng.random())
+            faults.append(strike.kill() if rng.random() < 0.8 else strike.leave())
+    if rng.random() < 0.3:
+        what = rng.choice(("lose", "unlink"))
+        faults.append(HostFault(rng.randrange(1, 4), 0.5 + rng.random() * 2, what))
+    config = Config(
+        model=Model(lanes, rng.randrange(1, 4), steps), workers=0, hosts=(1,) * hosts, awaited=hosts,
+        schedule=Schedule(tuple(faults)),
+    )  # fmt: skip
+    return paced(config, rng.choice(("bounded:1", "async", "async", "quorum:2")), rng.choice((1, 1, 2)))
+
+
+def _struck(rng: random.Random) -> Config:
+    """Whatever can strike workers and hosts."""
     lanes, steps = rng.choice((2, 3, 4, 5, 6)), rng.randrange(4, 13)
     own = 0 if rng.random() < 0.5 else rng.randrange(1, min(lanes, 2) + 1)
     hosts = tuple(rng.randrange(1, 3) for _ in range(rng.randrange(1, 4) + (not own)))

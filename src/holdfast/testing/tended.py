@@ -32,7 +32,11 @@ class Value(NamedTuple):
 
     version: int
     applied: tuple[int, ...]  #: lane -> its pushes that are in it
-    chain: int  #: of all that was applied, in order
+    past: tuple[int, ...]  #: version -> a hash of all that it took to make it
+
+    def leads_on_from(self, past: tuple[int, ...]) -> bool:
+        """Was it made from what had this past?"""
+        return self.past[: len(past)] == past
 
 
 @dataclass(slots=True)
@@ -40,17 +44,18 @@ class Copy:
     """A replica: the whole state at one version, and what comes in of the next."""
 
     version: int = -1
+    of: int = 0  #: the generation in which it came
     values: tuple[Value, ...] = ()
     told: Told | None = None
     coming: dict[int, Value] = field(default_factory=dict)
 
-    def replace(self, told: Told, slices: int) -> None:
+    def replace(self, told: Told, slices: int, generation: int) -> None:
         """All of a version is here."""
         values = tuple(self.coming[index] for index in sorted(self.coming))
         found = {value.version for value in values}
         if len(values) != slices or found != {told.version}:
             raise Violation(f"a replica of version {told.version} is made of {len(values)} slices of {found}")
-        self.version, self.values, self.told, self.coming = told.version, values, told, {}
+        self.version, self.of, self.values, self.told, self.coming = told.version, generation, values, told, {}
 
 
 class Tended(Arena):
@@ -63,10 +68,11 @@ class Tended(Arena):
         self.mode = mode
         self.pushes = Pushes(memoryview(bytearray(pushes_bytes(model.lanes, mode.depth))), model.lanes, mode.depth)
         self.slots: dict[tuple[int, int], Push] = {}  #: lane, turn -> what lies there
-        self.values = [Value(0, (0,) * model.lanes, index) for index in range(model.slices)]
+        self.values = [Value(0, (0,) * model.lanes, ()) for _ in range(model.slices)]
         self.torn: set[int] = set()  #: slices that somebody is at, or was when he died
         self.mirrors = False
         self.copy: Copy | None = None
+        self.tenure = 0  #: the newest generation in which this host was the home
 
     # ------------------------------------------------------------ announcements
 
@@ -91,6 +97,16 @@ class Tended(Arena):
         own = -1 if self.mirrors or not self.seeded else low + (high > low)
         return max(own, -1 if self.copy is None else self.copy.version)
 
+    def of(self) -> int:
+        """The generation that it is of."""
+        return self.copy.of if self.mirrors and self.copy is not None else self.tenure
+
+    def holds(self, past: tuple[int, ...]) -> bool:
+        """Can a state be had from this host that was made from one with this past?"""
+        own = [] if self.mirrors or not self.seeded else self.values
+        kept = [] if self.copy is None else self.copy.values
+        return any(values and all(value.leads_on_from(past) for value in values) for values in (own, kept))
+
     @property
     def version(self) -> int:
         """The version that the clocks here are of."""
@@ -111,8 +127,8 @@ class Tended(Arena):
 
     def take(self, index: int, taken: Sequence[Taken]) -> None:
         """Take a slice to its next version."""
-        version, applied, chain = self.values[index]
-        counts = list(applied)
+        version, applied, past = self.values[index]
+        counts, made = list(applied), hash((past[-1:], version))
         for lane, step in taken:
             push = self.slots.get((lane, step % self.mode.depth))
             if push is None or push.step != step:
@@ -122,8 +138,8 @@ class Tended(Arena):
             if self.mode.quorum is None and version - push.read > (self.mode.bound or 0):
                 raise Violation(f"{push} goes into version {version}: too stale for {self.mode.name}")
             counts[lane] += 1
-            chain = hash((chain, push))
-        self.values[index] = Value(version + 1, tuple(counts), chain)
+            made = hash((made, push))
+        self.values[index] = Value(version + 1, tuple(counts), (*past, made))
         self.versions[index] = version + 1
         self.torn.discard(index)
         self.committed = max(self.committed, min(min(value.applied) for value in self.values))

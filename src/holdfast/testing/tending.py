@@ -80,29 +80,35 @@ _Freight = _Gradient | _Pushed | _Slice | _Clocks | _Piece | _Whole | _Held
 class Witness:
     """What the run has shown, and who held it then. It outlives every host."""
 
-    version: int = -1
+    past: tuple[int, ...] = ()  #: of the newest version that was shown
     taken_back: int = 0  #: times that nobody was left who held what had been shown
 
-    def seen(self, version: int) -> None:
-        """Nobody guards this version: whoever wanted to has seen it."""
-        self.version = max(self.version, version)
+    def seen(self, home: Tended) -> None:
+        """Nobody guards the version at hand: whoever wanted to has seen it."""
+        past = home.values[0].past[: min(home.versions)]
+        if past[: len(self.past)] == self.past:
+            self.past = past
 
     def shown(self, home: FakeHost, version: int, replicas: Sequence[int]) -> None:
         """The home shows a version."""
-        hosts = home.cluster.hosts
-        if version > self.version:
+        assert isinstance(home.arena, Tended)
+        hosts, past = home.cluster.hosts, home.arena.values[0].past[:version]
+        if past[: len(self.past)] != self.past:
+            there_still = [
+                number for number, host in hosts.items() if host.up and not host.cut and not host.closed
+                and isinstance(host.arena, Tended) and host.arena.holds(self.past)
+            ]  # fmt: skip
+            if there_still:
+                what = f"version {version} is shown after {len(self.past)}, from which it was not made"
+                raise Violation(f"{what}, and which hosts {there_still} hold")
+            self.past, self.taken_back = past, self.taken_back + 1
+        elif version > len(self.past):
             for number in replicas:
                 there = hosts[number]
                 same = there.ferry is None or home.ferry is None or there.ferry.generation == home.ferry.generation
-                if there.up and same and there.arena.level() < version:
-                    raise Violation(f"version {version} is shown, and replica {number} is at {there.arena.level()}")
-            self.version = version
-        elif version < self.version:
-            there_still = [n for n, h in hosts.items() if h.up and not h.cut and not h.closed
-                           and h.arena.level() >= self.version]  # fmt: skip
-            if there_still:
-                raise Violation(f"version {version} is shown after {self.version}, which hosts {there_still} hold")
-            self.version, self.taken_back = version, self.taken_back + 1
+                if there.up and same and isinstance(there.arena, Tended) and not there.arena.holds(past):
+                    raise Violation(f"version {version} is shown, and replica {number} does not hold it")
+            self.past = past
 
 
 class _Connection:
@@ -191,9 +197,10 @@ class TendingFerry(FakeFerry):
         self._connections: list[_Connection] = []
         self._mirrors: dict[int, _Publishing] = {}  # at home
         if me == self.home:
+            arena.tenure = self.generation
             arena.torn.clear()  # each slice's new owner puts back what was there before
             if arena.pushes.settled and arena.pushes.held(max(arena.versions)):
-                self.host.cluster.witness.seen(min(arena.versions))
+                self.host.cluster.witness.seen(arena)
             arena.pushes.guard(None if self._chain.after is None else min(arena.versions))
             if self.rules.hasty and not arena.pushes.settled:
                 arena.pushes.guard(None)
@@ -317,7 +324,7 @@ class TendingFerry(FakeFerry):
             if isinstance(freight, _Piece):
                 arena.copy.coming[freight.index] = freight.value
             else:
-                arena.copy.replace(freight.told, arena.model.slices)
+                arena.copy.replace(freight.told, arena.model.slices, self.generation)
                 if chain.after is None or self.rules.confirm_early:
                     chain.back.append(_Held(freight.told.version))
 
