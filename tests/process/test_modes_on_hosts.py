@@ -86,7 +86,8 @@ def schedule(tmp_path: Path, mode: str, seed: int, rounds: int) -> None:
     """Strike workers, servers and whole hosts of three, again and again; machines come back meanwhile."""
     chance = random.Random(seed)
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(counting(tmp_path, mode, "--workers", 1, "--servers", seed % 3, hosts=3))
+        options = ("--workers", 1, "--servers", seed % 3, "--replicas", seed // 2 % 3)
+        run = stack.enter_context(counting(tmp_path, mode, *options, hosts=3))
         joined = [stack.enter_context(Joined(tmp_path, run, name=f"j{n}")) for n in range(2)]
         going(run, tmp_path)
         for turn in range(rounds):

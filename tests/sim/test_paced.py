@@ -1,4 +1,4 @@
-"""Lanes that need not keep step, on several hosts, with replicas: random clusters, single faults, rules broken on purpose.
+"""Lanes that need not keep step, on several hosts, with replicas: random clusters, named faults, broken rules.
 
 A failure names its seed; `simulate(seed)` plays it again, event by event.
 """
@@ -74,12 +74,12 @@ def test_undisturbed(mode: str, replicas: int) -> None:
 
 def homes(report: Report) -> set[str]:
     """Hosts that others got the state from."""
-    return {word.rstrip(";") for word in report.story.split("gets the state from host ")[1:] for word in [word.split()[0]]}
+    return {part.split()[0].rstrip(";") for part in report.story.split("gets the state from host ")[1:]}
 
 
 @pytest.mark.parametrize("mode", ["bounded:0", "bounded:2", "async", "quorum:3"])
 def test_the_home_is_lost_and_then_whoever_took_its_place(mode: str) -> None:
-    """Two of three hosts, at whatever moment: the last of the chain goes on, and nothing that was shown is taken back."""
+    """Two of three hosts, at whatever moment: the last of the chain goes on, and nothing is taken back."""
     for seed in range(12):
         (home,) = homes(run(seed=seed, mode=mode))
         first = faults.host(int(home), after=0.75 + 0.01 * seed).lose()

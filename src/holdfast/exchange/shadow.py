@@ -3,8 +3,8 @@
     home: version v is made  ──►  first replica  ──►  second  ──►  ...  ──►  last
           v counts           ◄──  held  ◄─────────────  held  ◄──────────────┘
 
-The replicas stand in a chain (`core.standing.link_of`). Each passes on what comes in while more of it comes, so the home
-sends one copy however many there are. Each says that it holds a version when all after it do, so one word at home
+The replicas stand in a chain (`core.standing.link_of`). Each passes on what comes in while more of it comes, so the
+home sends one copy however many there are. Each says that it holds a version when all after it do, so one word at home
 means: everybody does. Then v counts: clocks show it, and v + 1 may be made.
 
 Only where lanes need not keep step: in exact training every host holds the state anyway. A replica's copy (*shadow*)

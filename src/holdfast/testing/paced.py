@@ -1,11 +1,12 @@
-"""Runs whose lanes need not keep step, on several simulated hosts: the real machine, the real clocks, all else pretended.
+"""Lanes that need not keep step, on several simulated hosts: the real machine, the real clocks, all else pretended.
 
     report = simulate(seed=7)                       # a random cluster under a random schedule of faults
     report = simulate(seed=7, config=Config(...))   # this one
 
-One host holds the state, the others mirror it, and some hold replicas (`tended`, `tending`). What must hold: every push
-is applied exactly once to every slice, no staler than its mode allows; a version is shown when all replicas hold it, and
-not taken back while somebody holds it; and every run comes to its end, or says that nobody holds its state any more.
+One host holds the state, the others mirror it, and some hold replicas (`tended`, `tending`). What must hold: every
+push is applied exactly once to every slice, no staler than its mode allows; a version is shown when all replicas hold
+it, and not taken back while somebody holds it, nor silently; and every run comes to its end, or says that nobody holds
+its state any more.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ def paced(config: Config, mode: str, replicas: int) -> Config:
 
 
 def draw(seed: int) -> Config:
-    """The cluster of several hosts and the schedule of a seed. In every fourth, hosts stay, and their workers do not."""
+    """The cluster and the schedule of a seed. In every fourth, hosts stay, and their workers do not."""
     rng = random.Random(seed ^ 0x9ACED)
     return _restless(rng) if seed % 4 == 3 else _struck(rng)
 

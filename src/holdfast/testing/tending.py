@@ -52,7 +52,7 @@ class _Pushed(NamedTuple):
 
 
 class _Slice(NamedTuple):
-    index: int
+    at: int  #: the slice
     value: Value
 
 
@@ -61,7 +61,7 @@ class _Clocks(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    index: int
+    at: int  #: the slice
     value: Value
 
 
@@ -296,7 +296,7 @@ class TendingFerry(FakeFerry):
             return None
         freight = chain.onward.popleft()
         if self.host.number == self.home and isinstance(freight, _Piece):  # as it lies there when it leaves
-            return _Piece(freight.index, arena.values[freight.index])
+            return _Piece(freight.at, arena.values[freight.at])
         return freight
 
     def _say_held(self) -> _Freight | None:
@@ -322,7 +322,7 @@ class TendingFerry(FakeFerry):
             if chain.after is not None:
                 chain.onward.append(freight)
             if isinstance(freight, _Piece):
-                arena.copy.coming[freight.index] = freight.value
+                arena.copy.coming[freight.at] = freight.value
             else:
                 arena.copy.replace(freight.told, arena.model.slices, self.generation)
                 if chain.after is None or self.rules.confirm_early:

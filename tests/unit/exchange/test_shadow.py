@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 import pytest
@@ -47,9 +48,7 @@ class Chain:
         self._threads = [self._thread(lambda: replicate(home.hold, self.down[0], GENERATION, closing, self._hold))]
         for at, shadow in enumerate(shadows):
             onward = self._passages[at] if at < len(self._passages) else None
-            receive: Callable[[], None] = lambda at=at, shadow=shadow, onward=onward: shadow.receive(
-                ports[at].hold, self.up[at], GENERATION, closing, onward
-            )
+            receive = partial(shadow.receive, ports[at].hold, self.up[at], GENERATION, closing, onward)
             self._threads.append(self._thread(receive))
             if onward is not None:
                 self._threads.append(self._thread(lambda at=at, on=onward: on.run(self.down[at + 1], GENERATION)))
@@ -163,7 +162,7 @@ def test_what_a_replica_holds_is_whole_wherever_the_chain_is_cut(home: Port, see
             chance.choice(chain.down).most = chance.randrange(1, 1 << 18)
             while not chain.errors:
                 version = min(home.board.versions())
-                chain.until(lambda version=version: home.pushes.held(version) or chain.errors)
+                chain.until(lambda version=version, chain=chain: home.pushes.held(version) or chain.errors)
                 if home.pushes.held(version):
                     publish(home, (version + 1) % 256)
         finally:
