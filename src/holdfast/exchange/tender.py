@@ -150,13 +150,13 @@ class Tender:
         """Put slices in place, each as a whole; `row` is that of a worker at home."""
         last = first + len(versions)
         self.hold.check_run(first, last)
-        at = 0
+        at, here = 0, self.hold.board.versions()
         for slice_, version in zip(range(first, last), versions, strict=True):
             place = self.hold.run("parameters", slice_, slice_ + 1)
             if at + place.nbytes > len(data):
                 raise FrameError(f"slices {first} to {last - 1} have {len(data)} bytes")
-            if version < (here := self.hold.board.versions()[slice_]):
-                raise FrameError(f"slice {slice_} would go back from version {here} to {version}")
+            if version < here[slice_]:
+                raise FrameError(f"slice {slice_} would go back from version {here[slice_]} to {version}")
             self.hold.board.land_slice(row, slice_, version, _copying(place, data[at : at + place.nbytes]))
             at += place.nbytes
 
