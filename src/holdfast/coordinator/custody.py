@@ -65,7 +65,7 @@ def went_back(run: RunState, home: Host) -> bool:
     Call it before the generation that it is the home of is installed.
     """
     crew = run.crew
-    if not crew.generation or home.of >= crew.generation:
+    if not crew.generation or home.number == crew.home or home.of == crew.generation:
         return False
     # What it holds is of the generation before: it was to get a copy in the last one, and nothing was shown until then.
     return home.of < crew.generation - 1 or home.number not in _replicas(run)

@@ -57,8 +57,8 @@ def test_what_is_lost_is_told() -> None:
     run(HostLost(2, "its connection was closed"), HostLevel(1, 6, 1))
     assert installed(run(Paused(2, 4, 9))) == ([1], {})
     assert (
-        "host 1 has the newest state that is left, at version 6 in generation 1: what was made after it is lost, and is "
-        "made again" in run.told
+        "host 1 has the newest state that is left, at version 6 in generation 1: what was made after it is lost, and "
+        "is made again" in run.told
     )
 
 
@@ -70,3 +70,12 @@ def test_a_home_that_is_lost_before_its_replica_has_a_copy_again_takes_nothing_a
     run(HostLost(1, "its connection was closed"), HostLevel(2, 6, 1), Paused(1, 3, 6), HostLevel(3, -1))
     assert installed(run(Paused(2, 3, 6))) == ([2, 3], {3: 2})
     assert "made again" not in str(run.machine.story.tail(9))
+
+
+def test_one_machine_that_replaces_its_workers_loses_nothing() -> None:
+    run = Driven(workers=2, sync="async").begun()
+    for generation, lost, stays in ((2, 0, 1), (3, 2, 1)):
+        run(WorkerLost(lost, "signal", 9, 3), HostLevel(0, 9), Paused(stays, generation, 3), ready(generation))
+        run(HostLevel(0, 9), Paused(stays, generation + 1, 3))
+    assert run.machine.snapshot().generation > 2
+    assert "made again" not in str(run.machine.story.tail(20))
