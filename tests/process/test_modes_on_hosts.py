@@ -7,6 +7,7 @@ import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,36 +61,50 @@ def counting(tmp_path: Path, mode: str, *options: object, hosts: int = 1) -> Ite
         yield run
 
 
+def joining(tmp_path: Path, run: Launch, number: int) -> Joined:
+    """A machine that is this host of the run."""
+    joined = Joined(tmp_path, run, name=f"host{number}")
+    run.told(f"host {number} (")
+    return joined
+
+
 def first(tmp_path: Path, run: Launch) -> Joined:
     """The machine that joins first, and holds the state."""
-    joined = Joined(tmp_path, run, name="first")
-    run.told("host 1 (")
-    return joined
+    return joining(tmp_path, run, 1)
 
 
 def going(run: Launch, tmp_path: Path) -> None:
     until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}", 60.0)
 
 
+def members(status: dict[str, Any], kind: str) -> list[int]:
+    """The pids of those who take part. Whoever only starts, or waits to be taken in, would be no loss."""
+    return [one["pid"] for one in status[kind] if one["state"] == "member" and one["pid"]]
+
+
 def schedule(tmp_path: Path, mode: str, seed: int, rounds: int) -> None:
     """Strike workers, servers and whole hosts of three, again and again; machines come back meanwhile."""
     chance = random.Random(seed)
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(counting(tmp_path, mode, "--workers", 1, "--servers", seed % 3, hosts=3))
+        options = ("--workers", 1, "--servers", seed % 3, "--replicas", seed // 2 % 3)
+        run = stack.enter_context(counting(tmp_path, mode, *options, hosts=3))
         joined = [stack.enter_context(Joined(tmp_path, run, name=f"j{n}")) for n in range(2)]
         going(run, tmp_path)
         for turn in range(rounds):
-            status = run.wait(lambda s: sum(one["pid"] > 0 for one in s["workers"]) >= 2, "a crew")
-            servers = [one["pid"] for one in status["servers"] if one["pid"]]
-            before = status["workers_lost"]
             what = chance.choice(("worker", "server", "host"))
-            if what == "host" and joined:
-                joined.pop(chance.randrange(len(joined))).kill_all()
+            host = joined.pop(chance.randrange(len(joined))) if what == "host" else None
+            kind = "servers" if what == "server" and seed % 3 else "workers"
+            status = run.wait(
+                lambda s, host=host, kind=kind: len(members(s, "workers")) >= 2 and members(s, kind)
+                and (host is None or set(members(s, "workers")).intersection(host.processes())),
+                f"somebody to strike: {what}",
+            )  # fmt: skip
+            if host is not None:
+                host.kill_all()
                 joined.append(stack.enter_context(Joined(tmp_path, run, name=f"again{turn}")))
-            elif what == "server" and servers:
-                run.strike(chance.choice(servers))
             else:
-                run.strike(chance.choice([one["pid"] for one in status["workers"] if one["pid"]]))
+                run.strike(chance.choice(members(status, kind)))
+            before = status["workers_lost"]
             run.wait(lambda s, before=before: s["workers_lost"] > before, "the loss")
         (tmp_path / "go").touch()
         assert run.end(120) == 0, run.err
@@ -135,10 +150,14 @@ def test_the_host_that_holds_the_state_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "mode", ["async", *(pytest.param(m, marks=pytest.mark.chaos) for m in ("bounded:0", "bounded:4", "quorum:2"))]
-)
-def test_the_host_that_holds_the_state_is_lost_and_another_has_a_replica(tmp_path: Path, mode: str) -> None:
-    with counting(tmp_path, mode, "--workers", 0, "--servers", 1, "--replicas", 1, hosts=3) as run, \
+    ("mode", "replicas"),
+    [("async", 2), *(pytest.param(m, r, marks=pytest.mark.chaos)
+                     for m, r in (("async", 1), ("bounded:0", 2), ("bounded:4", 2), ("quorum:2", 1)))],
+)  # fmt: skip
+def test_the_host_that_holds_the_state_is_lost_and_others_have_a_replica(
+    tmp_path: Path, mode: str, replicas: int
+) -> None:
+    with counting(tmp_path, mode, "--workers", 0, "--servers", 1, "--replicas", replicas, hosts=3) as run, \
             first(tmp_path, run) as home, Joined(tmp_path, run, name="b") as b, \
             Joined(tmp_path, run, name="c") as c:  # fmt: skip
         going(run, tmp_path)
@@ -149,6 +168,32 @@ def test_the_host_that_holds_the_state_is_lost_and_another_has_a_replica(tmp_pat
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
         assert (b.end(), c.end()) == (0, 0)
+    exactly_counted(run, mode)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("mode", ["async", "bounded:2", "quorum:2"])
+def test_the_home_is_lost_and_then_the_replica_that_took_its_place(tmp_path: Path, mode: str, seed: int) -> None:
+    """At once, or when the next one is the home, or when steps were made there. The last of the chain holds it all."""
+    chance = random.Random(seed)
+    with counting(tmp_path, mode, "--workers", 0, "--replicas", 2, hosts=3) as run, \
+            first(tmp_path, run) as home, joining(tmp_path, run, 2) as second, \
+            joining(tmp_path, run, 3) as third:  # fmt: skip
+        going(run, tmp_path)
+        status = run.wait(lambda s: s["step"] and s["step"] >= 2, "some steps")
+        home.kill_all()
+        when = chance.choice(("at once", "home", "steps"))
+        if when != "at once":
+            run.told("host 1 lost")
+            run.wait(lambda s: s["generation"] > status["generation"], "the next home")
+        if when == "steps":
+            run.wait(lambda s: s["step"] and s["step"] > status["step"] + 1, "steps of the next home")
+        second.kill_all()
+        run.told("host 2 lost")
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.err
+        assert third.end() == 0, third.err
     exactly_counted(run, mode)
 
 

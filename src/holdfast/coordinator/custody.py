@@ -6,6 +6,9 @@ all lost, and they are about to come back. So whatever leaves or starts,
 * a worker stays on, or comes to, a host that *holds* the newest state or the one before it. Only where no worker can be
   had on such a host any more does the run go back to what others hold;
 * a host that wants to leave goes only when another one that stays holds it.
+
+Where lanes need not keep step, the version before the newest is another matter: others may have seen the newest. They
+have not if it is missing on a replica: a version that not all replicas of its generation hold was shown to nobody.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from collections import Counter
 from holdfast.coordinator.hosts import Host
 from holdfast.coordinator.roster import Worker
 from holdfast.coordinator.state import RunState
+from holdfast.core.standing import replicas_of
 
-__all__ = ["can_go", "custodians", "holders", "holding"]
+__all__ = ["can_go", "custodians", "holders", "holding", "went_back"]
 
 
 def holding(run: RunState) -> frozenset[int]:
@@ -29,6 +33,9 @@ def holding(run: RunState) -> frozenset[int]:
     best = max((host.level for host in usable), default=-1)
     # While the crew works, what is known of its hosts' levels is old, and they are the newest by themselves.
     quiet = crew.change is not None and not crew.waited_for()
+    if quiet and run.limits.central:
+        newest = max((host.age for host in usable), default=(-1, -1))
+        return frozenset(host.number for host in usable if host.age == newest or _has_all_shown(run, host, newest))
     there = set() if quiet else {worker.host for worker in crew.driving()}
     return frozenset(host.number for host in usable if host.level >= best - 1 or host.number in there)
 
@@ -50,6 +57,26 @@ def can_go(run: RunState, host: Host) -> bool:
     there = holding(run)
     needed = host.number in there or host.number == run.seeding()
     return not needed or any(other.number in there for other in run.hosts.staying() if other is not host)
+
+
+def went_back(run: RunState, home: Host) -> bool:
+    """Whether versions that others may have seen are lost, where lanes need not keep step and `home` is the best left.
+
+    Call it before the generation that it is the home of is installed.
+    """
+    crew = run.crew
+    if not crew.generation or home.number == crew.home or home.of == crew.generation:
+        return False
+    # What it holds is of the generation before: it was to get a copy in the last one, and nothing was shown until then.
+    return home.of < crew.generation - 1 or home.number not in _replicas(run)
+
+
+def _has_all_shown(run: RunState, host: Host, newest: tuple[int, int]) -> bool:
+    return host.number in _replicas(run) and host.age == (newest[0], newest[1] - 1) and host.of == run.crew.generation
+
+
+def _replicas(run: RunState) -> tuple[int, ...]:
+    return replicas_of(run.crew.where, run.crew.home, run.limits.replicas)
 
 
 def _can_start(run: RunState, host: Host) -> bool:

@@ -57,10 +57,14 @@ class HostLevel(_Event, frozen=True):
     The host says it before each Paused, Finished and WorkerLost of its workers, after Seeded, and when a state
     that it was to fetch has come. So once all its members are quiet, the newest one is exact; an older one may
     be too low, never too high.
+
+    Where lanes need not keep step, `of` is the newest generation in which the host made that state, or got its copy of
+    it: what others have made since is newer, whatever its number.
     """
 
     host: int
     level: int
+    of: int = 0
 
 
 class LinkBroken(_Event, frozen=True):

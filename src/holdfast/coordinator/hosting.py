@@ -78,7 +78,7 @@ def lost(run: RunState, event: HostLost) -> None:
 def is_news(run: RunState, event: HostLevel) -> bool:
     """Whether a host says another level than before; most times it does not."""
     host = run.hosts.live.get(event.host)
-    return host is not None and host.level != event.level
+    return host is not None and (host.level, host.of) != (event.level, event.of)
 
 
 def link_broken(run: RunState, event: LinkBroken) -> None:

@@ -29,6 +29,7 @@ class Host:
     slots: int  #: workers it has room for, as it said when it joined
     share: int  #: workers it should have
     level: int = -1  #: the next step it has no need of others for; -1: it holds no state
+    of: int = 0  #: where lanes need not keep step: the generation that its state is of
     leaving: str = ""  #: why it goes; empty: it stays
     arena: bool = False  #: its arena was ordered
     refills: bool = True  #: a worker that is lost there can be replaced
@@ -44,6 +45,11 @@ class Host:
     def spent(self) -> bool:
         """No worker can be started there any more."""
         return not self.refills and self.started >= self.slots
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """How new its state is, where lanes need not keep step: what was made later counts more, then how far it is."""
+        return (self.of, self.level) if self.holds else (-1, -1)
 
     @property
     def holds(self) -> bool:
@@ -140,9 +146,9 @@ class Hosts:
         >>> hosts.best([0, 1, 2], before=2), hosts.best([0, 1, 2], before=0)
         (2, 1)
         """
-        levels = {number: self.live[number].level for number in sorted(numbers)}
-        newest = max(levels.values())
-        return before if levels.get(before) == newest else min(n for n, level in levels.items() if level == newest)
+        ages = {number: self.live[number].age for number in sorted(numbers)}
+        newest = max(ages.values())
+        return before if ages.get(before) == newest else min(n for n, age in ages.items() if age == newest)
 
 
 def spread(total: int, room: Mapping[int, int], first: Sequence[int] = ()) -> dict[int, int]:

@@ -129,6 +129,14 @@ def _install(run: RunState, members: tuple[int, ...], now: float) -> None:
     if run.drain is not None:  # one number for all, beyond any step that somebody may have begun
         stop = crew.stop or 1 + max(run.blame.step, *newest)
     turn = turning.before(run, newest)
+    if run.limits.central:
+        hosts = [crew.workers[number].host for number in members]
+        home = run.hosts.live[run.hosts.best(hosts, crew.home)]
+        if custody.went_back(run, home):
+            run.follows.append(
+                f"host {home.number} has the newest state that is left, at version {home.level} in generation "
+                f"{home.of}: what was made after it is lost, and is made again"
+            )
     crew.install(now, members, drivers, stop=stop, owners=owners, summed=run.summed, sync=run.sync, turn=turn)
     run.renew = ""
     for late in run.hosts.live.values():

@@ -141,7 +141,8 @@ class Machine:
         hosting.lost(self._run, event)
 
     def _host_level(self, event: events.HostLevel, now: float) -> None:
-        self._run.hosts.live[event.host].level = event.level
+        host = self._run.hosts.live[event.host]
+        host.level, host.of = event.level, event.of
 
     def _link_broken(self, event: events.LinkBroken, now: float) -> None:
         hosting.link_broken(self._run, event)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from holdfast.core.step import Place
 
-__all__ = ["Crewed", "Standing", "home_of", "replicas_of"]
+__all__ = ["Crewed", "Link", "Standing", "home_of", "link_of", "replicas_of"]
 
 
 def home_of(hosts: Sequence[int], sources: Mapping[int, int]) -> int:
@@ -24,12 +25,34 @@ def home_of(hosts: Sequence[int], sources: Mapping[int, int]) -> int:
 
 
 def replicas_of(hosts: Sequence[int], home: int, number: int) -> tuple[int, ...]:
-    """The hosts of a generation that hold a replica of what its home holds.
+    """The hosts of a generation that hold a replica of what its home holds, in the order of their chain.
+
+    Who joins later has a higher number, so a new one comes after those that hold something already.
 
     >>> replicas_of([0, 1, 1, 2, 3], home=1, number=2)
     (0, 2)
     """
     return tuple(sorted(set(hosts) - {home})[:number])
+
+
+class Link(NamedTuple):
+    """A host's place in the chain along which versions travel, from the home to its last replica."""
+
+    before: int | None = None  #: the host that it gets them from; None: it makes them, or has no part in this
+    after: int | None = None  #: the host that it passes them on to; None: there is none
+
+
+def link_of(host: int, home: int, replicas: Sequence[int]) -> Link:
+    """Where a host stands in the chain of these replicas.
+
+    >>> [link_of(host, home=1, replicas=(0, 2)) for host in (1, 0, 2)]
+    [Link(before=None, after=0), Link(before=1, after=2), Link(before=0, after=None)]
+    """
+    chain = [home, *replicas]
+    if host not in chain:
+        return Link()
+    at = chain.index(host)
+    return Link(chain[at - 1] if at else None, chain[at + 1] if at + 1 < len(chain) else None)
 
 
 @dataclass(frozen=True, slots=True)

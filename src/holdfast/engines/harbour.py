@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from holdfast.coordinator.messages import Install
+from holdfast.core.clocks import parse
 from holdfast.core.routes import Choice, NoRoute, Offer
 from holdfast.core.standing import home_of, replicas_of
 from holdfast.engines.following import Follower, Guides
@@ -93,6 +94,7 @@ class Harbour:
         self._follower: Follower | None = None
         self._guides = Guides()
         self._shadow: Shadow | None = None
+        self._tenure = 0  # the newest generation in which this host was the home of the state
         self._pier: Pier | None = None
         self._tell: Callable[[str], None] | None = None
         self._map: mmap.mmap | None = None
@@ -173,14 +175,20 @@ class Harbour:
         for hello, stream in early:
             self.came(hello, stream)
 
-    @property
-    def replica(self) -> int:
-        """The version of the state that this host has a replica of; -1: of none."""
-        return -1 if self._shadow is None else self._shadow.version
+    def level(self, own: int) -> tuple[int, int]:
+        """How far the state is that this host holds, if its arena is at `own`, and of which generation it is.
+
+        That matters where lanes need not keep step; a host that mirrors another may have a replica, beside its arena.
+        """
+        if own < 0 and self._shadow is not None:
+            return self._shadow.version, self._shadow.generation
+        return own, self._tenure
 
     def _replicate(self, install: Install) -> None:
         """Have a replica of the state or none, as this generation wants it; or be its home, if that was lost."""
         home = home_of(install.hosts, install.sources)
+        if home == self._me and install.sync and not parse(install.sync).exact:
+            self._tenure = install.generation
         if home == self._me and self._shadow is not None and self._map is not None:
             view = memoryview(self._map)
             chart = read_chart(view)

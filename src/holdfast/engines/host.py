@@ -210,10 +210,11 @@ class LocalHost:
         """Say how far the arena is; with `news`, only if that is another level than was said before."""
         if self._map is None:
             return
-        now = max(level(memoryview(self._map)), -1 if self._harbour is None else self._harbour.replica)
+        own = level(memoryview(self._map))
+        now, of = (own, 0) if self._harbour is None else self._harbour.level(own)
         if not news or now != self._level:
             self._level = now
-            self._tell(HostLevel(self.number, now))
+            self._tell(HostLevel(self.number, now, of))
 
     # ------------------------------------------------------------ events
 

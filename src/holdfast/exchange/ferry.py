@@ -23,7 +23,7 @@ from typing import Protocol
 from holdfast.config.run import board_rows
 from holdfast.core.cargo import Route
 from holdfast.core.slices import even_shares
-from holdfast.core.standing import home_of, replicas_of
+from holdfast.core.standing import home_of, link_of, replicas_of
 from holdfast.errors import FrameError
 from holdfast.exchange.board import Board
 from holdfast.exchange.chart import Chart, read_chart
@@ -36,7 +36,7 @@ from holdfast.exchange.outbound import Aside, Homeward, Publishing
 from holdfast.exchange.packing import Packer
 from holdfast.exchange.porter import Carrier, Leg, Porter
 from holdfast.exchange.pushes import Told
-from holdfast.exchange.shadow import Shadow, replicate
+from holdfast.exchange.shadow import Passage, Shadow, replicate
 from holdfast.exchange.tender import Tender
 from holdfast.transport.stream import Stream
 
@@ -100,8 +100,11 @@ class Ferry:
         self._lanes = self._lanes_of(me)
         self._closed = threading.Event()
         self._home = home_of(assembly.hosts, assembly.sources)  # of the state, where lanes need not keep step
-        self._held = dict.fromkeys(replicas_of(assembly.hosts, self._home, assembly.replicas), -1)  # at home
+        replicas = replicas_of(assembly.hosts, self._home, assembly.replicas)
+        self._link = link_of(me, self._home, replicas)  # of the chain of replicas
+        self._passage: Passage | None = None  # to the next replica
         self._begun: Told | None = None  # how far lanes were at home when this host began to mirror it
+        self._mirrors = {peer: _Mirror() for peer in self._peers}  # at home
         self._current = threading.Event()  # the state is here
         self._hold: Hold | None = None
         self._level = -1  # of this host, when the generation began
@@ -120,8 +123,9 @@ class Ferry:
             self._current.set()
         for peer in self._peers:
             self._start(self._connect, peer)
-        if shadow is not None and me != self._home:
-            self._start(self._keep, self._home, shadow)
+        if shadow is not None and self._link.before is not None:
+            self._passage = Passage() if self._link.after is not None else None
+            self._start(self._keep, self._link.before, shadow)
 
     @property
     def bells(self) -> tuple[int, ...]:
@@ -132,7 +136,7 @@ class Ferry:
         """Take over a connection that another host of this generation has opened."""
         with self._lock:
             wanted = kind == "fetch" or (kind == "peer" and host in self._waiting)
-            wanted = wanted or (kind == "replica" and host in self._held and self._me == self._home)
+            wanted = wanted or (kind == "replica" and host == self._link.after)
             if self._closed.is_set() or host not in self._peers or not wanted:
                 stream.close()
                 return
@@ -140,7 +144,7 @@ class Ferry:
         if kind == "fetch":
             self._start(self._serve, host, stream)
         elif kind == "replica":
-            self._start(self._replicate, host, stream)
+            self._start(self._replicate if self._me == self._home else self._pass_on, host, stream)
         else:
             come, streams = self._waiting[host]
             streams.append(stream)
@@ -156,8 +160,12 @@ class Ferry:
         self._current.set()
         for come, _ in self._waiting.values():
             come.set()
+        for mirror in self._mirrors.values():
+            mirror.begun.set()
         for stream in streams:
             stream.close()
+        if self._passage is not None:
+            self._passage.end()
         self._porter.ring()
         for thread in self._threads:
             thread.join()
@@ -181,7 +189,7 @@ class Ferry:
     def _guard(self, hold: Hold) -> None:
         """Where replicas hold the state, nobody goes on before they do."""
         if hold.chart.depth and self._me == self._home:
-            Tender(hold).pushes.guard(min(hold.board.versions()) if self._held else None)
+            Tender(hold).pushes.guard(min(hold.board.versions()) if self._link.after is not None else None)
 
     def _start(self, act: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=self._guarded, args=(act, *args), name=f"ferry-{act.__name__}", daemon=True)
@@ -235,12 +243,16 @@ class Ferry:
         self._current.set()
         self._ring()
 
-    def _keep(self, home: int, shadow: Shadow) -> None:
+    def _keep(self, before: int, shadow: Shadow) -> None:
         self._current.wait()
         hold = self._ready_hold()
-        stream = self._open(home, "replica") if hold is not None else None
+        stream = self._open(before, "replica") if hold is not None else None
         if hold is not None and stream is not None:
-            shadow.receive(hold, stream, self._assembly.generation, self._closed.is_set)
+            shadow.receive(hold, stream, self._assembly.generation, self._closed.is_set, self._passage)
+
+    def _pass_on(self, after: int, stream: Stream) -> None:
+        if self._passage is not None:
+            self._passage.run(stream, self._assembly.generation)
 
     def _replicate(self, host: int, stream: Stream) -> None:
         hold = self._ready_hold()
@@ -249,9 +261,7 @@ class Ferry:
         pushes = Tender(hold).pushes
 
         def held(version: int) -> None:
-            with self._lock:
-                self._held[host] = version
-                pushes.hold(min(self._held.values()))
+            pushes.hold(version)
             self._ring()
             self._porter.ring()
 
@@ -261,7 +271,11 @@ class Ferry:
         self._current.wait()
         hold = self._ready_hold()
         if hold is not None and hold.chart.depth:
-            serve_mirror(hold, stream, self._assembly.generation, self._closed.is_set, self._lanes_of(host))
+            mirror = self._mirrors[host]
+            mirror.versions = serve_mirror(
+                hold, stream, self._assembly.generation, self._closed.is_set, self._lanes_of(host)
+            )
+            mirror.begun.set()
         elif hold is not None:
             serve(hold, stream, self._assembly.generation, self._closed.is_set, self._level)
 
@@ -274,6 +288,8 @@ class Ferry:
             stream = self._open(peer, "peer")
         self._current.wait()
         hold = self._ready_hold()
+        if hold is not None and hold.chart.depth and self._me == self._home:
+            self._mirrors[peer].begun.wait()  # news of what it does not have yet would be old when it has
         if stream is None or hold is None or self._closed.is_set():
             return
         generation, closing = self._assembly.generation, self._closed.is_set
@@ -292,7 +308,8 @@ class Ferry:
         tender, most = Tender(hold), self._most()
         if self._me == self._home:
             there = ToHome(tender, self._lanes_of(peer))
-            return Publishing(peer, hold, stream, packer, tender=tender, most=most), there
+            versions = self._mirrors[peer].versions
+            return Publishing(peer, hold, stream, packer, tender=tender, most=most, sent=versions), there
         if peer != self._home:
             return Aside(peer, hold, stream, packer), None
         assert self._begun is not None
@@ -325,6 +342,14 @@ class Ferry:
             there=tuple(home == peer for home in homes), spaces=chart.spaces(), sizes=sizes,
             most=self._most(),
         )
+
+
+class _Mirror:
+    """A host that mirrors this one, or is about to."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()  #: what it begins with has gone
+        self.versions: list[int] = []  #: of the slices that went
 
 
 def _landing(peer: int, lander: Lander) -> None:

@@ -21,8 +21,8 @@ from holdfast.exchange import board as cells
 from holdfast.exchange.hold import CELL, Hold
 from holdfast.exchange.pushes import Told
 from holdfast.exchange.tender import Tender
-from holdfast.transport.frames import HEADER, Kind, pack, unpack
-from holdfast.transport.stream import Stream
+from holdfast.transport.frames import Kind, pack
+from holdfast.transport.stream import Stream, next_frame
 
 __all__ = [
     "Fetched", "fetch", "receive_state", "send_section", "send_state", "send_words", "serve", "serve_mirror",
@@ -72,10 +72,10 @@ def send_state(hold: Hold, send: Callable[..., None], generation: int, closing: 
 
 def serve_mirror(
     hold: Hold, stream: Stream, generation: int, closing: Callable[[], bool], lanes: Collection[int]
-) -> None:
+) -> list[int]:
     """Send what a host needs to compute these lanes, while the owners here go on: each slice whole, at its version.
 
-    Raises OSError when the other is gone.
+    Returns these versions; fewer than all where the generation ended meanwhile. Raises OSError when the other is gone.
     """
     tender = Tender(hold)
     inner = _inner(hold, lanes)
@@ -86,12 +86,14 @@ def serve_mirror(
         send_section(hold, stream.send, generation, closing, name)
     words = memoryview(bytearray(hold.board.state_words())).cast("q")
     published = tender.published()
+    sent: list[int] = []
     for slice_, (space, begin, _) in enumerate(hold.chart.slices):
         while (copy := tender.copied(slice_)) is None:
             if closing():
-                return
+                return sent
             time.sleep(_POLL)
         version, data = copy
+        sent.append(version)
         words[len(words) - len(hold.chart.slices) + slice_] = version
         for at in range(0, len(data), _CHUNK):
             _send(stream.send, generation, f"parameters/{space}", begin + at, data[at : at + _CHUNK])
@@ -99,6 +101,7 @@ def serve_mirror(
     for at in range(0, len(told), _CHUNK):
         _send(stream.send, generation, _CLOCKS, at, told[at : at + _CHUNK])
     _send(stream.send, generation, "", 0, bytes(words))
+    return sent
 
 
 def fetch(hold: Hold, stream: Stream, generation: int, lanes: Collection[int] = ()) -> Fetched:
@@ -122,18 +125,18 @@ def fetch(hold: Hold, stream: Stream, generation: int, lanes: Collection[int] = 
 
 
 def receive_state(
-    stream: Stream, generation: int, places: Mapping[str, memoryview], told: bytearray | None = None
-) -> tuple[bytes, int]:
-    """Receive sections into their places, clocks into `told`, and what ends them: (that, bytes in all)."""
+    stream: Stream, generation: int, places: Mapping[str, memoryview], told: bytearray | None = None,
+    onward: Callable[..., None] | None = None,
+) -> tuple[bytes, int]:  # fmt: skip
+    """Receive sections into their places, clocks into `told`, and what ends them: (that, bytes in all).
+
+    Each frame is passed `onward` as soon as it is here and verified.
+    """
     size = 0
-    head = bytearray(HEADER)
     while True:
-        stream.recv_into(memoryview(head))
-        header = unpack(head, generation=generation)
+        header, meta = next_frame(stream, generation=generation)
         if header.kind is not Kind.STATE:
             raise FrameError(f"a {header.kind.name} among the state")
-        meta = bytearray(header.meta)
-        stream.recv_into(memoryview(meta))
         try:
             name, at, length, digest = _decoder.decode(meta)
         except msgspec.MsgspecError as error:
@@ -143,6 +146,8 @@ def receive_state(
             words = bytearray(header.body)
             stream.recv_into(memoryview(words))
             _verify(name, at, memoryview(words), digest)
+            if onward is not None:
+                onward(pack(header.kind, generation, bytes(meta), header.body), words)
             if name == "":
                 return bytes(words), size
             assert told is not None
@@ -158,6 +163,8 @@ def receive_state(
             _verify(name, at, place[at : at + length], digest)
         else:
             place[at : at + length] = _EMPTY[:length]
+        if onward is not None:
+            onward(pack(header.kind, generation, bytes(meta), header.body), place[at : at + header.body])
 
 
 def send_words(send: Callable[..., None], generation: int, words: bytes) -> None:

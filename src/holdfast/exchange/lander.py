@@ -15,8 +15,8 @@ from holdfast.core.tree import Node
 from holdfast.errors import FrameError
 from holdfast.exchange.hold import Hold
 from holdfast.exchange.inbound import Inbound
-from holdfast.transport.frames import HEADER, Header, Kind, unpack
-from holdfast.transport.stream import Stream
+from holdfast.transport.frames import Header, Kind
+from holdfast.transport.stream import Stream, next_frame
 
 __all__ = ["Lander"]
 
@@ -42,17 +42,11 @@ class Lander:
     mine: frozenset[int] = frozenset()  #: rows of this host, which others know nothing about
     paced: Inbound | None = None  #: takes what belongs to lanes that need not keep step, if this host has it so
     _spare: bytearray = field(default_factory=bytearray)
-    _head: bytearray = field(default_factory=lambda: bytearray(HEADER))
 
     def run(self) -> None:
         """Land until the generation ends. Raises OSError, EOFError or FrameError."""
-        head = memoryview(self._head)
         while not self.closing():
-            self.stream.recv_into(head)
-            header = unpack(head, generation=self.generation)
-            meta = bytearray(header.meta)
-            if meta:
-                self.stream.recv_into(memoryview(meta))
+            header, meta = next_frame(self.stream, generation=self.generation)
             try:
                 matters = self._land(header, meta)
             except msgspec.MsgspecError as error:

@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.core.cargo import runs
 from holdfast.core.clocks import Taken
+from holdfast.core.tending import homeward, outward
 from holdfast.exchange.hold import Hold
 from holdfast.exchange.packing import Buffers, Packer
 from holdfast.exchange.porter import Sight
@@ -72,10 +73,9 @@ class Homeward(Aside):
         if pushes.op != self.op:  # all of the last pass have been applied, or there would be no other
             self.op = pushes.op
             sent.update(dict.fromkeys(sent, 0))
-        for lane in sent:
-            if sent[lane] < pushes.pushed(lane):
-                self._push(Taken(lane, sent[lane]))
-                sent[lane] += 1
+        for push in homeward(sent, {lane: pushes.pushed(lane) for lane in sent}):
+            self._push(push)
+            sent[push.lane] += 1
 
     def _push(self, push: Taken) -> None:
         record, body = self.tender.record(push)
@@ -90,26 +90,23 @@ class Publishing(Aside):
 
     tender: Tender = field(kw_only=True)
     most: int = field(kw_only=True)
-    _sent: list[int] = field(default_factory=list)  #: slice -> version that went
+    sent: list[int] = field(kw_only=True)  #: slice -> version that went
     _told: bytes = b""
     _buffered: int = -1  #: version of the buffers that went
     _next: Published | None = None  #: what is to be told as soon as all slices of its version have gone
 
     def look(self) -> None:
         """What was published since. The clocks go last: all slices of their version are there before them."""
-        if not self._sent:
-            self._sent = [-1] * len(self.hold.chart.slices)
         if self._next is None:
             found = self.tender.published()
             self._next = found if found.clocks != self._told else None
-        versions, next_ = self.hold.board.versions(), self._next
-        newer = [s for s, (at, sent) in enumerate(zip(versions, self._sent, strict=True)) if at > sent]
-        owed = [s for s in newer if next_ is not None and self._sent[s] < next_.version]
-        if next_ is not None and not owed:
+        next_ = self._next
+        due = outward(self.hold.board.versions(), self.sent, None if next_ is None else next_.version)
+        if next_ is not None and due.clocks:
             self.load(Kind.CLOCKS, next_.clocks, next_.buffers if next_.version > self._buffered else b"")
             self._told, self._buffered, self._next = next_.clocks, next_.version, None
-        elif newer:
-            self._publish(owed or newer)
+        elif due.slices:
+            self._publish(due.slices)
 
     def _publish(self, slices: Sequence[int]) -> None:
         """A run of them: while it is on its way, newer ones may take the place of the rest."""
@@ -124,5 +121,5 @@ class Publishing(Aside):
             copies.append(copy)
         if copies:
             versions = [version for version, _ in copies]
-            self._sent[first : first + len(copies)] = versions
+            self.sent[first : first + len(copies)] = versions
             self.load(Kind.SLICES, _encode([first, versions]), *(data for _, data in copies))

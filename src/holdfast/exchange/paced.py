@@ -25,6 +25,7 @@ from torch import Tensor
 from holdfast.core.clocks import Clocks, Held, Mode, Taken, docket, next_lane, weights
 from holdfast.core.slices import Slice
 from holdfast.core.staleness import Staleness
+from holdfast.core.tending import may_decide
 from holdfast.errors import NonFinite, NotExact
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import StepFacts
@@ -113,6 +114,9 @@ class Paced(Member):
                 self._controls.rest(self.committed())
                 continue
             self._marks = self._marked()  # before the look: what changes during it ends the wait
+            if not self.pushes.settled:
+                self._await(self.at.owner[0])
+                continue
             if self.pushes.over(course.op):
                 if self._complete():
                     return None
@@ -268,8 +272,8 @@ class Paced(Member):
             if not begun and not self._ends_before() and max(self.board.versions()) == version:
                 pushes.begin(self._course.op, self._course.steps, version)
                 return True
-            still = max(self.board.versions()) == version and pushes.held(version)
-            if begun and not pushes.decided(version) and still:
+            versions, held = self.board.versions(), pushes.held(version)
+            if begun and may_decide(versions, decided=pushes.decided(version), held=held):
                 found = docket(self.mode, clocks)
                 if found is None:
                     return False

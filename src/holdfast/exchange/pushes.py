@@ -27,7 +27,8 @@ __all__ = ["Pushes", "Record", "Told", "pushes_bytes"]
 
 _HEADER, _RECORD = 8, 6  # words
 P_OP, P_TOTAL, P_BASE, P_DONE, P_MIRRORED, P_TURN = range(6)  # the first one is negative while a pass is being begun
-#: Where there are replicas: one more than the version that all of them hold, and than the newest that was shown.
+#: Where there are replicas: one more than the version that all of them hold, and than the newest that was shown; the
+#: latter is negative where a replica was made the home, and nobody knows what had been shown.
 P_HELD, P_SHOWN = 6, 7
 
 
@@ -53,6 +54,7 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
     pushed: list[int]
     taken: list[int]
     applied: list[int]
+    settled: bool = True  #: see `Pushes.settled`
 
 
 def pushes_bytes(num_lanes: int, depth: int) -> int:
@@ -217,7 +219,7 @@ class Pushes:
         taken = self._counts(version) if decided else applied
         whole = op <= 0 or (words[self._docket(version - 1)] == version and self.decided(version) == decided)
         begun = words[P_TOTAL], words[P_BASE], words[P_DONE]
-        found = Told(version, op, *begun, self._pushed.tolist(), taken, applied)
+        found = Told(version, op, *begun, self._pushed.tolist(), taken, applied, self.settled)
         return found if whole and words[P_OP] == op else None
 
     def mirror(self, told: Told, mine: Collection[int]) -> None:
@@ -238,12 +240,14 @@ class Pushes:
                 words[at + 1 + lane] = count
         words[P_TOTAL], words[P_BASE], words[P_DONE] = told.total, told.base, told.done
         words[P_OP], words[P_MIRRORED] = told.op, told.version + 1
+        words[P_SHOWN] = 0 if told.settled else -1
         words[P_TURN] += 1
 
     def guard(self, version: int | None) -> None:
         """From now on nobody goes on from `version`, or a later one, before replicas hold it. None: there are none.
 
-        What was shown before there were any stays shown.
+        What was shown before there were any stays shown. Where a replica was made the home, it shows nothing before
+        those that are left hold what it holds: else the loss of one more host would take back what was seen.
         """
         words = self._words
         if version is None:
@@ -265,14 +269,19 @@ class Pushes:
     def shown(self, version: int) -> int:
         """The newest version that counts for others, where `version` is published: it, or the one before."""
         shown = self._words[P_SHOWN]
-        return version if not shown else min(version, shown - 1)
+        return version if shown <= 0 else min(version, shown - 1)
+
+    @property
+    def settled(self) -> bool:
+        """May anybody act? Not where the home was a replica, while the replicas that are left do not hold as much."""
+        return self._words[P_SHOWN] >= 0
 
     def inherit(self, told: Told) -> None:
         """The state of a version is here, told of by the host that held it until now: no lane has pushed beyond it."""
         words = self._words
         words[P_OP] = words[P_MIRRORED] = 0
         words[P_TOTAL], words[P_BASE], words[P_DONE] = told.total, told.base, told.done
-        words[P_HELD] = words[P_SHOWN] = 0
+        words[P_HELD], words[P_SHOWN] = 0, -1
         for lane, applied in enumerate(told.applied):
             words[self._lanes + lane * self._stride] = applied
         for tag, place in ((told.version, told.version - 1), (0, told.version)):

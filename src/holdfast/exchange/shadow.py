@@ -1,7 +1,11 @@
 """Replicas: whole copies of the state on other hosts than its home, so that the loss of the home loses no step.
 
-    home: version v is made  ──►  all of it is sent to every replica  ──►  each says that it holds v
-                                                                     ──►  v counts: clocks show it, v + 1 may be made
+    home: version v is made  ──►  first replica  ──►  second  ──►  ...  ──►  last
+          v counts           ◄──  held  ◄─────────────  held  ◄──────────────┘
+
+The replicas stand in a chain (`core.standing.link_of`). Each passes on what comes in while more of it comes, so the
+home sends one copy however many there are. Each says that it holds a version when all after it do, so one word at home
+means: everybody does. Then v counts: clocks show it, and v + 1 may be made.
 
 Only where lanes need not keep step: in exact training every host holds the state anyway. A replica's copy (*shadow*)
 lies beside the arena of its host, whose workers compute with the mirror like those of any other (see `tender`). A
@@ -11,22 +15,67 @@ nothing back. A shadow is replaced as a whole, when the last byte of the next ve
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import NamedTuple
 
 import msgspec
 
+from holdfast.core.tending import copied
 from holdfast.errors import FrameError
 from holdfast.exchange.fetching import receive_state, send_section, send_words
 from holdfast.exchange.hold import Hold
 from holdfast.exchange.tender import Tender
-from holdfast.transport.frames import HEADER, Kind, pack, unpack
-from holdfast.transport.stream import Stream
+from holdfast.transport.frames import Kind, pack
+from holdfast.transport.stream import Stream, next_frame
 
-__all__ = ["Shadow", "replicate"]
+__all__ = ["Passage", "Shadow", "replicate"]
 
 _POLL = 0.0005  # seconds between two looks whether a version is complete
 _numbers = msgspec.msgpack.Decoder(int)
+
+
+class _Whole(NamedTuple):
+    """All of a version is here, and is on its way to the next replica."""
+
+    version: int
+    confirm: Callable[[], None]  #: says so to the replica before this one, or to the home
+
+
+class Passage:
+    """From a replica to the next one of the chain: what came in at the one end goes out at the other.
+
+    Nothing is copied: what waits here are views of the shadow. It is not written to before its version is confirmed,
+    because whoever makes the next version waits for that.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[tuple[bytes | memoryview, ...] | _Whole | None] = SimpleQueue()
+
+    def put(self, *buffers: bytes | memoryview) -> None:
+        """A frame is here."""
+        self._waiting.put(buffers)
+
+    def whole(self, version: int, confirm: Callable[[], None]) -> None:
+        """All frames of a version are here, and it is held: confirm it when the next replica has."""
+        self._waiting.put(_Whole(version, confirm))
+
+    def end(self) -> None:
+        """Let whoever runs it go."""
+        self._waiting.put(None)
+
+    def run(self, stream: Stream, generation: int) -> None:
+        """Pass on to the next replica until the end. Raises OSError, EOFError or FrameError when that is gone."""
+        while (next_ := self._waiting.get()) is not None:
+            if isinstance(next_, _Whole):
+                _await_held(stream, generation, next_.version)
+                with contextlib.suppress(OSError):  # whoever receives from there finds out, and says so
+                    next_.confirm()
+            else:
+                stream.send(*next_)
 
 
 class Shadow:
@@ -34,12 +83,15 @@ class Shadow:
 
     def __init__(self) -> None:
         self.version = -1  #: that it holds; -1: none
+        self.generation = 0  #: in which it came
         self._sections: dict[str, bytearray] = {}
         self._spare: dict[str, bytearray] = {}
         self._clocks = b""
 
-    def receive(self, hold: Hold, stream: Stream, generation: int, closing: Callable[[], bool]) -> None:
-        """Hold one version after the other, and say so, until the generation ends.
+    def receive(
+        self, hold: Hold, stream: Stream, generation: int, closing: Callable[[], bool], onward: Passage | None = None
+    ) -> None:
+        """Hold one version after the other, and say so, until the generation ends. With `onward`, pass them on.
 
         Raises OSError, EOFError or FrameError.
         """
@@ -49,11 +101,15 @@ class Shadow:
                 if len(self._spare.get(name, b"")) != size:
                     self._spare[name] = bytearray(size)
             places = {name: memoryview(place) for name, place in self._spare.items()}
-            clocks, _ = receive_state(stream, generation, places)
+            clocks, _ = receive_state(stream, generation, places, onward=onward.put if onward is not None else None)
             version = Tender.version_of(clocks)
             self._sections, self._spare = self._spare, self._sections
-            self._clocks, self.version = clocks, version
-            stream.send(pack(Kind.HELD, generation, msgspec.msgpack.encode(version)))
+            self._clocks, self.version, self.generation = clocks, version, generation
+            confirm = partial(stream.send, pack(Kind.HELD, generation, msgspec.msgpack.encode(version)))
+            if onward is None:
+                confirm()
+            else:
+                onward.whole(version, confirm)
 
     def install(self, hold: Hold) -> None:
         """Make the arena of this host, a mirror until now, the home of the state. Nobody acts meanwhile."""
@@ -66,17 +122,15 @@ class Shadow:
 def replicate(
     hold: Hold, stream: Stream, generation: int, closing: Callable[[], bool], held: Callable[[int], None]
 ) -> None:
-    """At home: send each version to a replica once it is complete; `held` is told when it is there.
+    """At home: send each version to the first replica once it is complete; `held` is told when all have it.
 
     Raises OSError, EOFError or FrameError when the other host is gone, or says something else.
     """
     tender, last = Tender(hold), -1
-    head = bytearray(HEADER)
     while not closing():
         versions = hold.board.versions()
-        version = min(versions)
-        # Nobody decides what leads on from a version before all replicas hold it: until then it stands still.
-        if version == last or max(versions) > version or tender.pushes.decided(version):
+        version = copied(versions, last, decided=tender.pushes.decided(min(versions)))
+        if version is None:
             time.sleep(_POLL)
             continue
         for name in hold.chart.whole():
@@ -84,15 +138,17 @@ def replicate(
         if closing():
             return
         send_words(stream.send, generation, tender.cut(version))
-        stream.recv_into(memoryview(head))
-        header = unpack(head, generation=generation)
-        meta = bytearray(header.meta)
-        stream.recv_into(memoryview(meta))
-        try:
-            said = _numbers.decode(meta)
-        except msgspec.MsgspecError as error:
-            raise FrameError(f"its meta is not what a HELD has: {error}") from None
-        if header.kind is not Kind.HELD or header.body or said != version:
-            raise FrameError(f"a {header.kind.name} about version {said}, where a HELD about {version} is due")
+        _await_held(stream, generation, version)
         last = version
         held(version)
+
+
+def _await_held(stream: Stream, generation: int, version: int) -> None:
+    """Wait until the next replica, and all after it, hold a version. Raises OSError, EOFError or FrameError."""
+    header, meta = next_frame(stream, generation=generation)
+    try:
+        said = _numbers.decode(meta)
+    except msgspec.MsgspecError as error:
+        raise FrameError(f"its meta is not what a HELD has: {error}") from None
+    if header.kind is not Kind.HELD or header.body or said != version:
+        raise FrameError(f"a {header.kind.name} about version {said}, where a HELD about {version} is due")

@@ -150,11 +150,13 @@ class Tender:
         """Put slices in place, each as a whole; `row` is that of a worker at home."""
         last = first + len(versions)
         self.hold.check_run(first, last)
-        at = 0
+        at, here = 0, self.hold.board.versions()
         for slice_, version in zip(range(first, last), versions, strict=True):
             place = self.hold.run("parameters", slice_, slice_ + 1)
             if at + place.nbytes > len(data):
                 raise FrameError(f"slices {first} to {last - 1} have {len(data)} bytes")
+            if version < here[slice_]:
+                raise FrameError(f"slice {slice_} would go back from version {here[slice_]} to {version}")
             self.hold.board.land_slice(row, slice_, version, _copying(place, data[at : at + place.nbytes]))
             at += place.nbytes
 
@@ -182,6 +184,8 @@ class Tender:
         size, head, lanes = self.hold.chart.buffers_size, len(self._newest), self.hold.chart.lanes
         if len(data) not in (0, head + size) or {len(told.pushed), len(told.applied), len(told.taken)} != {lanes}:
             raise FrameError(f"clocks of {len(told.pushed)} lanes with {len(data)} bytes of buffers")
+        if told.version < (here := self.pushes.published or 0):
+            raise FrameError(f"the clocks would go back from version {here} to {told.version}")
         if len(data):
             for copy in (0, 1):  # whichever of the two a worker takes
                 self._buffers[copy * size : (copy + 1) * size] = data[head:]

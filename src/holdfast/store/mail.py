@@ -7,15 +7,15 @@ bytes are to go; nothing is allocated for what a stranger announces. No torch he
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from holdfast.errors import FrameError
 from holdfast.store.messages import Answer, Say, answers, pack, says
-from holdfast.transport.frames import HEADER, Kind, unpack
+from holdfast.transport.frames import Kind
 from holdfast.transport.frames import pack as frame
-from holdfast.transport.stream import Stream
+from holdfast.transport.stream import Stream, next_frame
 
 __all__ = ["Mailbox", "head"]
 
@@ -27,19 +27,11 @@ def head(message: Say | Answer, size: int = 0) -> bytes:
     return frame(Kind.STORE, 0, pack(message), size)
 
 
-class Letter(NamedTuple):
-    """What has come: a message still in bytes, and how many bytes of a value come behind it."""
-
-    message: bytes
-    size: int
-
-
 class Mailbox:
     """Letters out of a stream, one after the other. For one thread."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._head = memoryview(bytearray(HEADER))
         self._scrap = memoryview(bytearray(2**16))
 
     def said(self) -> tuple[Say, int]:
@@ -63,18 +55,11 @@ class Mailbox:
             size -= piece.nbytes
 
     def _read(self, decode: Callable[[bytes], Sequence[_T]], what: str) -> tuple[_T, int]:
-        letter = self._open()
+        header, meta = next_frame(self._stream, generation=0)
+        if header.kind is not Kind.STORE or not meta:
+            raise FrameError(f"its kind is {header.kind.name}, which has no business on this connection")
         try:
-            (message,) = decode(letter.message)
+            (message,) = decode(bytes(meta))
         except (msgspec.DecodeError, ValueError) as error:
             raise FrameError(f"it holds no {what} of a store ({error})") from None
-        return message, letter.size
-
-    def _open(self) -> Letter:
-        self._stream.recv_into(self._head)
-        header = unpack(self._head, generation=0)
-        if header.kind is not Kind.STORE or not header.meta:
-            raise FrameError(f"its kind is {header.kind.name}, which has no business on this connection")
-        message = bytearray(header.meta)
-        self._stream.recv_into(memoryview(message))
-        return Letter(bytes(message), header.body)
+        return message, header.body

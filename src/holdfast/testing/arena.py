@@ -123,6 +123,10 @@ class Arena:
             raise Violation("the arena is filled again after training began")
         self.state, self.seeded = list(self._golden[0][0]), True
 
+    def of(self) -> int:
+        """The generation that its state is of, where that matters: see `tended`."""
+        return 0
+
     def step(self) -> int:
         """The step at hand: the oldest version of any slice."""
         return min(self.versions)

@@ -50,6 +50,7 @@ from holdfast.testing.config import Config, draw, draw_hosts
 from holdfast.testing.faults import At, HostFault, Timed, UnitFault
 from holdfast.testing.host import FakeHost
 from holdfast.testing.model import Violation
+from holdfast.testing.tending import Witness
 from holdfast.testing.worker import FakeWorker
 
 __all__ = ["Cluster", "Config", "Report", "draw", "draw_hosts", "simulate"]
@@ -99,11 +100,13 @@ class Cluster:
         self.unit_faults: dict[tuple[int, int], str] = bad
         self.machine = config.machine(CrewLimits(
             lanes=config.model.lanes, workers=config.workers, servers=config.servers, sums_only=config.sums_only,
-            hosts=config.awaited, listening=bool(config.hosts), follow=config.follow, join_grace=0.5, luck_budget=100,
+            hosts=config.awaited, sync=config.sync, replicas=config.replicas,
+            listening=bool(config.hosts), follow=config.follow, join_grace=0.5, luck_budget=100,
             unit_attempts=3 if bad else 50, gather=0.1, frozen=0.5, repeat=0.3, settle=0.2, probe=0.5,
         ))
         self.decide = config.decide
         self.hosts: dict[int, FakeHost] = {}
+        self.witness = Witness()
         self.workers: dict[int, FakeWorker] = {}
         self.outcome: EndRun | FailRun | None = None
         self._random = random.Random(seed ^ 0x5EED)
@@ -183,7 +186,9 @@ class Cluster:
         self._generation = install.generation
         known = {host.host for host in self.machine.snapshot().hosts}
         levels = {n: host.arena.level() for n, host in self.hosts.items() if n in known and host.up and not host.cut}
-        best = max((levels[number] for number in install.hosts if number in levels), default=-1)
+        if levels.keys().isdisjoint(install.hosts):  # they are gone, and nobody has heard of it yet
+            return
+        best = max(levels[number] for number in install.hosts if number in levels)
         if lost := {number: level for number, level in levels.items() if level > best + 2}:  # news may be on their way
             raise Violation(f"generation {install.generation} goes on from step {best}, though hosts are at {lost}")
 
@@ -220,7 +225,7 @@ class Cluster:
         self._starting.discard(number)
         if not host.up:
             return
-        worker = FakeWorker(self, host, number, row, self._faults.pop(number, []))
+        worker = self.config.worker(self, host, number, row, self._faults.pop(number, []))
         self.workers[number] = host.workers[number] = worker
         host.hear(WorkerStarted(number, 1000 + number))
         if number in self._doomed:
@@ -359,7 +364,7 @@ class Cluster:
         if outcome not in self.schedule.ends():
             raise Violation(f"the run failed with {outcome}: {message}")
         if isinstance(end, EndRun):
-            self._check_end(end)
+            self.check_end(end)
         state = self.machine.snapshot()
         there = [host for host in self.hosts.values() if not host.closed and host.up]
         holders = [host.number for host in there if host.arena.level() >= 0]
@@ -372,7 +377,7 @@ class Cluster:
             state.lost, self.machine.story.tail(1000),
         )
 
-    def _check_end(self, end: EndRun) -> None:
+    def check_end(self, end: EndRun) -> None:
         """The run has come to its end: at the right step, the same on every host that had a part in it."""
         model, steps = self.config.model, int(end.result.get("steps") or 0)
         drained = any(isinstance(f, Timed) and f.what == "drain" for f in self.schedule.faults)

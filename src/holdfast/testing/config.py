@@ -15,6 +15,7 @@ from holdfast.testing.faults import Schedule, after, at, host_swarm, swarm
 from holdfast.testing.ferry import FakeFerry
 from holdfast.testing.following import FakeGuide
 from holdfast.testing.model import Model
+from holdfast.testing.worker import FakeWorker
 
 __all__ = ["Config", "draw", "draw_hosts"]
 
@@ -24,7 +25,7 @@ _MODES = ("exact", "bounded:2", "async", "local:4")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """One simulated run. The last six are replaced to see whether the simulation notices."""
+    """One simulated run. The last seven are replaced to see whether the simulation notices."""
 
     model: Model
     workers: int  #: on host 0; 0: the coordinator's machine trains nothing
@@ -33,14 +34,17 @@ class Config:
     hosts: tuple[int, ...] = ()  #: slots of other hosts that join at the start, numbered from 1
     awaited: int = 1  #: hosts that the first generation waits for
     follow: bool = True  #: hosts that come late follow first
+    sync: str = "exact"  #: how lanes keep step; other ways have an arena, a ferry and workers of their own (`paced`)
+    replicas: int = 0
     schedule: Schedule = field(default_factory=Schedule)
     limit: float = 120.0  #: virtual seconds within which the run must end
     machine: Callable[[CrewLimits], Machine] = Machine
     decide: Callable[[core_step.Place, core_step.Board], core_step.Action] = core_step.next_action
     plan: Callable[..., tree.Plan] = tree.plan
-    arena: type[Arena] = Arena
+    arena: Callable[..., Arena] = Arena
     ferry: type[FakeFerry] = FakeFerry
     guide: type[FakeGuide] = FakeGuide
+    worker: type[FakeWorker] = FakeWorker
 
 
 def draw(seed: int) -> Config:

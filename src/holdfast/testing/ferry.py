@@ -154,6 +154,11 @@ class FakeFerry:
         self._source = install.sources.get(me)
         self.level = arena.level()  #: before anybody acts: what it can come to by itself
         self._porters: list[_Porter] = []
+        self._embark(install)
+
+    def _embark(self, install: Install) -> None:
+        host, arena, me = self.host, self.host.arena, self.host.number
+        where = dict(zip(install.members, install.hosts, strict=True))
         hosts = sorted(set(install.hosts))
         if len(hosts) == 1:
             arena.begin_generation(self._lanes)  # what came from others when there were some counts no more

@@ -112,7 +112,7 @@ class FakeHost:
             self.hear(event)
 
     def _say_level(self) -> None:
-        self.hear(HostLevel(self.number, self.arena.level()))
+        self.hear(HostLevel(self.number, self.arena.level(), self.arena.of()))
 
     def send(self, worker: int, message: ToWorker) -> None:
         """Pass a message of the coordinator on to a worker."""

@@ -21,8 +21,8 @@ import msgspec
 
 from holdfast.core.routes import Offer, Trial, slope
 from holdfast.errors import FrameError
-from holdfast.transport.frames import HEADER, Kind, pack, unpack
-from holdfast.transport.stream import Stream
+from holdfast.transport.frames import Kind, pack
+from holdfast.transport.stream import Stream, next_frame
 
 __all__ = [
     "Burst", "Describe", "Described", "Give", "Got", "Message", "Ping", "Pong", "Survey", "Surveyed", "ask", "drink",
@@ -186,13 +186,9 @@ def reply(stream: Stream, message: Message) -> None:
 
 def receive(stream: Stream) -> tuple[Message, int]:
     """The next message, and how many raw bytes follow it. Raises OSError, EOFError, FrameError."""
-    head = memoryview(bytearray(HEADER))
-    stream.recv_into(head)
-    header = unpack(head)
+    header, meta = next_frame(stream)
     if header.kind is not Kind.PROBE:
         raise FrameError(f"its kind is {header.kind.name}, on a connection that measures")
-    meta = memoryview(bytearray(header.meta))
-    stream.recv_into(meta)
     try:
         message = _decode(meta)
     except (msgspec.DecodeError, RecursionError) as error:

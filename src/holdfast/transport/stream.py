@@ -23,7 +23,9 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-__all__ = ["PlainStream", "Stream", "TlsStream", "name_of"]
+from holdfast.transport.frames import HEADER, Header, unpack
+
+__all__ = ["PlainStream", "Stream", "TlsStream", "name_of", "next_frame"]
 
 Buffer = bytes | bytearray | memoryview
 _Result = TypeVar("_Result")
@@ -69,6 +71,20 @@ class Stream(Protocol):
 
     def close(self) -> None:
         """End both directions, now. May be called twice, and by any thread."""
+
+
+def next_frame(stream: Stream, *, generation: int | None = None) -> tuple[Header, bytearray]:
+    """The checked header of the next frame, and its meta. The body is next; where it goes is the caller's to say.
+
+    Raises FrameError, EOFError, OSError.
+    """
+    head = bytearray(HEADER)
+    stream.recv_into(memoryview(head))
+    header = unpack(head, generation=generation)
+    meta = bytearray(header.meta)
+    if meta:
+        stream.recv_into(memoryview(meta))
+    return header, meta
 
 
 class _Socket:

@@ -15,6 +15,7 @@ from holdfast.core.routes import Address, Offer
 from holdfast.engines import harbour as harbours
 from holdfast.engines.harbour import Harbour
 from holdfast.errors import Unreachable
+from holdfast.exchange.shadow import Shadow
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.greeting import Hello
 from holdfast.transport.stream import PlainStream, Stream
@@ -219,6 +220,33 @@ def test_a_host_that_nobody_told_of_cannot_be_dialled(arena: mmap.mmap) -> None:
         it.embark(install(1), frozenset({1}))
         with pytest.raises(ConnectionError, match="nobody has said how host 9 can be reached"):
             await asyncio.to_thread(it._dial, 9, "peer")
+        it.close()
+
+    asyncio.run(play())
+
+
+def test_a_host_says_of_which_generation_its_state_is(arena: mmap.mmap) -> None:
+    """Where lanes need not keep step: of the last in which it was the home, or in which its copy came."""
+
+    def paced(generation: int, home: int) -> Install:
+        sources = {0: 1} if home == 1 else {1: 0}
+        return Install(generation, [0, 1], [0, 1], [0, 0, 1, 1], [0, 1], sources, sync="async", replicas=1)
+
+    async def play() -> None:
+        it = harbour(arena, Pier())
+        assert it.level(0) == (0, 0)
+        it.embark(install(1), frozenset({1}))
+        assert it.level(5) == (5, 0), "in exact training it does not matter"
+        it.embark(paced(2, home=1), frozenset({1}))
+        assert it.level(6) == (6, 2)
+        it.embark(paced(3, home=0), frozenset({1}))
+        assert it.level(7) == (7, 2), "until it mirrors the new home"
+        assert it.level(-1) == (-1, 0), "of which it has no copy yet"
+        shadow = FakeFerry.made[-1].given["shadow"]
+        assert isinstance(shadow, Shadow)
+        shadow.version, shadow.generation = 9, 3
+        it.embark(paced(4, home=0), frozenset({1}))
+        assert it.level(-1) == (9, 3), "which it keeps until the next one is here"
         it.close()
 
     asyncio.run(play())

@@ -2,106 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 import threading
+import time
 
 import pytest
-import torch
 
-from holdfast.config.run import board_rows
-from holdfast.core.clocks import Taken, docket, parse
+from holdfast.coordinator.messages import Install
+from holdfast.core.clocks import Taken
 from holdfast.errors import FrameError
-from holdfast.exchange import buffers, chart, optimizer, pushslots, slots
-from holdfast.exchange.board import Board, StepFacts, board_bytes
+from holdfast.exchange.board import StepFacts
+from holdfast.exchange.ferry import Ferry
 from holdfast.exchange.fetching import fetch, serve_mirror
-from holdfast.exchange.hold import Hold
 from holdfast.exchange.inbound import FromHome, ToHome
 from holdfast.exchange.lander import Lander
 from holdfast.exchange.outbound import Aside, Homeward, Publishing
 from holdfast.exchange.packing import Packer
 from holdfast.exchange.porter import Sight
-from holdfast.exchange.pushes import Record, pushes_bytes
-from holdfast.exchange.schema import pin, probe
-from holdfast.exchange.space import Space, dtype_name
-from holdfast.exchange.tender import Part, Tender
-from holdfast.train import evaluation, schedule
-from holdfast.transport.arena import Arena, Sections
+from holdfast.exchange.pushes import Record
+from holdfast.exchange.tender import Part
 from holdfast.transport.frames import HEADER, Kind, unpack
 from holdfast.transport.stream import PlainStream
 
-from .crewed import adam, model_of
-
-LANES, DEPTH = 4, 3
-ROWS = board_rows(LANES)
-MINE, THEIRS = (0, 1), (2, 3)  #: lanes driven at home, and by the other host
-GENERATION = 5
-
-
-class Port:
-    """One host's arena, with a state in it if it is the home."""
-
-    def __init__(self, *, home: bool) -> None:
-        model = model_of()
-        user = adam(model)
-        pin(user)
-        space = Space([model], user)
-        schemas = {
-            (group, dtype_name(torch.float32)): probe(user, group, torch.float32)
-            for group in range(len(user.param_groups))
-        }
-        sections = Sections()
-        sections.add("board", board_bytes(LANES, ROWS, len(space.layout.slices)))
-        optimizer.add_sections(sections, space, schemas, ROWS)
-        slots.add_sections(sections, space, LANES)
-        buffers.add_sections(sections, space, LANES, DEPTH)
-        sections.add("pushes", pushes_bytes(LANES, DEPTH))
-        pushslots.add_sections(sections, space, LANES, DEPTH, reads=False)
-        schedule.add_sections(sections, ROWS)
-        evaluation.add_sections(sections)
-        offsets, size = buffers.placed(space)
-        placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, space.buffers, strict=True)]
-        data = chart.add_section(sections, space.layout, LANES, ROWS, placed, size, DEPTH)
-        self.arena = Arena(sections)
-        self.board = Board(self.arena.section("board"), LANES, ROWS, len(space.layout.slices))
-        if home:
-            self.board.format()
-        chart.write_chart(self.arena, self.board, data)
-        memory = memoryview(self.arena._map)
-        found = chart.read_chart(memory)
-        assert found is not None
-        self.hold = Hold(memory, found)
-        self.tender = Tender(self.hold)
-
-    @property
-    def pushes(self):
-        return self.tender.pushes
-
-    def push(self, lane: int, value: int) -> Taken:
-        """A worker here computes the lane's next unit."""
-        push = Taken(lane, self.pushes.pushed(lane))
-        for part in self.tender.parts(push, 0, 1 << 20):
-            self.tender.part(part)[:] = bytes([value]) * (part.end - part.begin)
-        self.pushes.push(lane, Record(push.step, min(self.board.versions()), 8, 0.5, 0.0, 0.0))
-        return push
-
-    def publish(self, value: int) -> list[Taken]:
-        """The owners here take the next docket, if there is one; all parameters become `value`."""
-        version = min(self.board.versions())
-        found = docket(parse("bounded:2"), self.pushes.clocks(version, 100))
-        if found is None:
-            return []
-        self.pushes.decide(version, found)
-        self.board.put_step(version + 1, StepFacts(0.25, 8 * (version + 1), 0.0))
-        for index in range(len(self.hold.chart.slices)):
-            place = self.hold.run("parameters", index, index + 1)
-            place[:] = bytes([value]) * place.nbytes
-            self.board.publish(index, version + 1)
-        return list(found)
-
-    def shown(self) -> set[int]:
-        """Which values the parameters have."""
-        count = len(self.hold.chart.slices)
-        return {byte for index in range(count) for byte in bytes(self.hold.run("parameters", index, index + 1))}
+from .ported import DEPTH, GENERATION, LANES, MINE, THEIRS, Port
 
 
 class Caught:
@@ -142,14 +67,17 @@ class _Replay:
 def mirrored(home: Port, other: Port, lanes: tuple[int, ...] = THEIRS):
     """What a generation begins with: the other host fetches what it needs."""
     ours, theirs = PlainStream.pair()
-    serving = threading.Thread(target=serve_mirror, args=(home.hold, ours, GENERATION, lambda: False, lanes))
+    sent: list[int] = []
+    serving = threading.Thread(
+        target=lambda: sent.extend(serve_mirror(home.hold, ours, GENERATION, lambda: False, lanes))
+    )
     serving.start()
     got = fetch(other.hold, theirs, GENERATION, lanes)
     serving.join()
     ours.close()
     theirs.close()
     assert got.clocks is not None
-    return got.clocks
+    return got.clocks, sent
 
 
 class Crossing:
@@ -157,7 +85,7 @@ class Crossing:
 
     def __init__(self, home: Port, other: Port, lanes: tuple[int, ...] = THEIRS) -> None:
         self.home, self.other = home, other
-        begun = mirrored(home, other, lanes)
+        begun, versions = mirrored(home, other, lanes)
         self.out, self.back = Caught(), Caught()
         self.publishing = Publishing(
             1,
@@ -166,6 +94,7 @@ class Crossing:
             Packer(home.hold, GENERATION, [0], lambda row: True),
             tender=home.tender,
             most=1 << 20,
+            sent=versions,
         )  # type: ignore[arg-type]
         self.homeward = Homeward(
             0, other.hold, self.back, Packer(other.hold, GENERATION, [1], lambda row: True), tender=other.tender,
@@ -337,6 +266,9 @@ def test_nonsense_is_refused(home: Port, other: Port) -> None:
         other.tender.land_slices(0, 0, [4], memoryview(b"abc"))
     with pytest.raises(FrameError, match="the record of lane 2 has 1 bytes"):
         home.tender.land_record(2, Record(0, 0, 8, 0.5, 0.0, 0.0), memoryview(b"a"), THEIRS)
+    other.tender.land_slices(0, 0, [4], memoryview(bytes(other.hold.run("parameters", 0, 1).nbytes)))
+    with pytest.raises(FrameError, match="slice 0 would go back from version 4 to 3"):
+        other.tender.land_slices(0, 0, [3], memoryview(bytes(other.hold.run("parameters", 0, 1).nbytes)))
     clocks = home.tender.published().clocks
     with pytest.raises(FrameError, match="clocks of 4 lanes with 1 bytes of buffers"):
         other.tender.mirror(clocks, memoryview(b"a"), ())
@@ -371,3 +303,61 @@ def test_every_push_counts_once_whatever_is_lost(home: Port, other: Port, seed: 
             crossing = Crossing(home, other, theirs)
     assert home.pushes.clocks(min(home.board.versions()), 100).applied == counted
     assert sum(counted) >= LANES
+
+
+def test_clocks_do_not_go_back(home: Port, other: Port) -> None:
+    old = home.tender.published().clocks
+    for lane in range(LANES):
+        home.push(lane, 1)
+    home.publish(7)
+    mirrored(home, other)
+    with pytest.raises(FrameError, match="the clocks would go back from version 1 to 0"):
+        other.tender.mirror(old, memoryview(b""), ())
+
+
+def test_a_mirror_gets_no_news_that_are_older_than_what_it_begins_with(home: Port, other: Port) -> None:
+    """Its connections are there before it has fetched anything, and the home goes on meanwhile."""
+    install = Install(GENERATION, [0, 1], [0, 1], [0, 0, 1, 1], [0, 1], {1: 0})
+    asked, go, news, said = threading.Event(), threading.Event(), threading.Event(), []
+    ferries: dict[int, Ferry] = {}
+
+    class Watched(PlainStream):
+        def send(self, *buffers: bytes | bytearray | memoryview) -> None:
+            news.set()
+            super().send(*buffers)
+
+    def dial(to: int, kind: str) -> PlainStream:
+        if kind == "fetch":
+            asked.set()
+            go.wait()
+        ours, theirs = socket.socketpair()
+        ferries[to].admit(1, kind, (Watched if kind == "peer" else PlainStream)(theirs))
+        return PlainStream(ours)
+
+    for number, port in ((0, home), (1, other)):
+        ferries[number] = Ferry(
+            memoryview(port.arena._map), number, install, dial=dial, ring=lambda: None, report=said.append,
+            broke=lambda host, sentence: said.append(sentence),
+        )  # fmt: skip
+    try:
+        asked.wait()
+        assert not news.wait(0.2), "nothing goes before the mirror has what it begins with"
+        for lane in range(LANES):
+            home.push(lane, 1)
+        home.publish(7)
+        go.set()
+        deadline = time.monotonic() + 20
+        while other.pushes.published != 1 or other.shown() != {7}:
+            assert time.monotonic() < deadline, said
+            time.sleep(0.001)
+        for lane in MINE:
+            home.push(lane, 1)
+        os.eventfd_write(ferries[0].bells[0], 1)
+        while other.pushes.clocks(1, 100).pushed != [2, 2, 1, 1]:
+            assert time.monotonic() < deadline, said
+            time.sleep(0.001)
+        assert len(said) == 1 and "the state at step 1 has come from host 0" in said[0], "and no connection has ended"
+    finally:
+        go.set()
+        for ferry in ferries.values():
+            ferry.close()

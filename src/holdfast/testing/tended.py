@@ -1,0 +1,179 @@
+"""The memory of a simulated host where lanes need not keep step: the state at its home, a mirror of it elsewhere.
+
+Clocks, dockets and what may be shown of them are the real ones (`exchange.pushes`). A slice's value says what was
+applied to it, so each slice carries its own proof: a push that counts twice, or never, is seen where it happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.core import tree
+from holdfast.core.clocks import Mode, Taken
+from holdfast.exchange.pushes import Pushes, Record, Told, pushes_bytes
+from holdfast.testing.arena import Arena
+from holdfast.testing.model import Model, Violation
+
+__all__ = ["Copy", "Push", "Tended", "Value"]
+
+
+class Push(NamedTuple):
+    """What a lane gives."""
+
+    lane: int
+    step: int
+    read: int  #: the version that it was computed from
+
+
+class Value(NamedTuple):
+    """What a slice has come to."""
+
+    version: int
+    applied: tuple[int, ...]  #: lane -> its pushes that are in it
+    past: tuple[int, ...]  #: version -> a hash of all that it took to make it
+
+    def leads_on_from(self, past: tuple[int, ...]) -> bool:
+        """Was it made from what had this past?"""
+        return self.past[: len(past)] == past
+
+
+@dataclass(slots=True)
+class Copy:
+    """A replica: the whole state at one version, and what comes in of the next."""
+
+    version: int = -1
+    of: int = 0  #: the generation in which it came
+    values: tuple[Value, ...] = ()
+    told: Told | None = None
+    coming: dict[int, Value] = field(default_factory=dict)
+
+    def replace(self, told: Told, slices: int, generation: int) -> None:
+        """All of a version is here."""
+        values = tuple(self.coming[index] for index in sorted(self.coming))
+        found = {value.version for value in values}
+        if len(values) != slices or found != {told.version}:
+            raise Violation(f"a replica of version {told.version} is made of {len(values)} slices of {found}")
+        self.version, self.of, self.values, self.told, self.coming = told.version, generation, values, told, {}
+
+
+class Tended(Arena):
+    """What the workers of a host share, where lanes need not keep step."""
+
+    def __init__(
+        self, model: Model, rows: int, plan: Callable[..., tree.Plan] = tree.plan, *, mode: Mode
+    ) -> None:  # fmt: skip
+        super().__init__(model, rows, plan)
+        self.mode = mode
+        self.pushes = Pushes(memoryview(bytearray(pushes_bytes(model.lanes, mode.depth))), model.lanes, mode.depth)
+        self.slots: dict[tuple[int, int], Push] = {}  #: lane, turn -> what lies there
+        self.values = [Value(0, (0,) * model.lanes, ()) for _ in range(model.slices)]
+        self.torn: set[int] = set()  #: slices that somebody is at, or was when he died
+        self.mirrors = False
+        self.copy: Copy | None = None
+        self.tenure = 0  #: the newest generation in which this host was the home
+
+    # ------------------------------------------------------------ announcements
+
+    def begin(self, worker: int, generation: int, step: int, what: str, places: tuple[int, ...]) -> None:
+        """Somebody is about to compute a lane, or to take slices to their next version."""
+        if generation < self._newest:
+            raise Violation(f"worker {worker} acts in generation {generation}, but {self._newest} has begun")
+        for other, (_, _, kind, where) in self._acting.items():
+            if kind == what and not set(where).isdisjoint(places):
+                raise Violation(f"workers {other} and {worker} both {what} {where}")
+        self._acting[worker] = (generation, step, what, places)
+
+    # ------------------------------------------------------------ how far it is
+
+    def seed(self) -> None:
+        """Fill in the first weights."""
+        self.seeded = True
+
+    def level(self) -> int:
+        """The version that can be had from this host: its state's, or its replica's."""
+        low, high = min(self.versions), max(self.versions)
+        own = -1 if self.mirrors or not self.seeded else low + (high > low)
+        return max(own, -1 if self.copy is None else self.copy.version)
+
+    def of(self) -> int:
+        """The generation that it is of."""
+        return self.copy.of if self.mirrors and self.copy is not None else self.tenure
+
+    def holds(self, past: tuple[int, ...]) -> bool:
+        """Can a state be had from this host that was made from one with this past?"""
+        own = [] if self.mirrors or not self.seeded else self.values
+        kept = [] if self.copy is None else self.copy.values
+        return any(values and all(value.leads_on_from(past) for value in values) for values in (own, kept))
+
+    @property
+    def version(self) -> int:
+        """The version that the clocks here are of."""
+        told = self.pushes.published
+        return min(self.versions) if told is None else told
+
+    # ------------------------------------------------------------ at home
+
+    def land(self, push: Push) -> None:
+        """The gradient of a push is here."""
+        self.slots[push.lane, push.step % self.mode.depth] = push
+
+    def count(self, lane: int, record: Record) -> None:
+        """All of a push is here: let it count."""
+        if record.step != self.pushes.pushed(lane):
+            raise Violation(f"push {record.step} of lane {lane} comes, where {self.pushes.pushed(lane)} is due")
+        self.pushes.push(lane, record)
+
+    def take(self, index: int, taken: Sequence[Taken]) -> None:
+        """Take a slice to its next version."""
+        version, applied, past = self.values[index]
+        counts, made = list(applied), hash((past[-1:], version))
+        for lane, step in taken:
+            push = self.slots.get((lane, step % self.mode.depth))
+            if push is None or push.step != step:
+                raise Violation(f"version {version} takes step {step} of lane {lane}, and {push} lies there")
+            if counts[lane] != step:
+                raise Violation(f"slice {index} has applied {counts[lane]} steps of lane {lane}, and now step {step}")
+            if self.mode.quorum is None and version - push.read > (self.mode.bound or 0):
+                raise Violation(f"{push} goes into version {version}: too stale for {self.mode.name}")
+            counts[lane] += 1
+            made = hash((made, push))
+        self.values[index] = Value(version + 1, tuple(counts), (*past, made))
+        self.versions[index] = version + 1
+        self.torn.discard(index)
+        self.committed = max(self.committed, min(min(value.applied) for value in self.values))
+
+    # ------------------------------------------------------------ elsewhere
+
+    def mirror(self, told: Told, values: Sequence[Value], generation: int) -> None:
+        """Begin to mirror the home."""
+        self.mirrors, self.seeded, self.current = True, True, generation
+        self.values, self.versions = list(values), [value.version for value in values]
+        self.torn.clear()
+        self.pushes.forget()
+        self.pushes.mirror(told, ())
+
+    def land_slice(self, index: int, value: Value) -> None:
+        """A slice comes from the home."""
+        if value.version < self.versions[index]:
+            raise Violation(f"slice {index} goes back from version {self.versions[index]} to {value.version}")
+        self.values[index], self.versions[index] = value, value.version
+
+    def hear(self, told: Told, mine: frozenset[int]) -> None:
+        """The home tells how far all lanes are."""
+        if told.version > min(self.versions):
+            raise Violation(f"clocks of version {told.version} come before its slices: {self.versions}")
+        if told.version < self.version:
+            raise Violation(f"clocks go back from version {self.version} to {told.version}")
+        self.pushes.mirror(told, mine)
+        self.committed = max(self.committed, min(told.applied))
+
+    def inherit(self) -> None:
+        """Make the replica the state: this host is the home from now on."""
+        assert self.copy is not None
+        assert self.copy.told is not None
+        self.values, self.versions = list(self.copy.values), [self.copy.version] * self.model.slices
+        self.mirrors = False
+        self.torn.clear()
+        self.pushes.inherit(self.copy.told)

@@ -1,0 +1,181 @@
+"""Lanes that need not keep step, on several hosts, with replicas: random clusters, named faults, broken rules.
+
+A failure names its seed; `simulate(seed)` plays it again, event by event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from holdfast.coordinator.hosts import Hosts
+from holdfast.coordinator.machine import Machine
+from holdfast.coordinator.roster import CrewLimits
+from holdfast.core import tending
+from holdfast.core.tending import Due
+from holdfast.testing import faults
+from holdfast.testing.cluster import Config, Report
+from holdfast.testing.faults import Fault, Schedule
+from holdfast.testing.model import Model, Violation
+from holdfast.testing.paced import PacedWorker, draw, paced, simulate
+from holdfast.testing.tending import Rules, TendingFerry
+
+SEEDS, CHUNK = 300, 50
+MODEL = Model(lanes=6, slices=4, steps=12)
+
+
+def config(*found: Fault, mode: str = "bounded:2", replicas: int = 2, hosts: tuple[int, ...] = (2, 2, 2)) -> Config:
+    plain = Config(model=MODEL, workers=0, hosts=hosts, awaited=len(hosts), schedule=Schedule(found))
+    return paced(plain, mode, replicas)
+
+
+def run(*found: Fault, seed: int = 1, mode: str = "bounded:2", replicas: int = 2) -> Report:
+    return simulate(seed, config(*found, mode=mode, replicas=replicas))
+
+
+# ------------------------------------------------------------ random clusters
+
+
+@pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
+def test_seeds(start: int) -> None:
+    for seed in range(start, start + CHUNK):
+        report = simulate(seed)
+        if seed % 10 == 0:
+            assert simulate(seed).trace_hash == report.trace_hash, f"seed {seed} went two ways"
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("start", range(SEEDS, 40 * SEEDS, CHUNK))
+def test_many_more_seeds(start: int) -> None:
+    for seed in range(start, start + CHUNK):
+        simulate(seed)
+
+
+def test_seeds_see_every_mode_and_every_kind_of_fault() -> None:
+    configs = [draw(seed) for seed in range(SEEDS)]
+    assert {one.sync.partition(":")[0] for one in configs} == {"bounded", "async", "quorum"}
+    assert {one.replicas for one in configs} == {0, 1, 2}
+    kinds = {fault.what for one in configs for fault in one.schedule.faults}
+    assert kinds >= {"lose", "cut", "unlink", "slow", "leave", "join", "lose host", "cut host", "kill", "scale"}
+
+
+# ------------------------------------------------------------ named faults
+
+
+@pytest.mark.parametrize("mode", ["bounded:0", "bounded:2", "async", "quorum:3"])
+@pytest.mark.parametrize("replicas", [0, 1, 2, 5])
+def test_undisturbed(mode: str, replicas: int) -> None:
+    report = run(mode=mode, replicas=replicas)
+    assert (report.outcome, report.generations, report.lost) == ("end", 1, 0)
+
+
+def homes(report: Report) -> set[str]:
+    """Hosts that others got the state from."""
+    return {part.split()[0].rstrip(";") for part in report.story.split("gets the state from host ")[1:]}
+
+
+@pytest.mark.parametrize("mode", ["bounded:0", "bounded:2", "async", "quorum:3"])
+def test_the_home_is_lost_and_then_whoever_took_its_place(mode: str) -> None:
+    """Two of three hosts, at whatever moment: the last of the chain goes on, and nothing is taken back."""
+    for seed in range(12):
+        (home,) = homes(run(seed=seed, mode=mode))
+        first = faults.host(int(home), after=0.75 + 0.01 * seed).lose()
+        left = [number for number in (1, 2, 3) if number != int(home)]
+        second = faults.host(left[0], after=0.8 + 0.05 * seed).lose()
+        report = run(first, second, seed=seed, mode=mode)
+        assert (report.outcome, report.lost) == ("end", 4)
+
+
+def test_the_home_is_lost_without_replicas() -> None:
+    (home,) = homes(run(replicas=0))
+    report = run(faults.host(int(home), after=0.8).lose(), replicas=0)
+    assert report.outcome == "ResourceError"
+    assert "no host that is left had all of it" in report.message
+
+
+def test_a_new_replica_takes_the_place_of_one_that_was_lost() -> None:
+    for seed in range(12):
+        (home,) = homes(run(seed=seed, replicas=1))
+        left = [number for number in (1, 2, 3) if number != int(home)]
+        found = [faults.host(left[0], after=0.75).lose(), faults.host(int(home), after=1.0 + 0.02 * seed).lose()]
+        assert run(*found, seed=seed, replicas=1).outcome == "end"
+
+
+# ------------------------------------------------------------ mutants
+
+
+def clocks_before_slices(versions: Sequence[int], sent: Sequence[int], telling: int | None) -> Due:
+    """Tells of a version before its slices have gone."""
+    return Due(clocks=True) if telling is not None else tending.outward(versions, sent, telling)
+
+
+def copies_what_changes(versions: Sequence[int], last: int, *, decided: bool) -> int | None:
+    """Copies a version while its owners are at it."""
+    return min(versions) if min(versions) != last else None
+
+
+class DecidesEarly(PacedWorker):
+    """Goes on from a version that replicas do not hold."""
+
+    def may_decide(self, versions: Sequence[int], *, decided: bool, held: bool) -> bool:
+        return super().may_decide(versions, decided=decided, held=True)
+
+
+class _Oldest(Hosts):
+    def best(self, numbers: Collection[int], before: int) -> int:
+        return min((n for n in numbers if self.live[n].level >= 0), key=lambda n: (self.live[n].level, n))
+
+
+class GoesOnFromTheOldest(Machine):
+    """Makes the host the home whose replica lags behind most."""
+
+    def __init__(self, limits: CrewLimits) -> None:
+        super().__init__(limits)
+        self._run.crew.hosts = _Oldest()
+
+
+class Unfenced(TendingFerry):
+    """Lets what was sent in an old generation land in a newer one."""
+
+    fenced = False
+
+
+def draw_lost(seed: int) -> Config:
+    """Three hosts hold the state, and its home is lost."""
+    (home,) = homes(run(seed=seed))
+    return config(faults.host(int(home), after=0.7 + 0.01 * seed).lose())
+
+
+def ruled(rules: Rules) -> Callable[[Config], Config]:
+    ferry = type("Ruled", (TendingFerry,), {"rules": rules})
+    return lambda config: replace(config, ferry=ferry)
+
+
+MUTANTS: dict[str, tuple[Callable[[Config], Config], str, Callable[[int], Config]]] = {
+    "clocks before slices": (ruled(Rules(outward=clocks_before_slices)), "come before its slices", draw),
+    "copies what changes": (ruled(Rules(copied=copies_what_changes)), "a replica of version", draw),
+    "confirms before the next one holds it": (ruled(Rules(confirm_early=True)), "is shown, and replica", draw),
+    "shows at once what it inherits": (ruled(Rules(hasty=True)), "is shown, and replica", draw_lost),
+    "counts a push before it is there": (ruled(Rules(whole=False)), "lies there", draw),
+    "news before what they are news of": (ruled(Rules(early=True)), "is due", draw),
+    "decides before replicas hold it": (partial(replace, worker=DecidesEarly), "a replica of version", draw),
+    "goes on from the oldest": (partial(replace, machine=GoesOnFromTheOldest), "from which it was not made", draw),
+    "has no fence": (partial(replace, ferry=Unfenced), "comes in generation", draw),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_caught(name: str) -> None:
+    mutate, expected, drawn = MUTANTS[name]
+    for seed in range(SEEDS):
+        try:
+            simulate(seed, mutate(drawn(seed)))
+        except Violation as violation:
+            if expected in str(violation):
+                break
+    else:
+        pytest.fail(f"the mutant came through {SEEDS} seeds")
+    simulate(seed, drawn(seed))  # and the rules as they are come through this one

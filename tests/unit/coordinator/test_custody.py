@@ -1,0 +1,81 @@
+"""Who goes on when the home of a state is gone, where lanes need not keep step: nothing is taken back that was seen."""
+
+from __future__ import annotations
+
+from holdfast.coordinator.commands import Command, Send
+from holdfast.coordinator.events import HostJoined, HostLevel, HostLost, RunStarted, WorkerLost
+from holdfast.coordinator.messages import Install, Paused, Seeded
+from tests.unit.coordinator.driven import Driven, ready
+
+
+def begun(replicas: int = 1) -> Driven:
+    """Generation 1: worker 0 on host 1, the home, and worker 1 on host 2."""
+    run = Driven(lanes=4, workers=0, hosts=2, listening=True, sync="async", replicas=replicas)
+    run(RunStarted(), HostJoined(1, "a", 1), HostJoined(2, "b", 1))
+    run(ready(0), ready(1), Seeded(0), HostLevel(1, 0))
+    assert run.machine.snapshot().generation == 1
+    return run
+
+
+def installed(commands: list[Command]) -> tuple[list[int], dict[int, int]] | None:
+    """The hosts of the generation that begins, and where each gets the state from."""
+    found = [one.message for one in commands if isinstance(one, Send) and isinstance(one.message, Install)]
+    return (list(found[0].hosts), dict(found[0].sources)) if found else None
+
+
+def test_a_replica_goes_on_at_once_though_it_lacks_what_nobody_has_seen() -> None:
+    run = begun()
+    run(HostLevel(1, 6, 1), WorkerLost(0, "signal", 9, 5), HostLevel(2, 5, 1))
+    assert installed(run(Paused(1, 2, 5))) == ([2], {})
+    assert "made again" not in str(run.machine.story.tail(9))
+
+
+def test_a_mirror_without_a_copy_waits_for_the_home() -> None:
+    run = begun(replicas=0)
+    run(HostLevel(1, 6, 1), WorkerLost(0, "signal", 9, 5), HostLevel(2, -1))
+    assert installed(run(Paused(1, 2, 5))) is None
+    assert installed(run(ready(2))) == ([1, 2], {2: 1})
+
+
+def test_a_copy_of_an_older_generation_is_not_as_good_as_the_version_before_the_newest() -> None:
+    """In the generation after it, others may have seen whatever was made."""
+    run = begun()
+    run(HostLevel(1, 6, 1), WorkerLost(0, "signal", 9, 5), HostLevel(2, 5, 1))
+    assert installed(run(Paused(1, 2, 5))) == ([2], {})  # alone: what host 2 makes now is seen at once
+    run(ready(2))
+    run(HostLevel(2, 6, 2))
+    assert installed(run(Paused(1, 3, 6))) == ([1, 2], {1: 2}), "though host 1 is at 6, too"
+    run(HostLevel(2, 7, 3), WorkerLost(1, "signal", 9, 6), HostLevel(1, 6, 1))
+    assert installed(run(Paused(2, 4, 6))) is None, "host 2 is there, and its worker comes back"
+    assert installed(run(ready(3))) == ([1, 2], {1: 2})
+
+
+def test_what_is_lost_is_told() -> None:
+    run = begun()
+    run(HostLevel(1, 6, 1), WorkerLost(0, "signal", 9, 5), HostLevel(2, 5, 1))
+    run(Paused(1, 2, 5), ready(2), HostLevel(2, 9, 2), Paused(1, 3, 9))
+    run(HostLost(2, "its connection was closed"), HostLevel(1, 6, 1))
+    assert installed(run(Paused(2, 4, 9))) == ([1], {})
+    assert (
+        "host 1 has the newest state that is left, at version 6 in generation 1: what was made after it is lost, and "
+        "is made again" in run.told
+    )
+
+
+def test_a_home_that_is_lost_before_its_replica_has_a_copy_again_takes_nothing_along() -> None:
+    run = begun()
+    run(HostLevel(1, 6, 1), HostLevel(2, 5, 1))
+    run(HostJoined(3, "c", 1), ready(2), HostLevel(1, 6, 1), Paused(0, 2, 6), HostLevel(2, 6, 1))
+    assert installed(run(Paused(1, 2, 6))) == ([1, 2, 3], {2: 1, 3: 1})
+    run(HostLost(1, "its connection was closed"), HostLevel(2, 6, 1), Paused(1, 3, 6), HostLevel(3, -1))
+    assert installed(run(Paused(2, 3, 6))) == ([2, 3], {3: 2})
+    assert "made again" not in str(run.machine.story.tail(9))
+
+
+def test_one_machine_that_replaces_its_workers_loses_nothing() -> None:
+    run = Driven(workers=2, sync="async").begun()
+    for generation, lost, stays in ((2, 0, 1), (3, 2, 1)):
+        run(WorkerLost(lost, "signal", 9, 3), HostLevel(0, 9), Paused(stays, generation, 3), ready(generation))
+        run(HostLevel(0, 9), Paused(stays, generation + 1, 3))
+    assert run.machine.snapshot().generation > 2
+    assert "made again" not in str(run.machine.story.tail(20))

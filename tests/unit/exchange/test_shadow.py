@@ -1,0 +1,248 @@
+"""Replicas in a chain, over real sockets: what each of them holds is a whole version, whatever is cut."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import msgspec
+import pytest
+
+from holdfast.errors import FrameError
+from holdfast.exchange.shadow import Passage, Shadow, replicate
+from holdfast.transport.frames import Kind, pack
+from holdfast.transport.stream import PlainStream
+
+from .ported import GENERATION, LANES, Port
+
+
+class Counting(PlainStream):
+    """A stream that counts what goes out, and may end after so many bytes."""
+
+    sent, most = 0, 1 << 60
+
+    def send(self, *buffers: bytes | bytearray | memoryview) -> None:
+        self.sent += sum(memoryview(buffer).nbytes for buffer in buffers)
+        if self.sent > self.most:
+            self.close()
+        super().send(*buffers)
+
+
+class Chain:
+    """A home and its replicas, for one generation."""
+
+    def __init__(self, home: Port, ports: list[Port], shadows: list[Shadow]) -> None:
+        self.home, self.shadows = home, shadows
+        self.held: list[int] = []
+        self.errors: list[Exception] = []
+        self._closed = threading.Event()
+        self._passages = [Passage() for _ in shadows[1:]]
+        pairs = [Counting.pair() for _ in shadows]
+        self.down = [one for one, _ in pairs]  #: each towards the next replica
+        self.up = [other for _, other in pairs]
+        closing = self._closed.is_set
+        home.pushes.guard(min(home.board.versions()))
+        self._threads = [self._thread(lambda: replicate(home.hold, self.down[0], GENERATION, closing, self._hold))]
+        for at, shadow in enumerate(shadows):
+            onward = self._passages[at] if at < len(self._passages) else None
+            receive = partial(shadow.receive, ports[at].hold, self.up[at], GENERATION, closing, onward)
+            self._threads.append(self._thread(receive))
+            if onward is not None:
+                self._threads.append(self._thread(lambda at=at, on=onward: on.run(self.down[at + 1], GENERATION)))
+
+    def _thread(self, act: Callable[[], None]) -> threading.Thread:
+        def run() -> None:
+            try:
+                act()
+            except (OSError, EOFError, FrameError) as error:
+                self.errors.append(error)
+
+        thread = threading.Thread(target=run, name="chain")
+        thread.start()
+        return thread
+
+    def _hold(self, version: int) -> None:
+        holding = [shadow.version for shadow in self.shadows]
+        assert min(holding) >= version, f"{holding} hold less than version {version}, which is to be shown"
+        self.home.pushes.hold(version)
+        self.held.append(version)
+
+    def until(self, done: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 20
+        while not done():
+            assert time.monotonic() < deadline, (self.held, self.errors, [shadow.version for shadow in self.shadows])
+            time.sleep(0.0005)
+
+    def close(self) -> None:
+        self._closed.set()
+        for stream in (*self.down, *self.up):
+            stream.close()
+        for passage in self._passages:
+            passage.end()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.fixture
+def home() -> Port:
+    port = Port(home=True)
+    port.pushes.begin(0, 1000, 0)
+    return port
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    assert not [thread.name for thread in threading.enumerate() if thread.name == "chain"]
+
+
+def publish(home: Port, value: int) -> None:
+    for lane in range(LANES):
+        home.push(lane, value)
+    assert home.publish(value)
+
+
+def inherited(shadow: Shadow) -> Port:
+    """The host of a replica becomes the home."""
+    port = Port(home=True)
+    shadow.install(port.hold)
+    return port
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_version_counts_when_the_last_of_the_chain_holds_it(home: Port, number: int) -> None:
+    shadows = [Shadow() for _ in range(number)]
+    chain = Chain(home, [Port(home=False) for _ in shadows], shadows)
+    try:
+        for version in range(4):
+            chain.until(lambda version=version: home.pushes.held(version))
+            assert [shadow.version for shadow in shadows] == [version] * number
+            publish(home, version + 1)
+            assert not home.pushes.held(version + 1) or chain.held[-1] == version + 1
+        chain.until(lambda: home.pushes.held(4))
+        sent = [stream.sent for stream in chain.down]
+        assert len(set(sent)) == 1, "the home sends one copy, and every replica passes it on as it came"
+    finally:
+        chain.close()
+    for shadow in shadows:
+        port = inherited(shadow)
+        assert (port.shown(), port.board.level()) == ({4}, 4)
+        assert port.pushes.clocks(4, 1000).applied == [4] * LANES
+
+
+def test_nothing_is_shown_while_the_last_of_the_chain_does_not_hold_it(home: Port) -> None:
+    shadows = [Shadow(), Shadow()]
+    chain = Chain(home, [Port(home=False) for _ in shadows], shadows)
+    try:
+        chain.until(lambda: home.pushes.held(0))
+        chain.down[1].close()
+        publish(home, 1)
+        chain.until(lambda: shadows[0].version == 1 and chain.errors)
+        assert not home.pushes.held(1) and home.pushes.shown(1) == 0
+        assert home.tender.published().version == 0
+    finally:
+        chain.close()
+    assert [shadow.version for shadow in shadows] == [1, 0], "the first is ahead of the last, by one"
+    assert inherited(shadows[0]).shown() == {1}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_replica_holds_is_whole_wherever_the_chain_is_cut(home: Port, seed: int) -> None:
+    """Connections end in the middle of frames, generation after generation; the replicas keep what they hold."""
+    chance = random.Random(seed)
+    shadows = [Shadow() for _ in range(chance.choice((2, 3)))]
+    ports = [Port(home=False) for _ in shadows]
+    shown = 0
+    for _ in range(4):
+        chain = Chain(home, ports, shadows)
+        try:
+            chance.choice(chain.down).most = chance.randrange(1, 1 << 18)
+            while not chain.errors:
+                version = min(home.board.versions())
+                chain.until(lambda version=version, chain=chain: home.pushes.held(version) or chain.errors)
+                if home.pushes.held(version):
+                    publish(home, (version + 1) % 256)
+        finally:
+            chain.close()
+        made, held = min(home.board.versions()), [shadow.version for shadow in shadows]
+        assert home.pushes.shown(made) >= shown, "what was shown is not taken back"
+        shown = home.pushes.shown(made)
+        assert made >= held[0] and sorted(held, reverse=True) == held and held[-1] >= shown, (made, held, shown)
+        for shadow in shadows:
+            if shadow.version >= 0:
+                port = inherited(shadow)
+                assert port.shown() == {shadow.version % 256} and port.board.level() == shadow.version
+                assert port.pushes.clocks(shadow.version, 1000).applied == [shadow.version] * LANES
+
+
+@pytest.mark.parametrize(
+    ("kind", "meta", "why"),
+    [
+        (Kind.HELD, msgspec.msgpack.encode(7), "a HELD about version 7, where a HELD about 0 is due"),
+        (Kind.SUM, msgspec.msgpack.encode(0), "a SUM about version 0, where a HELD about 0 is due"),
+        (Kind.HELD, b"\xa1a", "its meta is not what a HELD has"),
+    ],
+)
+def test_a_replica_that_says_something_else(home: Port, kind: Kind, meta: bytes, why: str) -> None:
+    ours, theirs = PlainStream.pair()
+    theirs.send(pack(kind, GENERATION, meta))
+    reading = threading.Thread(target=_swallow, args=(theirs,), name="chain")
+    reading.start()
+    try:
+        with pytest.raises(FrameError, match=why):
+            replicate(home.hold, ours, GENERATION, lambda: False, lambda version: None)
+    finally:
+        ours.close()
+        theirs.close()
+        reading.join()
+
+
+def _swallow(stream: PlainStream) -> None:
+    rest = memoryview(bytearray(1))
+    try:
+        while True:
+            stream.recv_into(rest)
+    except (OSError, EOFError):
+        pass
+
+
+def test_a_replica_that_is_made_the_home_shows_nothing_before_those_that_are_left_hold_as_much(home: Port) -> None:
+    """Else the loss of one more host would take back what was seen."""
+    shadows = [Shadow(), Shadow()]
+    ports = [Port(home=False) for _ in shadows]
+    chain = Chain(home, ports, shadows)
+    try:
+        chain.until(lambda: home.pushes.held(0))
+        chain.down[1].close()
+        publish(home, 1)
+        chain.until(lambda: shadows[0].version == 1)
+    finally:
+        chain.close()
+    heir, mirror = inherited(shadows[0]), Port(home=False)
+    heir.pushes.guard(1)
+    assert not heir.pushes.settled
+    mirror.tender.mirror(heir.tender.published().clocks, memoryview(b""), ())
+    assert not mirror.pushes.settled, "nor does anybody who mirrors it"
+    rest = Chain(heir, ports[1:], shadows[1:])
+    try:
+        rest.until(lambda: heir.pushes.held(1))
+    finally:
+        rest.close()
+    assert heir.pushes.settled and shadows[1].version == 1
+    mirror.tender.mirror(heir.tender.published().clocks, memoryview(b""), ())
+    assert mirror.pushes.settled
+
+
+def test_a_replica_that_is_made_the_home_and_has_none_itself(home: Port) -> None:
+    shadow = Shadow()
+    chain = Chain(home, [Port(home=False)], [shadow])
+    try:
+        chain.until(lambda: home.pushes.held(0))
+    finally:
+        chain.close()
+    heir = inherited(shadow)
+    heir.pushes.guard(None)
+    assert heir.pushes.settled and heir.pushes.held(0) and heir.pushes.shown(0) == 0
