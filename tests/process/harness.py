@@ -218,7 +218,8 @@ class Launch:
             status = ask(self.dir, Status())
         except (NotRunning, OSError):
             return {"workers": [], "generation": 0, "state": "ended", "workers_lost": 0}
-        self._seen.update(worker["pid"] for worker in status["workers"])
+        # One that is only ordered has the number 0, which the names of many strangers' files have in them.
+        self._seen.update(worker["pid"] for worker in status["workers"] if worker["pid"])
         self._arena = self._arena or _arena(self.process.pid)
         return status
 
