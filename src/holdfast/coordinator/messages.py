@@ -143,8 +143,8 @@ class Install(_Message, frozen=True):
 
     `servers` are the members that own slices and drive no lanes. Where a host has some, its other members own none;
     and slices are summed only on hosts that have some. Without any, all members own. `owners` are runs of bundles of
-    slices, in order: (server, how many). Without them, owners share by bytes. With `sums_only` servers sum, and the other
-    members own.
+    slices, in order: (server, how many). Without them, owners share by bytes. With `sums_only` servers sum, and the
+    other members own.
     Where lanes need not keep step, one host holds the state, and this many others a replica of it.
 
     `sync` is how lanes are to keep step. Where they do not do so yet, the members go to a step
