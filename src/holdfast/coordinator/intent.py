@@ -51,7 +51,7 @@ def _welcome(run: RunState, now: float) -> None:
             worker.stage = Stage.WAITING
             run.crew.welcome(worker, now, seed=False)
     elif ready and run.seeder is None:
-        if run.limits.central:  # whose weights count holds the state for good: a machine that was there first
+        if run.central:  # whose weights count holds the state for good: a machine that was there first
             keeper = min((host for host, most in run.room().items() if most), default=0)
             ready = [worker for worker in ready if worker.host == keeper]
         for worker in ready[:1]:
@@ -75,13 +75,15 @@ def _turn(run: RunState, now: float) -> None:
     if crew.change is None:
         here = tuple(m for m in crew.members if m not in run.finished)
         stop = run.drain is not None and not crew.stop and bool(here)
-        turns = run.sync != crew.sync and bool(here)
+        turns = turning.wanted(run) != crew.sync and bool(here)
+        stood = turning.stood(run)
         renew = run.renew if now >= crew.since + run.limits.repeat else ""
-        if coming == here and not stop and not turns and run.proposal is None and not (renew and here):
+        calm = not (stop or turns or stood or run.proposal or (renew and here))
+        if coming == here and calm:
             return
         if renew:
             run.follows.append(renew)
-        crew.begin(now)
+        crew.begin(now, stood)
     assert crew.change is not None
     quiet = not crew.waited_for()
     if quiet and not any(host.holds for host in hosts.live.values()):
@@ -122,8 +124,11 @@ def _install(run: RunState, members: tuple[int, ...], now: float) -> None:
     stop = 0
     if run.drain is not None:  # one number for all, beyond any step that somebody may have begun
         stop = crew.stop or 1 + max(run.blame.step, *newest)
+    reached = turning.reached(run, max(newest))
     turn = turning.before(run, newest)
-    crew.install(now, members, drivers, stop=stop, summed=run.summed, sync=run.sync, turn=turn)
+    crew.install(
+        now, members, drivers, stop=stop, summed=run.summed, sync=turning.wanted(run), turn=turn, reached=reached
+    )
     run.renew = ""
     for late in run.hosts.live.values():
         if late.guide in crew.sources:

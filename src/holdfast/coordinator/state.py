@@ -13,11 +13,12 @@ from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.crew import Crew
 from holdfast.coordinator.failures import Blame
 from holdfast.coordinator.hosts import Hosts
-from holdfast.coordinator.messages import Failed, Ready
+from holdfast.coordinator.messages import Failed, Reached, Ready
 from holdfast.coordinator.policy import Balance, Proposal
 from holdfast.coordinator.roster import CrewLimits
+from holdfast.core.clocks import parse
 
-__all__ = ["Reached", "Refusal", "Result", "RunState"]
+__all__ = ["Refusal", "Result", "RunState"]
 
 Result = dict[str, str | int | float | bool | None]
 
@@ -31,15 +32,6 @@ class Refusal:
     host: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """A way of keeping step, and from which step on lanes kept it; `serial` counts the changes."""
-
-    serial: int
-    step: int
-    sync: str
-
-
 @dataclass(slots=True)
 class RunState:
     """Everything that is known."""
@@ -51,7 +43,6 @@ class RunState:
     proposal: Proposal | None = None  #: another assignment that is to be installed
     servers: int = 0  #: how many there should be, on host 0
     sync: str = "exact"  #: how lanes should keep step
-    asked: bool = False  #: was another way ever asked for
     modes: list[Reached] = field(default_factory=list)  #: how they have, the newest last
     running: bool = False
     over: bool = False  #: EndRun or FailRun was ordered
@@ -78,6 +69,11 @@ class RunState:
     def hosts(self) -> Hosts:
         """The machines that are part of the run."""
         return self.crew.hosts
+
+    @property
+    def central(self) -> bool:
+        """Does one host hold the state, and the others mirror it, because lanes need not keep step?"""
+        return not parse(self.modes[-1].sync).exact
 
     @property
     def wanted(self) -> int:

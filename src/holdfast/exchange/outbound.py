@@ -71,7 +71,7 @@ class Homeward(Aside):
         pushes, sent = self.tender.pushes, self.sent
         if pushes.op != self.op:  # all of the last pass have been applied, or there would be no other
             self.op = pushes.op
-            sent.update(dict.fromkeys(sent, 0))
+            sent.update(dict.fromkeys(sent, pushes.resumed))
         for lane in sent:
             if sent[lane] < pushes.pushed(lane):
                 self._push(Taken(lane, sent[lane]))

@@ -52,6 +52,7 @@ class Course:
     op: int
     steps: int
     counts: Callable[[int], Sequence[int]]  #: step of the pass -> samples of every lane
+    done: int = 0  #: steps that were made of it before it is begun here, in another mode
 
 
 class Paced(Member):
@@ -266,7 +267,7 @@ class Paced(Member):
         if self.at.owner[0] == self.at.worker:
             begun = pushes.begun(self._course.op)
             if not begun and not self._ends_before() and max(self.board.versions()) == version:
-                pushes.begin(self._course.op, self._course.steps, version)
+                pushes.begin(self._course.op, self._course.steps, version, self._course.done)
                 return True
             still = max(self.board.versions()) == version and pushes.held(version)
             if begun and not pushes.decided(version) and still:

@@ -83,6 +83,9 @@ def draw_hosts(seed: int) -> Config:
         awaited = 1  # hosts that do not fit are let go, and those that do may never be enough
     follow = rng.random() < 0.6
     servers = rng.choice((0, 0, 1, 2)) if own else 0
+    if rng.random() < 0.4:
+        asked = tuple(after(0.3 + rng.random() * 2).sync(rng.choice(_MODES)) for _ in range(rng.randrange(1, 5)))
+        schedule = replace(schedule, faults=(*schedule.faults, *asked))
     return Config(
         model=model, workers=own, servers=servers, hosts=hosts, awaited=awaited, follow=follow, schedule=schedule
     )

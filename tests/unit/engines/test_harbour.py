@@ -6,7 +6,7 @@ import asyncio
 import mmap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -15,6 +15,7 @@ from holdfast.core.routes import Address, Offer
 from holdfast.engines import harbour as harbours
 from holdfast.engines.harbour import Harbour
 from holdfast.errors import Unreachable
+from holdfast.exchange.premises import Premises
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.greeting import Hello
 from holdfast.transport.stream import PlainStream, Stream
@@ -85,9 +86,8 @@ def peer(generation: int, kind: str = "peer") -> Hello:
 
 
 @pytest.fixture
-def arena() -> Iterator[mmap.mmap]:
-    with mmap.mmap(-1, 4096) as memory:
-        yield memory
+def arena() -> mmap.mmap:
+    return mmap.mmap(-1, 4096)  # a harbour looks into it to the end
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +103,7 @@ def _nobody(*_: object) -> Stream:
 
 def harbour(arena: mmap.mmap, pier: Pier) -> Harbour:
     it = Harbour(1, run="run", credentials=Credentials("t" * 40), offer=HERE)
-    it.moor(arena, pier)
+    it.moor(Premises(arena), pier)
     it.learn({0: THERE, 1: HERE})
     it._ways[0] = "127.0.0.1"
     return it

@@ -19,14 +19,15 @@ STEPS = 4
 
 
 def paced_of(mode: str = "async") -> Paced:
-    """A worker with all lanes and slices, three steps into a pass that begins now."""
+    """A worker with all lanes and slices, three steps into a pass that goes on in another mode."""
     one = Worker(0, 0)
     sections = Sections()
-    annex.add_sections(sections, one.space, LANES, parse(mode), 2)
+    annex.add_sections(sections, one.space.room(LANES, 2), parse(mode))
     room = Arena(sections)
     paced = Paced(one.space, one.board, one.slots, one.slices, one.buffers, one.controls)
     pushes = Pushes(room.section("pushes"), LANES, parse(mode).depth)
-    pushes.resume(0, STEPS, 3, base=0, done=3)
+    pushes.go_on_from(3)
+    pushes.begin(0, STEPS, 3, done=3)
     for index in range(len(one.space.layout.slices)):
         one.board.publish(index, 3)
     slots = PushSlots(one.space, room, LANES, parse(mode).depth)
@@ -109,7 +110,8 @@ def test_in_the_middle_of_a_pass() -> None:
 def test_a_pass_that_somebody_else_begins_during_a_look_is_not_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read of the lanes is of the pass before, in which all of them have come to the end."""
     paced = paced_of()
-    paced.pushes.resume(0, STEPS, 3, base=0, done=STEPS)
+    paced.pushes.go_on_from(STEPS)
+    paced.pushes.begin(0, STEPS, 3, done=STEPS)
     paced.at = type(paced.at)(worker=0, owner=[1] * len(paced.at.owner), driver=[0] * LANES, members=(0, 1))
     own_up = paced._own_up
 
@@ -126,7 +128,8 @@ def test_a_pass_that_somebody_else_begins_during_a_look_is_not_over_at_once(monk
 def test_units_of_the_next_pass_are_not_those_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins during the look of somebody who has not noticed that this one is complete."""
     paced = paced_of()
-    paced.pushes.resume(0, STEPS, 3, base=0, done=STEPS)
+    paced.pushes.go_on_from(STEPS)
+    paced.pushes.begin(0, STEPS, 3, done=STEPS)
     clocks = paced._clocks
 
     def slow() -> Any:

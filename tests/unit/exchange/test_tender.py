@@ -11,7 +11,7 @@ import torch
 from holdfast.config.run import board_rows
 from holdfast.core.clocks import Taken, docket, parse
 from holdfast.errors import FrameError
-from holdfast.exchange import buffers, chart, optimizer, pushslots, slots
+from holdfast.exchange import annex, buffers, chart, optimizer, slots
 from holdfast.exchange.board import Board, StepFacts, board_bytes
 from holdfast.exchange.fetching import fetch, serve_mirror
 from holdfast.exchange.hold import Hold
@@ -20,7 +20,7 @@ from holdfast.exchange.lander import Lander
 from holdfast.exchange.outbound import Aside, Homeward, Publishing
 from holdfast.exchange.packing import Packer
 from holdfast.exchange.porter import Sight
-from holdfast.exchange.pushes import Record, pushes_bytes
+from holdfast.exchange.pushes import Record
 from holdfast.exchange.schema import pin, probe
 from holdfast.exchange.space import Space, dtype_name
 from holdfast.exchange.tender import Part, Tender
@@ -54,13 +54,13 @@ class Port:
         optimizer.add_sections(sections, space, schemas, ROWS)
         slots.add_sections(sections, space, LANES)
         buffers.add_sections(sections, space, LANES, DEPTH)
-        sections.add("pushes", pushes_bytes(LANES, DEPTH))
-        pushslots.add_sections(sections, space, LANES, DEPTH, reads=False)
+        room = space.room(LANES, DEPTH)
+        annex.add_sections(sections, room, parse(f"bounded:{DEPTH - 1}"))
         schedule.add_sections(sections, ROWS)
         evaluation.add_sections(sections)
-        offsets, size = buffers.placed(space)
+        offsets, _ = buffers.placed(space)
         placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, space.buffers, strict=True)]
-        data = chart.add_section(sections, space.layout, LANES, ROWS, placed, size, DEPTH)
+        data = chart.add_section(sections, space.layout, room, ROWS, placed, DEPTH)
         self.arena = Arena(sections)
         self.board = Board(self.arena.section("board"), LANES, ROWS, len(space.layout.slices))
         if home:
