@@ -120,7 +120,7 @@ class Paced(Member):
                 continue
             begun = self.pushes.begun(course.op)  # before the clocks: else they may be those of the pass before
             if self.turning and not begun:
-                return Boundary(0)
+                return Boundary(course.done)
             clocks = self._clocks()
             if self.pushes.over(course.op):  # nor may they be those of the next one
                 continue

@@ -107,6 +107,13 @@ def test_in_the_middle_of_a_pass() -> None:
     assert paced.next_unit(COURSE) is None, "a run that is to end does, at the same boundary"
 
 
+def test_a_pass_that_another_mode_has_begun_and_this_one_has_not() -> None:
+    """The mode is to change again before anybody has gone on with the pass: it is where it was."""
+    paced = paced_of()
+    paced.settle(True)
+    assert paced.next_unit(Course(1, STEPS, COURSE.counts, done=2)) == Boundary(2)
+
+
 def test_a_pass_that_somebody_else_begins_during_a_look_is_not_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read of the lanes is of the pass before, in which all of them have come to the end."""
     paced = paced_of()
