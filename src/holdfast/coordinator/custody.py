@@ -4,7 +4,8 @@ Every host of the crew holds the whole state, at most a step apart. Others may h
 all lost, and they are about to come back. So whatever leaves or starts,
 
 * a worker stays on, or comes to, a host that *holds* the newest state or the one before it. Only where no worker can be
-  had on such a host any more does the run go back to what others hold;
+  had on such a host any more does the run go back to what others hold. In modes other than `exact` nothing but the
+  newest will do, and nobody goes back to a state from before the mode was changed while there is one from after it;
 * a host that wants to leave goes only when another one that stays holds it.
 """
 
@@ -30,7 +31,9 @@ def holding(run: RunState) -> frozenset[int]:
     # While the crew works, what is known of its hosts' levels is old, and they are the newest by themselves.
     quiet = crew.change is not None and not crew.waited_for()
     there = set() if quiet else {worker.host for worker in crew.driving()}
-    return frozenset(host.number for host in usable if host.level >= best - 1 or host.number in there)
+    mode = run.modes[-1]
+    least = best if run.central else max(best - 1, min(best, mode.version))
+    return frozenset(host.number for host in usable if host.level >= least or host.number in there)
 
 
 def holders(run: RunState) -> list[Worker]:

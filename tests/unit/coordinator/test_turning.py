@@ -217,6 +217,27 @@ def test_a_state_from_before_the_change_is_gone_on_with_in_its_mode() -> None:
     assert run.machine.snapshot().modes == ((0, "exact"),)
 
 
+@pytest.mark.parametrize("back", [False, True])
+def test_a_state_from_before_the_change_is_not_gone_on_with_while_there_is_a_newer_one(back: bool) -> None:
+    """The workers of the home are lost, and come back later than one of a host that was not there at the change."""
+    run = two()
+    run(SyncRequested("bounded:2"))
+    quiet(run, 2, 7, {0: 7, 1: 7})
+    run(HostLevel(1, 8), WorkerLost(2, "signal", 9, 8))
+    run(*(Paused(worker, 3, 8) for worker in (0, 1)), *(Stands(worker, 3, 8, 8) for worker in (0, 1)))
+    run(HostLevel(0, 8), *(Paused(worker, 4, 8) for worker in (0, 1)))
+    if back:
+        run(SyncRequested("exact"), *(Paused(worker, 5, 8) for worker in (0, 1)))
+        run(*(Stands(worker, 5, 9, 9) for worker in (0, 1)), HostLevel(0, 9))
+        assert installed(run(*(Paused(worker, 6, 9) for worker in (0, 1)))).reached == Reached(2, "exact", 9, 9)
+    before = run.machine.snapshot().generation
+    run(HostLevel(0, 9), WorkerLost(0, "signal", 9, 9), WorkerLost(1, "signal", 9, 9))
+    run(ready(3))  # on host 1, which is at 8
+    assert run.machine.snapshot().generation == before, "host 0 is waited for, which is at 9"
+    install = installed(run(ready(4)))
+    assert install.sources == {1: 0} and install.reached.version in (8, 9)
+
+
 def test_with_replicas() -> None:
     run = Driven(workers=2, sync="async", replicas=1).begun()
     run(SyncRequested("bounded:2"))
