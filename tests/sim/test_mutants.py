@@ -262,14 +262,6 @@ class MissesBrokenLinks(Machine):
         pass
 
 
-class TurnsWhenOneStands(Machine):
-    """Takes it that everybody stands at a boundary as soon as somebody does."""
-
-    def _stands(self, event: messages.Stands, now: float) -> None:
-        for worker in self._run.crew.workers.values():
-            worker.stands = event
-
-
 class _Altered(Machine):
     """Tells hosts something else about who has the state."""
 
@@ -321,7 +313,6 @@ HOST_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
     "misses broken links": (with_machine(MissesBrokenLinks), "no end after"),
     "waits for a lost host for ever": (with_machine(WaitsForTheLost), "no end after"),
     "turns too early": (with_machine(TurnsTooEarly), "which has begun"),
-    "turns when one stands": (with_machine(TurnsWhenOneStands), "which has begun"),
     "names many homes": (with_machine(NamesManyHomes), "are all to hold the state"),
     "trusts mirrors": (with_machine(TrustsMirrors), "begins with a mirror of the state"),
 }

@@ -322,6 +322,9 @@ class Arena:
             raise Violation(f"a host at step {min(self.versions)} fetches the state at step {version}")
         if tuple(state) != self._golden[0][version]:
             raise Violation(f"the state that was fetched is not the golden one of step {version}")
+        if self.seeded and version < min(self.versions):  # what a mirror was ahead by has never been
+            self._slots, self._nodes = {}, {}
+            self._known = [0] * self.model.lanes, [0] * self.model.lanes
         slices = self.model.slices
         self.state, self.versions, self.seeded = list(state), [version] * slices, True
         self.summed, self.gathered = [version] * slices, [version] * slices
