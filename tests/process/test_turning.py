@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ def turn(run: Launch, sync: str, struck: Callable[[], object] = lambda: None) ->
     ask(run.dir, Set(sync))
     struck()
     run.wait(lambda s: s.get("sync") == sync, f"sync = {sync}")
-    return int(next(line for line in reversed(run.story) if f"keep step by {sync} from step" in line).split()[-2])
+    return int(re.findall(rf"lanes keep step by {sync} from step (\d+) on", "\n".join(run.story))[-1])
 
 
 def modes(run: Launch) -> list[str]:

@@ -280,6 +280,35 @@ class MissesBrokenLinks(Machine):
         pass
 
 
+class _Altered(Machine):
+    """Tells hosts something else about who has the state."""
+
+    def alters(self, install: messages.Install) -> bool:
+        raise NotImplementedError
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        return [self._altered(command) for command in super().handle(event, now)]
+
+    def _altered(self, command: Command) -> Command:
+        if isinstance(command, Send) and isinstance(command.message, messages.Install) and self.alters(command.message):
+            return Send(command.worker, msgspec.structs.replace(command.message, sources={}))
+        return command
+
+
+class NamesManyHomes(_Altered):
+    """Lets every host go on with the state that it has, though one is to hold it."""
+
+    def alters(self, install: messages.Install) -> bool:
+        return install.reached.sync != "exact"
+
+
+class TrustsMirrors(_Altered):
+    """Takes what a host mirrored for the state, when all are to hold it again."""
+
+    def alters(self, install: messages.Install) -> bool:
+        return install.reached.sync == "exact" and install.reached.serial > 0
+
+
 def draw_followers(seed: int) -> Config:
     """Three hosts, and slow ones that join them one by one, while generations come and go."""
     rng = random.Random(seed)
@@ -301,6 +330,9 @@ HOST_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
     "fetches from a lower level": (with_machine(FetchesTheOldest), "fetches the state at step"),
     "misses broken links": (with_machine(MissesBrokenLinks), "no end after"),
     "waits for a lost host for ever": (with_machine(WaitsForTheLost), "no end after"),
+    "turns too early": (with_machine(TurnsTooEarly), "which has begun"),
+    "names many homes": (with_machine(NamesManyHomes), "are all to hold the state"),
+    "trusts mirrors": (with_machine(TrustsMirrors), "begins with a mirror of the state"),
 }
 
 

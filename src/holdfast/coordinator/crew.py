@@ -25,9 +25,10 @@ from operator import attrgetter
 
 from holdfast.coordinator.commands import Command, KillWorker, MakeArena, Send, StartWorker
 from holdfast.coordinator.hosts import Hosts
-from holdfast.coordinator.messages import Install, Leave, Pause, ToWorker, Welcome
+from holdfast.coordinator.messages import Install, Leave, Pause, Reached, Stands, ToWorker, Welcome
 from holdfast.coordinator.owning import runs
 from holdfast.coordinator.roster import CrewLimits, Stage, Worker
+from holdfast.core.clocks import parse
 
 __all__ = ["ALIVE", "Change", "Crew"]
 
@@ -44,6 +45,7 @@ class Change:
     generation: int
     planned: tuple[int, ...] = ()
     quiet: float | None = None  #: since when nobody in the installed generation writes any more
+    stood: Stands | None = None  #: the step boundary at which all members stood when it began, if they did
     also: tuple[int, ...] = ()  #: besides its members: those who followed until now, and have to be quiet as well
 
 
@@ -69,7 +71,8 @@ class Crew:
     summed: bool = False  #: its steps are finished from sums, also on one host, because somebody follows
     stop: int = 0  #: the step before which the installed generation ends; 0: it goes on
     sync: str = ""  #: how its lanes are to keep step
-    turn: int = 0  #: the version before which they change to that, if they keep step exactly; 0: none was asked for
+    turn: int = 0  #: the version before which they stand for that, if they keep step exactly; 0: they need not
+    reached: Reached = field(default_factory=Reached)  #: how its lanes keep step, and since when
     arena_bytes: int = 0  #: of every host's arena, once the first worker has said so
     out: list[Command] = field(default_factory=list)
 
@@ -165,10 +168,10 @@ class Crew:
 
     # ------------------------------------------------------------ generations
 
-    def begin(self, now: float) -> None:
-        """Begin a change: ask the members of the installed generation for quiet."""
+    def begin(self, now: float, stood: Stands | None = None) -> None:
+        """Begin a change: ask the members of the installed generation, who may all stand somewhere, for quiet."""
         assert self.change is None
-        self.change = Change(self.generation + 1)
+        self.change = Change(self.generation + 1, stood=stood)
         self.pause(now)
 
     def pause(self, now: float, since: float | None = None) -> None:
@@ -181,7 +184,7 @@ class Crew:
                 self.send(worker, message)
 
     def install(
-        self, now: float, members: Sequence[int], drivers: Sequence[int], *, stop: int,
+        self, now: float, members: Sequence[int], drivers: Sequence[int], *, reached: Reached, stop: int,
         owners: Sequence[int] = (), summed: bool = False, sync: str = "", turn: int = 0,
     ) -> None:  # fmt: skip
         """Make the change: tell everybody who is in, let go of those who are not.
@@ -200,9 +203,13 @@ class Crew:
         self.where = tuple(self.workers[number].host for number in members)
         self.servers = tuple(number for number in members if self.workers[number].server)
         self.sources = self.hosts.sources(self.where)
-        if self.limits.central:
-            self.home = self.hosts.best(self.where, self.home)
+        if parse(reached.sync).exact:
+            self.home = -1
+        else:
+            serving = {self.workers[number].host for number in self.servers}
+            self.home = self.hosts.best(self.where, [self.home, *sorted(serving)])
             self.sources = {host: self.home for host in sorted(set(self.where)) if host != self.home}
+        self.reached = reached
         for number in members:
             self.workers[number].stage = Stage.MEMBER
         for host in set(self.where):
@@ -217,6 +224,7 @@ class Crew:
             self.generation, list(self.members), list(self.rows), list(self.drivers), list(self.where),
             dict(self.sources), self.stop, self.summed, servers=list(self.servers), owners=runs(self.owners),
             sync=self.sync, turn=self.turn, replicas=self.limits.replicas, sums_only=self.limits.sums_only,
+            reached=self.reached,
         )  # fmt: skip
 
     def broken(self) -> str:

@@ -4,7 +4,8 @@ Every host of the crew holds the whole state, at most a step apart. Others may h
 all lost, and they are about to come back. So whatever leaves or starts,
 
 * a worker stays on, or comes to, a host that *holds* the newest state or the one before it. Only where no worker can be
-  had on such a host any more does the run go back to what others hold;
+  had on such a host any more does the run go back to what others hold. In modes other than `exact` nothing but the
+  newest will do, and nobody goes back to a state from before the mode was changed while there is one from after it;
 * a host that wants to leave goes only when another one that stays holds it.
 
 Where lanes need not keep step, the version before the newest is another matter: others may have seen the newest. They
@@ -33,11 +34,13 @@ def holding(run: RunState) -> frozenset[int]:
     best = max((host.level for host in usable), default=-1)
     # While the crew works, what is known of its hosts' levels is old, and they are the newest by themselves.
     quiet = crew.change is not None and not crew.waited_for()
-    if quiet and run.limits.central:
+    if quiet and run.central:
         newest = max((host.age for host in usable), default=(-1, -1))
         return frozenset(host.number for host in usable if host.age == newest or _has_all_shown(run, host, newest))
     there = set() if quiet else {worker.host for worker in crew.driving()}
-    return frozenset(host.number for host in usable if host.level >= best - 1 or host.number in there)
+    mode = run.modes[-1]
+    least = best if run.central else max(best - 1, min(best, mode.version))
+    return frozenset(host.number for host in usable if host.level >= least or host.number in there)
 
 
 def holders(run: RunState) -> list[Worker]:
@@ -65,7 +68,7 @@ def went_back(run: RunState, home: Host) -> bool:
     Call it before the generation that it is the home of is installed.
     """
     crew = run.crew
-    if not crew.generation or home.number == crew.home or home.of == crew.generation:
+    if crew.home < 0 or home.number == crew.home or home.of == crew.generation:  # below 0: every host held it
         return False
     # What it holds is of the generation before: it was to get a copy in the last one, and nothing was shown until then.
     return home.of < crew.generation - 1 or home.number not in _replicas(run)

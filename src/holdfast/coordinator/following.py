@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.coordinator import turning
 from holdfast.coordinator.hosts import Host
 from holdfast.coordinator.messages import Install
 from holdfast.coordinator.roster import Stage, Worker
@@ -31,7 +32,13 @@ def attend(run: RunState, now: float) -> None:
     """See to it that hosts that come late follow, one at a time."""
     crew, hosts = run.crew, run.hosts
     run.summed = False
-    if not crew.generation or len(hosts.live) < 2 or not run.limits.follow or run.limits.central:
+    if not crew.generation or len(hosts.live) < 2 or not run.limits.follow:
+        return
+    if run.central or turning.centralizes(run):  # then the others only mirror it: whoever follows is taken in as it is
+        for host in hosts.live.values():
+            if host.guide >= 0:
+                host.left_alone()
+            host.waits = False
         return
     guides = _guides(run)
     waiting: list[Host] = []
@@ -123,7 +130,7 @@ def _begin(run: RunState, host: Host, guides: Sequence[int], now: float) -> None
         host.told = Install(
             crew.generation, [*crew.members, *(w.number for w in joiners)], [*crew.rows, *(w.row for w in joiners)],
             list(crew.drivers), [*crew.where, *(w.host for w in joiners)], {}, summed=crew.summed, guide=host.guide,
-            servers=list(crew.servers), sync=crew.sync, sums_only=run.limits.sums_only,
+            servers=list(crew.servers), sync=crew.sync, sums_only=run.limits.sums_only, reached=crew.reached,
         )  # fmt: skip
         run.follows.append(f"host {host.number} follows host {host.guide} until it has caught up")
         for worker in joiners:

@@ -139,16 +139,20 @@ class Hosts:
         behind = [number for number, level in levels.items() if level < best]
         return {number: sources[index % len(sources)] for index, number in enumerate(behind)}
 
-    def best(self, numbers: Collection[int], before: int) -> int:
-        """Which of these holds the newest state; the one that did `before`, if it does.
+    def best(self, numbers: Collection[int], rather: Sequence[int]) -> int:
+        """Which of these holds the newest state: the first one in `rather` that does, or else one that stays.
 
         >>> hosts = Hosts({n: Host(n, "", 1, 1, level) for n, level in enumerate((-1, 5, 5))})
-        >>> hosts.best([0, 1, 2], before=2), hosts.best([0, 1, 2], before=0)
+        >>> hosts.best([0, 1, 2], [2]), hosts.best([0, 1, 2], [0])
         (2, 1)
+        >>> hosts.live[1].leaving = "SIGTERM"
+        >>> hosts.best([0, 1, 2], [0])
+        2
         """
         ages = {number: self.live[number].age for number in sorted(numbers)}
-        newest = max(ages.values())
-        return before if ages.get(before) == newest else min(n for n, age in ages.items() if age == newest)
+        able = [number for number, age in ages.items() if age == max(ages.values())]
+        first = [number for number in rather if number in able]
+        return first[0] if first else min(able, key=lambda number: (bool(self.live[number].leaving), number))
 
 
 def spread(total: int, room: Mapping[int, int], first: Sequence[int] = ()) -> dict[int, int]:

@@ -51,7 +51,7 @@ def _welcome(run: RunState, now: float) -> None:
             worker.stage = Stage.WAITING
             run.crew.welcome(worker, now, seed=False)
     elif ready and run.seeder is None:
-        if run.limits.central:  # whose weights count holds the state for good: a machine that was there first
+        if run.central:  # whose weights count holds the state for good: a machine that was there first
             keeper = min((host for host, most in run.room().items() if most), default=0)
             ready = [worker for worker in ready if worker.host == keeper]
         for worker in ready[:1]:
@@ -75,14 +75,15 @@ def _turn(run: RunState, now: float) -> None:
     if crew.change is None:
         here = tuple(m for m in crew.members if m not in run.finished)
         stop = run.drain is not None and not crew.stop and bool(here)
-        turns = run.sync != crew.sync and bool(here)
+        turns = turning.wanted(run) != crew.sync and bool(here)
+        stood = turning.stood(run)
         renew = run.renew if now >= crew.since + run.limits.repeat else ""
-        balanced = run.proposal is None and run.moving is None
-        if coming == here and not stop and not turns and balanced and not (renew and here):
+        calm = not (stop or turns or stood or run.proposal or run.moving or (renew and here))
+        if coming == here and calm:
             return
         if renew:
             run.follows.append(renew)
-        crew.begin(now)
+        crew.begin(now, stood)
     assert crew.change is not None
     quiet = not crew.waited_for()
     if quiet and not any(host.holds for host in hosts.live.values()):
@@ -128,16 +129,19 @@ def _install(run: RunState, members: tuple[int, ...], now: float) -> None:
     stop = 0
     if run.drain is not None:  # one number for all, beyond any step that somebody may have begun
         stop = crew.stop or 1 + max(run.blame.step, *newest)
+    reached = turning.reached(run, max(newest))
     turn = turning.before(run, newest)
-    if run.limits.central:
-        hosts = [crew.workers[number].host for number in members]
-        home = run.hosts.live[run.hosts.best(hosts, crew.home)]
+    if run.central:
+        home = run.hosts.live[run.hosts.best([crew.workers[number].host for number in members], [crew.home])]
         if custody.went_back(run, home):
             run.follows.append(
                 f"host {home.number} has the newest state that is left, at version {home.level} in generation "
                 f"{home.of}: what was made after it is lost, and is made again"
             )
-    crew.install(now, members, drivers, stop=stop, owners=owners, summed=run.summed, sync=run.sync, turn=turn)
+    crew.install(
+        now, members, drivers, stop=stop, owners=owners, summed=run.summed, sync=turning.wanted(run), turn=turn,
+        reached=reached,
+    )
     run.renew = ""
     for late in run.hosts.live.values():
         if late.guide in crew.sources:

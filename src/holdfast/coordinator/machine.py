@@ -25,7 +25,7 @@ from holdfast.coordinator.failures import Blame, told
 from holdfast.coordinator.fitness import misfit
 from holdfast.coordinator.intent import reconcile
 from holdfast.coordinator.roster import CrewLimits, HostView, Person, Snapshot, Stage, Worker
-from holdfast.coordinator.state import Reached, Refusal, RunState
+from holdfast.coordinator.state import Refusal, RunState
 from holdfast.coordinator.story import Story
 from holdfast.core.clocks import parse
 from holdfast.errors import ConfigError
@@ -54,7 +54,8 @@ class Machine:
         self.story = Story()
         sync = parse(limits.sync).name
         self._run = RunState(
-            limits, Crew(limits), Blame(limits), servers=limits.servers, sync=sync, modes=[Reached(0, 0, sync)]
+            limits, Crew(limits), Blame(limits), servers=limits.servers, sync=sync,
+            modes=[messages.Reached(0, sync)],
         )
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             events.RunStarted: self._run_started, events.HostJoined: self._host_joined,
@@ -66,7 +67,7 @@ class Machine:
             events.ScaleRequested: self._scale_requested, events.ServersRequested: self._servers_requested,
             events.SyncRequested: self._sync_requested, events.DrainRequested: self._drain_requested,
             events.Ticked: self._ticked, messages.Ready: self._ready, messages.Seeded: self._seeded_by,
-            messages.Paused: self._paused, messages.Turned: self._turned, messages.Leaving: self._leaving,
+            messages.Paused: self._paused, messages.Stands: self._stands, messages.Leaving: self._leaving,
             messages.Finished: self._finished_by, messages.Failed: self._failed,
         }
 
@@ -358,8 +359,9 @@ class Machine:
         elif event.generation == crew.generation and worker.stage is Stage.MEMBER and crew.change is None:
             crew.send(worker, crew.installation())
 
-    def _turned(self, event: messages.Turned, now: float) -> None:
-        turning.turned(self._run, event)
+    def _stands(self, event: messages.Stands, now: float) -> None:
+        if worker := self._run.crew.workers.get(event.worker):
+            worker.stands = event
 
     def _leaving(self, event: messages.Leaving, now: float) -> None:
         run = self._run

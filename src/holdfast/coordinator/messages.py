@@ -10,8 +10,8 @@ from __future__ import annotations
 import msgspec
 
 __all__ = [
-    "SCRIPT", "Failed", "Finished", "FromWorker", "Install", "Leave", "Leaving", "Pause",
-    "Paused", "Ready", "Refuse", "Seeded", "Stop", "StoreAt", "StoreWanted", "ToWorker", "Turned", "Welcome",
+    "SCRIPT", "Failed", "Finished", "FromWorker", "Install", "Leave", "Leaving", "Pause", "Paused", "Reached",
+    "Ready", "Refuse", "Seeded", "Stands", "Stop", "StoreAt", "StoreWanted", "ToWorker", "Welcome",
     "decode_from_worker", "decode_to_worker", "encode",
 ]
 
@@ -60,12 +60,15 @@ class Paused(_Message, frozen=True):
     step: int
 
 
-class Turned(_Message, frozen=True):
-    """Lanes keep step in this way since this step; `serial` counts the changes. Said by every worker that learns it."""
+class Stands(_Message, frozen=True):
+    """This worker stands at a step boundary, because the mode is to change, and goes on in a later generation only.
+
+    There the parameters are at `version`, and the run has made so many steps.
+    """
 
     worker: int
-    serial: int
-    sync: str
+    generation: int
+    version: int
     step: int
 
 
@@ -110,7 +113,7 @@ class StoreWanted(_Message, frozen=True):
     memory: int = 0  #: bytes for each server; 0: as many as there are
 
 
-FromWorker = Ready | Seeded | Paused | Turned | Leaving | Finished | Failed | StoreWanted
+FromWorker = Ready | Seeded | Paused | Stands | Leaving | Finished | Failed | StoreWanted
 
 # ---------------------------------------------------------------- coordinator -> worker
 
@@ -126,6 +129,15 @@ class Pause(_Message, frozen=True):
     """Come to rest at the end of your unit, or at once if you wait; then say Paused(generation)."""
 
     generation: int
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """A way of keeping step, and from which version, and step, on lanes keep it; `serial` counts the changes."""
+
+    serial: int = 0
+    sync: str = "exact"
+    version: int = 0
+    step: int = 0
 
 
 class Install(_Message, frozen=True):
@@ -147,9 +159,11 @@ class Install(_Message, frozen=True):
     other members own.
     Where lanes need not keep step, one host holds the state, and this many others a replica of it.
 
-    `sync` is how lanes are to keep step. Where they do not do so yet, the members go to a step
-    boundary, stand there until all of them do, and change the mode. From `exact` they do it before the version `turn`,
-    which is beyond any step that somebody may have begun; elsewhere no lane goes beyond the furthest one.
+    `reached` is how lanes keep step in this generation, and since when. A host for which that is news takes it up
+    before any of its workers hears of the generation. `sync` is how they are to keep step. Where that is another way,
+    the members go to a step boundary and stand there; when all of them do, the next generation is one of that mode.
+    From `exact` they stand before the version `turn`, which is beyond any step that somebody may have begun; elsewhere
+    no lane goes beyond the furthest one.
     """
 
     generation: int
@@ -167,6 +181,7 @@ class Install(_Message, frozen=True):
     sums_only: bool = False
     sync: str = "exact"
     turn: int = 0
+    reached: Reached = Reached()
 
 
 class Leave(_Message, frozen=True):

@@ -13,7 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from holdfast.config.run import board_rows
-from holdfast.core.clocks import parse
+from holdfast.coordinator.messages import Stands
 from holdfast.errors import ConfigError
 
 __all__ = ["CrewLimits", "HostView", "Person", "Snapshot", "Stage", "Worker", "compact", "names"]
@@ -42,7 +42,7 @@ class CrewLimits:
     hosts: int = 1  #: generation 1 waits for so many, however long they take
     follow: bool = True  #: hosts that come late get the state in the background, while the others go on
     listening: bool = False  #: hosts may join, so this machine need not have workers of its own
-    replicas: int = 0  #: with `central`: how many other hosts hold a copy
+    replicas: int = 0  #: where lanes need not keep step: how many hosts besides the home hold a copy of the state
     sums_only: bool = False  #: servers sum gradients, and the workers run the optimizer
 
     def __post_init__(self) -> None:
@@ -57,14 +57,6 @@ class CrewLimits:
                 "workers", self.workers, f"there are only {self.lanes} lanes to drive, so some workers would idle",
                 fix=f"Use --workers {self.lanes}, or --lanes {self.workers} (this changes the result).",
             )
-
-    @property
-    def central(self) -> bool:
-        """Does one host hold the state, and the others mirror it, because lanes need not keep step?
-
-        On several hosts that does not change while a run is going.
-        """
-        return not parse(self.sync).exact
 
     @property
     def rows(self) -> int:
@@ -97,6 +89,7 @@ class Worker:
     stage: Stage = Stage.STARTING
     leaving: str = ""  #: why it goes or was refused; empty: it stays
     quiet: int = 0  #: the newest generation it said Paused for
+    stands: Stands | None = None  #: what it said last of a boundary at which it stands
     sent: float = 0.0  #: when the last message that wants an answer was sent to it
     pid: int = 0
 

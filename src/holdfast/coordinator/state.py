@@ -14,12 +14,13 @@ from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.crew import Crew
 from holdfast.coordinator.failures import Blame
 from holdfast.coordinator.hosts import Hosts
-from holdfast.coordinator.messages import Failed, Ready
+from holdfast.coordinator.messages import Failed, Reached, Ready
 from holdfast.coordinator.owning import Change, Owning
 from holdfast.coordinator.policy import Balance, Proposal
 from holdfast.coordinator.roster import CrewLimits
+from holdfast.core.clocks import parse
 
-__all__ = ["Reached", "Refusal", "Result", "RunState"]
+__all__ = ["Refusal", "Result", "RunState"]
 
 Result = dict[str, str | int | float | bool | None]
 
@@ -31,15 +32,6 @@ class Refusal:
     kind: str
     why: str
     host: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """A way of keeping step, and from which step on lanes kept it; `serial` counts the changes."""
-
-    serial: int
-    step: int
-    sync: str
 
 
 @dataclass(slots=True)
@@ -55,7 +47,6 @@ class RunState:
     moving: Change | None = None  #: other owners among the same servers that are to be installed
     servers: int = 0  #: how many there should be, on host 0
     sync: str = "exact"  #: how lanes should keep step
-    asked: bool = False  #: was another way ever asked for
     modes: list[Reached] = field(default_factory=list)  #: how they have, the newest last
     running: bool = False
     over: bool = False  #: EndRun or FailRun was ordered
@@ -89,6 +80,11 @@ class RunState:
         return self.first.sizes if self.first is not None else ()
 
     @property
+    def central(self) -> bool:
+        """Does one host hold the state, and the others mirror it, because lanes need not keep step?"""
+        return not parse(self.modes[-1].sync).exact
+
+    @property
     def wanted(self) -> int:
         """How many workers there should be: what the hosts have room for, at most one a lane."""
         there = self.hosts.staying() or list(self.hosts.live.values())
@@ -105,7 +101,7 @@ class RunState:
         """
         able = sorted(host.number for host in self.hosts.staying() if host.refills and host.share)
         first = [self.crew.home] if self.crew.generation else able[:1]
-        if not self.limits.central:
+        if not self.central:
             first = [*(worker.host for worker in self.crew.active() if worker.server), *able]
         return next((number for number in first if number in able), None)
 

@@ -1,17 +1,19 @@
-"""How the way of keeping step changes: which mode is wanted, what stands against it, and what was reached. Pure.
+"""How the way of keeping step changes: which mode is wanted, what stands against it, and when it counts. Pure.
 
-A wanted mode is said with every generation until the workers say that it counts; they change it by themselves, at a
-step boundary (see `train.turning`).
+Every generation has one mode (`Reached`), the same on all its hosts. Another one that is wanted is said with it; then
+its members go to a step boundary and stand there (see `train.turning`). When all of them do, nothing is under way
+anywhere: that generation ends, and the next one has the new mode. Who is lost in between takes nothing along; the state
+is the same at a boundary, whatever the mode.
 """
 
 from __future__ import annotations
 
-from holdfast.coordinator import messages
 from holdfast.coordinator.events import SyncRequested
-from holdfast.coordinator.state import Reached, RunState
+from holdfast.coordinator.messages import Reached, Stands
+from holdfast.coordinator.state import RunState
 from holdfast.core.clocks import parse
 
-__all__ = ["before", "requested", "turned"]
+__all__ = ["before", "centralizes", "reached", "requested", "stood", "wanted"]
 
 
 def requested(run: RunState, event: SyncRequested) -> None:
@@ -26,7 +28,7 @@ def requested(run: RunState, event: SyncRequested) -> None:
         run.happened.append(f"{asked}, as before{when}")
     else:
         run.happened.append(f"{asked} instead of {run.sync}; it counts from the next step boundary on")
-        run.sync, run.asked = sync, True
+        run.sync = sync
 
 
 def _against(run: RunState, event: SyncRequested) -> str:
@@ -48,28 +50,62 @@ def _against(run: RunState, event: SyncRequested) -> str:
         )
     if run.limits.sums_only:
         return "with optimizer = workers servers only sum, and in other modes they have to run the optimizer themselves"
-    if run.limits.listening or run.hosts.ever > 1:
-        return "the run is, or may be, on several machines, and there the mode cannot change while it is going"
+    if run.limits.replicas:
+        return "the run has replicas, and with them the mode cannot change while it is going"
     need = 0 if wanted.exact or run.first is None else wanted.depth * run.limits.lanes * run.first.push_bytes
-    if need > event.free:
+    if need > event.free and 0 in run.hosts.live:
         return f"its pushes need {need / 2**20:,.1f} MiB, and only {event.free / 2**20:,.1f} MiB are {event.where}"
     return ""
 
 
-def before(run: RunState, levels: list[int]) -> int:
-    """The version before which lanes that keep step exactly change the mode; 0: nobody has asked for any change.
+def wanted(run: RunState) -> str:
+    """How lanes are to keep step. In a run that is to end, as they do: it ends where it would have had to stand."""
+    return run.sync if run.drain is None else run.modes[-1].sync
 
-    One number for all, beyond any step that somebody may have begun. Said again as it was while the same mode is
-    wanted; also when that seems to be reached: workers may have gone on to another one that we have not heard of.
-    """
+
+def _pending(run: RunState) -> bool:
+    """Is the mode to become another one?"""
+    return wanted(run) != run.modes[-1].sync and not run.finished
+
+
+def stood(run: RunState) -> Stands | None:
+    """The step boundary at which all members stand now, for the sake of a change; None where not all do."""
     crew = run.crew
-    if not run.asked:
+    if not _pending(run) or crew.change is not None:
+        return None
+    said = [worker.stands if (worker := crew.workers.get(number)) else None for number in crew.members]
+    places = {(one.version, one.step) if one and one.generation == crew.generation else None for one in said}
+    return said[0] if len(places) == 1 and None not in places else None
+
+
+def centralizes(run: RunState) -> bool:
+    """Is the change under way one to a mode in which one host holds the state?"""
+    change = run.crew.change
+    return change is not None and change.stood is not None and _pending(run) and not parse(run.sync).exact
+
+
+def reached(run: RunState, level: int) -> Reached:
+    """The mode of the generation that is to be installed: everybody is quiet, and the newest state is at `level`."""
+    change = run.crew.change
+    at = change.stood if change is not None else None
+    if run.modes[-1].version > level:  # all that held the state since are lost
+        serial, left = run.modes[-1].serial + 1, run.modes[-1].sync
+        while run.modes[-1].version > level:
+            run.modes.pop()
+        run.modes[-1] = Reached(serial, run.modes[-1].sync, run.modes[-1].version, run.modes[-1].step)
+        run.follows.append(f"the state is from before sync = {left}: lanes keep step by {run.modes[-1].sync} again")
+    elif at is not None and _pending(run) and at.version == level:
+        run.modes.append(Reached(run.modes[-1].serial + 1, run.sync, at.version, at.step))
+        run.follows.append(f"lanes keep step by {run.sync} from step {at.step} on")
+    return run.modes[-1]
+
+
+def before(run: RunState, levels: list[int]) -> int:
+    """The version before which lanes that keep step exactly stand for the sake of a change; 0: there is none.
+
+    One number for all, beyond any step that somebody may have begun; as it was, while the same mode is wanted.
+    """
+    if not _pending(run):
         return 0
+    crew = run.crew
     return crew.turn if crew.turn and crew.sync == run.sync else 1 + max(run.blame.step, *levels)
-
-
-def turned(run: RunState, event: messages.Turned) -> None:
-    """The mode has changed. Every worker says so; the first one is news."""
-    if event.serial > run.modes[-1].serial:
-        run.modes.append(Reached(event.serial, event.step, event.sync))
-        run.happened.append(f"lanes keep step by {event.sync} from step {event.step} on")

@@ -8,16 +8,15 @@ hangs up, and both when their host ends.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import threading
 import time
 from collections.abc import Callable
 
 from holdfast.errors import FrameError
-from holdfast.exchange.chart import read_chart
 from holdfast.exchange.fetching import Fetched
 from holdfast.exchange.following import Guide, follow
-from holdfast.exchange.hold import Hold, await_hold
+from holdfast.exchange.hold import Hold
+from holdfast.exchange.premises import await_hold
 from holdfast.transport.stream import Stream
 
 __all__ = ["Follower", "Guides"]
@@ -30,6 +29,7 @@ class Follower:
     """Follows a guide in a thread of its own.
 
     Args:
+        find: gives the memory of this host, once it is laid out.
         dial: reaches the guide; may block, and raises OSError.
         came: told, in a sentence, that the state has come. In the thread, as is `ended`.
         ended: told, in a sentence, that following has ended though nobody closed it.
@@ -38,10 +38,10 @@ class Follower:
     """
 
     def __init__(
-        self, arena: mmap.mmap, guide: int, generation: int, rows: frozenset[int], *, dial: Callable[[], Stream],
-        ring: Callable[[], None], came: Callable[[str], None], ended: Callable[[str], None],
+        self, find: Callable[[], Hold | None], guide: int, generation: int, rows: frozenset[int], *,
+        dial: Callable[[], Stream], ring: Callable[[], None], came: Callable[[str], None], ended: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self._arena, self._guide, self._generation, self._rows = memoryview(arena), guide, generation, rows
+        self._find, self._guide, self._generation, self._rows = find, guide, generation, rows
         self._dial, self._ring, self._came, self._ended = dial, ring, came, ended
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -57,13 +57,11 @@ class Follower:
         if stream is not None:
             stream.close()
         self._thread.join()
-        with contextlib.suppress(BufferError):
-            self._arena.release()
 
     def _run(self) -> None:
         reason = "it hung up"
         try:
-            hold = await_hold(self._arena, self._closing.is_set)
+            hold = await_hold(self._find, self._closing.is_set)
             if hold is not None and (stream := self._reach()) is not None:
                 follow(
                     hold, stream, self._generation, ring=self._ring, closing=self._closing.is_set, came=self._told,
@@ -106,16 +104,13 @@ class Guides:
         self._guides: dict[Guide, tuple[int, threading.Thread]] = {}  #: whom it guides, and where it runs
         self._closed = False
 
-    def add(self, host: int, arena: mmap.mmap, stream: Stream, generation: int, ring: Callable[[], None]) -> None:
-        """Guide the host at the other end of this connection, until it hangs up."""
-        view = memoryview(arena)
-        chart = read_chart(view)
-        if chart is None or self._closed:  # there is nothing here to show yet
-            view.release()
+    def add(self, host: int, hold: Hold | None, stream: Stream, generation: int, ring: Callable[[], None]) -> None:
+        """Guide the host at the other end of this connection, until it hangs up. `hold` is what there is to show."""
+        if hold is None or self._closed:
             stream.close()
             return
-        guide = Guide(Hold(view, chart), stream, generation, ring)
-        thread = threading.Thread(target=self._run, args=(guide, view), name="holdfast-guide", daemon=True)
+        guide = Guide(hold, stream, generation, ring)
+        thread = threading.Thread(target=self._run, args=(guide,), name="holdfast-guide", daemon=True)
         with self._lock:
             others = list(self._guides)
             self._guides[guide] = host, thread
@@ -130,14 +125,11 @@ class Guides:
         for guide in guides:
             guide.close()
 
-    def _run(self, guide: Guide, view: memoryview) -> None:
+    def _run(self, guide: Guide) -> None:
         with self._turn, contextlib.suppress(OSError, EOFError, FrameError):  # the follower sees it too, and says it
             guide.run()
         with self._lock:
             self._guides.pop(guide, None)
-        del guide
-        with contextlib.suppress(BufferError):
-            view.release()
 
     def close(self) -> None:
         """End all of them. May be called twice."""

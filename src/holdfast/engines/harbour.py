@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import mmap
 import threading
 import time
 from collections import deque
@@ -24,10 +23,9 @@ from holdfast.core.routes import Choice, NoRoute, Offer
 from holdfast.core.standing import home_of, replicas_of
 from holdfast.engines.following import Follower, Guides
 from holdfast.errors import HoldfastError
-from holdfast.exchange.chart import read_chart
 from holdfast.exchange.ferry import Ferry
 from holdfast.exchange.glance import level
-from holdfast.exchange.hold import Hold
+from holdfast.exchange.premises import Premises
 from holdfast.exchange.shadow import Shadow
 from holdfast.exchange.tender import Tender
 from holdfast.transport.credentials import Credentials
@@ -97,8 +95,7 @@ class Harbour:
         self._tenure = 0  # the newest generation in which this host was the home of the state
         self._pier: Pier | None = None
         self._tell: Callable[[str], None] | None = None
-        self._map: mmap.mmap | None = None
-        self._arena: memoryview | None = None
+        self._premises: Premises | None = None
         self._early: deque[tuple[Hello, Stream]] = deque()
         self._dialling: set[_Dialling] = set()
         self._lock = threading.Lock()
@@ -140,9 +137,9 @@ class Harbour:
         """What workers here must ring beside each other's bells."""
         return self._ferry.bells if self._ferry is not None else ()
 
-    def moor(self, arena: mmap.mmap, pier: Pier) -> None:
+    def moor(self, premises: Premises, pier: Pier) -> None:
         """This is the memory that the workers here share."""
-        self._map, self._pier, self._tell = arena, pier, self._soon(pier.told, now=False)
+        self._premises, self._pier, self._tell = premises, pier, self._soon(pier.told, now=False)
 
     @property
     def following(self) -> bool:
@@ -151,26 +148,27 @@ class Harbour:
 
     def embark(self, install: Install, rows: frozenset[int]) -> None:
         """Begin a generation, with others or alone, or to follow one. `rows` are those of workers here."""
-        assert self._map is not None
+        premises = self._premises
+        assert premises is not None
         assert self._pier is not None
         self.disembark()
         self._generation = install.generation
         self._replicate(install)
         if install.guide >= 0:
             self._follower = Follower(
-                self._map, install.guide, install.generation, rows, dial=lambda: self._dial(install.guide, "follow"),
-                ring=self._pier.ring, came=self._soon(self._pier.ferried), ended=self._soon(self._pier.unguided),
+                lambda: premises.hold(install.reached), install.guide, install.generation, rows,
+                dial=lambda: self._dial(install.guide, "follow"), ring=self._pier.ring,
+                came=self._soon(self._pier.ferried), ended=self._soon(self._pier.unguided),
             )  # fmt: skip
         elif len(set(install.hosts)) > 1:
             self._shared = True
-            self._arena = memoryview(self._map)
             self._ferry = Ferry(
-                self._arena, self._me, install, dial=self._patient(self._pier), ring=self._pier.ring,
+                premises, self._me, install, dial=self._patient(self._pier), ring=self._pier.ring,
                 report=self._soon(self._pier.ferried), broke=self._soon(self._pier.cut_off),
                 shadow=self._shadow,
             )  # fmt: skip
         elif self._shared:
-            self._clear(self._map, frozenset(range(len(install.drivers))))
+            self._clear(premises, frozenset(range(len(install.drivers))))
         early, self._early = self._early, deque()
         for hello, stream in early:
             self.came(hello, stream)
@@ -187,26 +185,23 @@ class Harbour:
     def _replicate(self, install: Install) -> None:
         """Have a replica of the state or none, as this generation wants it; or be its home, if that was lost."""
         home = home_of(install.hosts, install.sources)
-        if home == self._me and install.sync and not parse(install.sync).exact:
+        if home == self._me or parse(install.reached.sync).exact:
             self._tenure = install.generation
-        if home == self._me and self._shadow is not None and self._map is not None:
-            view = memoryview(self._map)
-            chart = read_chart(view)
-            if chart is not None and level(view) < 0:
-                self._shadow.install(Hold(view, chart))
+        if home == self._me and self._shadow is not None and self._premises is not None:
+            hold = self._premises.hold()
+            if hold is not None and level(hold.memory) < 0:
+                self._shadow.install(hold)
         if self._me not in replicas_of(install.hosts, home, install.replicas):
             self._shadow = None
         elif self._shadow is None:
             self._shadow = Shadow()
 
     @staticmethod
-    def _clear(arena: mmap.mmap, lanes: frozenset[int]) -> None:
+    def _clear(premises: Premises, lanes: frozenset[int]) -> None:
         """What other hosts have sent, in a generation in which there were some, is of no use to one that is alone."""
-        view = memoryview(arena)
-        if (chart := read_chart(view)) is not None:
-            hold = Hold(view, chart)
+        if (hold := premises.hold()) is not None:
             hold.begin(lanes)
-            if chart.depth:
+            if hold.chart.depth:
                 Tender(hold).pushes.guard(None)
 
     def _soon(self, act: Callable[..., None], *, now: bool = True) -> Callable[..., None]:
@@ -251,10 +246,6 @@ class Harbour:
             ferry.close()
         if follower is not None:
             follower.close()
-        if self._arena is not None:
-            with contextlib.suppress(BufferError):
-                self._arena.release()
-            self._arena = None
 
     def _dial(self, host: int, kind: str) -> Stream:
         """Reach another host. In a thread of the generation at hand, which is let go at once when that is over."""
@@ -298,8 +289,8 @@ class Harbour:
         """Somebody is at the door who was let in. Owns the stream from now on."""
         if hello.kind == "probe" and not self._closed:
             threading.Thread(target=self._responder.answer, args=(stream,), name="holdfast-probe", daemon=True).start()
-        elif hello.kind == "follow" and not self._closed and self._map is not None and self._pier is not None:
-            self._guides.add(hello.host, self._map, stream, hello.generation, self._pier.ring)
+        elif hello.kind == "follow" and not self._closed and self._premises is not None and self._pier is not None:
+            self._guides.add(hello.host, self._premises.hold(), stream, hello.generation, self._pier.ring)
         elif self._closed or hello.kind == "follow" or hello.generation <= self._over:
             stream.close()
         elif hello.generation == self._generation and self._ferry is not None:

@@ -39,6 +39,7 @@ from holdfast.coordinator.ports import Ear, Engine, Eyes, Sight
 from holdfast.engines.harbour import Harbour
 from holdfast.errors import Unreachable
 from holdfast.exchange.glance import level
+from holdfast.exchange.premises import Premises
 from holdfast.transport import memory
 from holdfast.transport.link import Link
 
@@ -73,6 +74,7 @@ class LocalHost:
         self._level = -1  #: that was told last
         self._arena = -1
         self._map: mmap.mmap | None = None
+        self._premises: Premises | None = None
         self._closed = False
 
     def open(self, ear: Ear) -> None:
@@ -96,9 +98,10 @@ class LocalHost:
         """Reserve the shared memory. Raises ResourceError where it is not there."""
         self._arena = memory.reserve(size)
         self._map = mmap.mmap(self._arena, size)
+        self._premises = Premises(self._map, self._arena)
         self._eyes.opened(memoryview(self._map).toreadonly())
         if self._harbour is not None:
-            self._harbour.moor(self._map, self)
+            self._harbour.moor(self._premises, self)
 
     def send(self, worker: int, message: ToWorker) -> None:
         """Pass a message on."""
@@ -143,7 +146,8 @@ class LocalHost:
             self._links.clear()
             self._bells.clear()
             self._eyes.closed()
-            if self._map is not None:
+            if self._map is not None and self._premises is not None:
+                self._premises.close()
                 with contextlib.suppress(BufferError):  # somebody still looks; the end of the process unmaps it
                     self._map.close()
                 os.close(self._arena)
@@ -165,6 +169,8 @@ class LocalHost:
                 self._members = tuple(install.members[at] for at in here)
                 for worker in [w for w in self._bells if w not in self._links and w not in self._members]:
                     os.close(self._bells.pop(worker))
+            if self._premises is not None:
+                self._premises.hold(install.reached)
             if self._harbour is not None:
                 self._harbour.embark(install, frozenset(install.rows[at] for at in here))
         ferry = self._harbour.bells if self._harbour is not None else ()

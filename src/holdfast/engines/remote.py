@@ -38,7 +38,7 @@ _FAREWELL = 3.0
 #: What may happen on a host. Whatever else an agent says is not its to say.
 _OF_WORKERS = (
     events.WorkerStarted, events.WorkerLost, events.WorkerFrozen, events.WorkerHung, messages.Ready, messages.Seeded,
-    messages.Paused, messages.Leaving, messages.Finished, messages.Failed, messages.StoreWanted,
+    messages.Paused, messages.Stands, messages.Leaving, messages.Finished, messages.Failed, messages.StoreWanted,
 )  # fmt: skip
 _OF_HOSTS = (events.HostLevel, events.HostLeaving, events.LinkBroken, events.FollowingEnded)
 

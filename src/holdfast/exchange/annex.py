@@ -1,48 +1,51 @@
 """The annex: memory that a mode other than `exact` needs besides the arena that all modes share.
 
 What a run is started with has its sections in the arena itself. When the mode changes while the run is going, the new
-one gets an annex behind the arena, in the same descriptor; the one before it is still in use then, so two of them take
-turns. Pages that nobody touches take no memory, and those of a mode that is over are given back.
+one gets an annex behind the arena, in the same descriptor; memory of the mode before it is given back. How an annex is
+laid out follows from the mode and a few numbers (`Room`), so whoever holds the memory can do it. No torch here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from holdfast.core.clocks import Mode
-from holdfast.exchange import buffers, pushslots
 from holdfast.exchange.pushes import pushes_bytes
-from holdfast.exchange.space import Space
 from holdfast.transport.arena import Sections
 
-__all__ = ["add_sections", "names", "place"]
+__all__ = ["Room", "add_sections", "passing"]
 
 
-def add_sections(
-    sections: Sections, space: Space, num_lanes: int, mode: Mode, turns: int, *, reads: bool = False
-) -> None:
-    """Lay out what a mode needs. `turns` is how many records of the buffers the arena has for each lane.
+class Room(NamedTuple):
+    """What the size of an annex depends on, besides its mode. All numbers are bytes, but for counts."""
 
-    With `reads`, also the parameters that pushes were computed from.
-    """
+    lanes: int
+    flats: Mapping[str, int]  #: dtype -> trainable parameters of it
+    entries: int  #: trainable parameters
+    buffers: int  #: of the models
+    buffers_size: int  #: of one copy of them
+    turns: int = 2  #: records of the buffers that the arena has for each lane
+    reads: bool = False  #: also the parameters that a push was computed from are kept
+
+
+def add_sections(sections: Sections, room: Room, mode: Mode) -> None:
+    """Lay out what a mode needs: as many pushes of each lane as it has room for, and their clocks."""
     if mode.exact:
         return
-    sections.add("pushes", pushes_bytes(num_lanes, mode.depth))
-    pushslots.add_sections(sections, space, num_lanes, mode.depth, reads=reads)
-    if mode.depth > turns:
-        buffers.add_records(sections, space, num_lanes, mode.depth)
+    lanes, depth = room.lanes, mode.depth
+    sections.add("pushes", pushes_bytes(lanes, depth))
+    for name, size in room.flats.items():
+        for kind in ("push", "read") if room.reads and not mode.rounds else ("push",):
+            for lane in range(lanes):
+                for turn in range(depth):
+                    sections.add(f"{kind}/{lane}/{turn}/{name}", size)
+    sections.add("push-present", depth * lanes * max(1, room.entries))
+    if depth > room.turns:
+        sections.add("push-buffers", room.buffers_size * depth * lanes)
+        sections.add("push-buffers-changed", depth * max(1, room.buffers) * lanes)
 
 
-def names(sections: Sections) -> list[str]:
-    """Those of its sections that hold nothing which outlives a mode."""
-    return [name for name in sections.spans if name.startswith(("push", "read/"))]
-
-
-def place(first: int, size: int, taken: tuple[int, int]) -> int:
-    """Where an annex of `size` bytes begins: as low as may be from `first` on, but clear of `taken` (begin, size).
-
-    >>> place(100, 30, (0, 0)), place(100, 30, (100, 20)), place(100, 30, (120, 50)), place(100, 30, (130, 50))
-    (100, 120, 170, 100)
-    """
-    begin, length = taken
-    if not length or begin - first >= size:
-        return first
-    return begin + length
+def passing(section: str) -> bool:
+    """Does this section hold nothing that outlives a mode?"""
+    return section.startswith(("push", "read/"))

@@ -27,7 +27,7 @@ from holdfast.errors import NotExact
 from holdfast.exchange.space import Space, typed
 from holdfast.transport.arena import Arena, Sections
 
-__all__ = ["Buffers", "add_records", "add_sections", "placed"]
+__all__ = ["Buffers", "add_sections", "placed"]
 
 _SMALL = 64 * 1024  # bytes
 
@@ -47,13 +47,6 @@ def add_sections(sections: Sections, space: Space, num_lanes: int, turns: int = 
     sections.add("buffers", size * (2 + turns * num_lanes))
     sections.add("buffers-changed", turns * max(1, len(space.buffers)) * num_lanes)
     sections.add("buffers-versions", 8 * max(1, len(space.buffers)))
-
-
-def add_records(sections: Sections, space: Space, num_lanes: int, turns: int) -> None:
-    """Lay out records alone, for a mode that needs more of them than the arena has."""
-    _, size = placed(space)
-    sections.add("push-buffers", size * turns * num_lanes)
-    sections.add("push-buffers-changed", turns * max(1, len(space.buffers)) * num_lanes)
 
 
 class Buffers:
@@ -91,7 +84,7 @@ class Buffers:
         ]
 
     def use_records(self, arena: Arena | None, turns: int) -> None:
-        """Have `turns` records per lane from now on: those of an arena that was laid out by `add_records`, or my own.
+        """Have `turns` records per lane from now on: those of an annex that has some, or my own.
 
         Nobody may need a record that was made before.
         """

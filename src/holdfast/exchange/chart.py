@@ -6,11 +6,12 @@ no torch and runs no user code; it reads the chart that the first workers leave 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from holdfast.core.slices import Layout
+from holdfast.exchange.annex import Room
 from holdfast.exchange.board import H_CHART, H_CHART_SIZE, Board
 from holdfast.transport.arena import Arena, Sections
 
@@ -34,6 +35,18 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
     buffers_size: int  #: of one copy
     sections: dict[str, tuple[int, int]]  #: (begin, size)
     depth: int = 0  #: pushes of a lane that there is room for, where lanes need not keep step; 0: they do
+    turns: int = 2  #: records of the buffers that there are for each lane
+    reads: bool = False  #: are the parameters kept that pushes were computed from, where lanes need not keep step
+
+    def room(self) -> Room:
+        """What decides how much memory another mode takes."""
+        flats = {
+            name.removeprefix("parameters/"): size
+            for name, (_, size) in self.sections.items() if name.startswith("parameters/")
+        }  # fmt: skip
+        return Room(
+            self.lanes, flats, self.entries, len(self.buffers), self.buffers_size, self.turns, self.reads
+        )
 
     def spaces(self) -> tuple[str, ...]:
         """Slice -> the flat space it lies in."""
@@ -54,23 +67,17 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
         return [name for name in self.sections if name.startswith(kinds) and name not in _NOT_STATE]
 
 
-def make(
-    layout: Layout, sections: Mapping[str, tuple[int, int]], lanes: int, rows: int,
-    buffers: Sequence[tuple[int, int]], buffers_size: int, depth: int = 0,
-) -> bytes:  # fmt: skip
-    """The bytes of a chart."""
-    slices = [(s.dtype, s.start * s.itemsize, s.stop * s.itemsize) for s in layout.slices]
-    return msgspec.msgpack.encode(
-        Chart(lanes, rows, len(layout.entries), slices, list(buffers), buffers_size, dict(sections), depth)
-    )
-
-
 def add_section(
-    sections: Sections, layout: Layout, lanes: int, rows: int, buffers: Sequence[tuple[int, int]], buffers_size: int,
-    depth: int = 0,
-) -> bytes:  # fmt: skip
-    """Lay out the chart itself, as the last section; returns its bytes."""
-    data = make(layout, sections.spans, lanes, rows, buffers, buffers_size, depth)
+    sections: Sections, layout: Layout, room: Room, rows: int, buffers: Sequence[tuple[int, int]], depth: int = 0
+) -> bytes:
+    """Lay out the chart itself, as the last section; returns its bytes. `buffers` are (begin, size) in one copy."""
+    slices = [(s.dtype, s.start * s.itemsize, s.stop * s.itemsize) for s in layout.slices]
+    data = msgspec.msgpack.encode(
+        Chart(
+            room.lanes, rows, room.entries, slices, list(buffers), room.buffers_size, dict(sections.spans), depth,
+            room.turns, room.reads,
+        )
+    )
     sections.add("chart", len(data))
     return data
 

@@ -21,20 +21,22 @@ from functools import partial
 from typing import Protocol
 
 from holdfast.config.run import board_rows
+from holdfast.coordinator.messages import Reached
 from holdfast.core.cargo import Route
 from holdfast.core.slices import even_shares
 from holdfast.core.standing import home_of, link_of, replicas_of
 from holdfast.errors import FrameError
 from holdfast.exchange.board import Board
-from holdfast.exchange.chart import Chart, read_chart
+from holdfast.exchange.chart import Chart
 from holdfast.exchange.fetching import fetch, serve, serve_mirror
 from holdfast.exchange.glance import level
-from holdfast.exchange.hold import Hold, await_hold
+from holdfast.exchange.hold import Hold
 from holdfast.exchange.inbound import FromHome, Inbound, ToHome
 from holdfast.exchange.lander import Lander
 from holdfast.exchange.outbound import Aside, Homeward, Publishing
 from holdfast.exchange.packing import Packer
 from holdfast.exchange.porter import Carrier, Leg, Porter
+from holdfast.exchange.premises import Premises, await_hold
 from holdfast.exchange.pushes import Told
 from holdfast.exchange.shadow import Passage, Shadow, replicate
 from holdfast.exchange.tender import Tender
@@ -68,13 +70,15 @@ class Assembly(Protocol):
     def servers(self) -> Sequence[int]: ...
     @property
     def replicas(self) -> int: ...
+    @property
+    def reached(self) -> Reached: ...
 
 
 class Ferry:
     """This host's ferry.
 
     Args:
-        arena: the mapped memory of this host.
+        premises: the memory of this host.
         me: this host's number.
         dial: opens a connection to a host ("peer" or "fetch"); called in a thread of the ferry, may block and raise.
         ring: wakes the workers of this host.
@@ -86,11 +90,11 @@ class Ferry:
     """
 
     def __init__(
-        self, arena: memoryview, me: int, assembly: Assembly, *, dial: Callable[[int, str], Stream],
+        self, premises: Premises, me: int, assembly: Assembly, *, dial: Callable[[int, str], Stream],
         ring: Callable[[], None], report: Callable[[str], None], broke: Callable[[int, str], None],
         shadow: Shadow | None = None,
     ) -> None:  # fmt: skip
-        self._arena, self._me, self._assembly = arena, me, assembly
+        self._premises, self._me, self._assembly = premises, me, assembly
         self._dial, self._ring, self._report, self._broke = dial, ring, report, broke
         where = dict(zip(assembly.members, assembly.hosts, strict=True))
         self._hosts = sorted(set(assembly.hosts))
@@ -177,14 +181,16 @@ class Ferry:
     def _begin(self) -> None:
         """Before any worker acts in this generation: forget what the last one's connections brought."""
         lanes = len(self._assembly.drivers)
-        self._level = level(self._arena)
-        Board(self._arena, lanes, board_rows(lanes), 0).distrust_rows(self._rows)
-        chart = read_chart(self._arena)
-        if chart is not None:
-            self._hold = Hold(self._arena, chart)
-            if self._me not in self._assembly.sources:
-                self._hold.begin(self._lanes)
-                self._guard(self._hold)
+        arena = self._premises.memory
+        self._level = level(arena)
+        Board(arena, lanes, board_rows(lanes), 0).distrust_rows(self._rows)
+        self._hold = self._find()
+        if self._hold is not None and self._me not in self._assembly.sources:
+            self._hold.begin(self._lanes)
+            self._guard(self._hold)
+
+    def _find(self) -> Hold | None:
+        return self._premises.hold(self._assembly.reached)
 
     def _guard(self, hold: Hold) -> None:
         """Where replicas hold the state, nobody goes on before they do."""
@@ -212,7 +218,7 @@ class Ferry:
     def _ready_hold(self) -> Hold | None:
         """The arena with its chart, which a worker of this host may still have to leave there."""
         if self._hold is None:
-            self._hold = await_hold(self._arena, self._closed.is_set)
+            self._hold = await_hold(self._find, self._closed.is_set)
         return self._hold
 
     def _open(self, host: int, kind: str) -> Stream | None:

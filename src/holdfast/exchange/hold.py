@@ -6,35 +6,24 @@ is marked on the board after its bytes are there, as a worker of this host would
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from holdfast.core.cargo import Facts, Piece, Total
 from holdfast.core.tree import Node, uncovered
 from holdfast.errors import FrameError
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import Board
-from holdfast.exchange.chart import Chart, read_chart
+from holdfast.exchange.chart import Chart
 from holdfast.exchange.glance import level
 from holdfast.exchange.past import Past
 from holdfast.exchange.pieces import Pieces
 
-__all__ = ["CELL", "CELL_HEAD", "NAMES_HEAD", "TABLE_WIDTH", "Hold", "await_hold"]
+__all__ = ["CELL", "CELL_HEAD", "NAMES_HEAD", "TABLE_WIDTH", "Hold"]
 
 #: Bytes of one settings cell (`train.schedule`), and of its head: tag, length, spare.
 CELL, CELL_HEAD = 16 * 1024, 24
 #: Words in a row of an evaluation's table (`train.evaluation`), and bytes of its names' head: length, tag.
 TABLE_WIDTH, NAMES_HEAD = 32, 16
-_POLL = 0.001  # seconds between two looks for the chart of an arena that was just made
-
-
-def await_hold(memory: memoryview, closing: Callable[[], bool]) -> Hold | None:
-    """An arena, once a worker of this host has left its chart there; None when that is not wanted any more."""
-    while not closing():
-        if (chart := read_chart(memory)) is not None:
-            return Hold(memory, chart)
-        time.sleep(_POLL)
-    return None
 
 
 class Hold:

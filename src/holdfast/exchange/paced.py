@@ -53,6 +53,7 @@ class Course:
     op: int
     steps: int
     counts: Callable[[int], Sequence[int]]  #: step of the pass -> samples of every lane
+    done: int = 0  #: steps that were made of it before it is begun here, in another mode
 
 
 class Paced(Member):
@@ -123,7 +124,7 @@ class Paced(Member):
                 continue
             begun = self.pushes.begun(course.op)  # before the clocks: else they may be those of the pass before
             if self.turning and not begun:
-                return Boundary(0)
+                return Boundary(course.done)
             clocks = self._clocks()
             if self.pushes.over(course.op):  # nor may they be those of the next one
                 continue
@@ -270,7 +271,7 @@ class Paced(Member):
         if self.at.owner[0] == self.at.worker:
             begun = pushes.begun(self._course.op)
             if not begun and not self._ends_before() and max(self.board.versions()) == version:
-                pushes.begin(self._course.op, self._course.steps, version)
+                pushes.begin(self._course.op, self._course.steps, version, self._course.done)
                 return True
             versions, held = self.board.versions(), pushes.held(version)
             if begun and may_decide(versions, decided=pushes.decided(version), held=held):

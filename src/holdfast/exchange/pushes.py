@@ -87,23 +87,24 @@ class Pushes:
         """Has a later pass begun, or is it about to?"""
         return abs(self._words[P_OP]) > op + 1
 
-    def begin(self, op: int, steps: int, version: int) -> None:
+    def begin(self, op: int, steps: int, version: int, done: int = 0) -> None:
         """A pass of so many steps begins at this version: no lane has pushed anything.
 
+        Or goes on there: of each lane `done` pushes were made and applied in another mode.
         By one owner; the word that says so goes last.
         """
         words = self._words
         if words[P_OP] > 0:
             words[P_DONE] = words[P_BASE] + words[P_TOTAL]  # said twice, it says the same
         words[P_OP] = -(op + 1)
-        words[P_BASE], words[P_TOTAL] = words[P_DONE], steps
+        words[P_BASE], words[P_TOTAL] = words[P_DONE] - done, steps
         for lane in range(self._num_lanes):
-            words[self._lanes + lane * self._stride] = 0
+            words[self._lanes + lane * self._stride] = done
         for tag, place in ((version, version - 1), (0, version)):  # all that was pushed before is in `version`
             at = self._docket(place)
             words[at] = 0
             for lane in range(self._num_lanes):
-                words[at + 1 + lane] = 0
+                words[at + 1 + lane] = done
             words[at] = tag
         words[P_OP] = op + 1
 
@@ -115,21 +116,14 @@ class Pushes:
             if self._words[P_OP] == op:  # else a pass has begun meanwhile, and the numbers are of two
                 return found
 
-    def resume(self, op: int, steps: int, version: int, *, base: int, done: int) -> None:
-        """A pass that was begun in another mode goes on here: of each lane `done` pushes are in `version`.
+    def go_on_from(self, step: int) -> None:
+        """The run has made so many steps in other modes, and none in this one. The section is empty until now."""
+        self._words[P_BASE] = self._words[P_DONE] = step
 
-        `base` is how many steps the run had made when the pass began. Nobody looks here before this is done.
-        """
-        words = self._words
-        words[P_DONE:_HEADER] = memoryview(bytes(8 * (_HEADER - P_DONE))).cast("q")
-        words[P_OP], words[P_BASE], words[P_TOTAL] = op + 1, base, steps
-        for lane in range(self._num_lanes):
-            words[self._lanes + lane * self._stride] = done
-        for tag, place in ((version, version - 1), (0, version)):
-            at = self._docket(place)
-            words[at] = tag
-            for lane in range(self._num_lanes):
-                words[at + 1 + lane] = done
+    @property
+    def resumed(self) -> int:
+        """How many pushes each lane had behind it when this pass was begun."""
+        return self._words[P_DONE] - self._words[P_BASE]
 
     @property
     def beginning(self) -> bool:

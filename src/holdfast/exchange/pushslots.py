@@ -20,22 +20,9 @@ from holdfast.core.slices import Slice
 from holdfast.core.tree import Node, plan
 from holdfast.exchange.slots import add_up, refuse_sparse, spare_buffers
 from holdfast.exchange.space import Space, typed
-from holdfast.transport.arena import Arena, Sections
+from holdfast.transport.arena import Arena
 
-__all__ = ["Drift", "PushSlots", "add_sections", "compensated"]
-
-
-def add_sections(sections: Sections, space: Space, num_lanes: int, depth: int, *, reads: bool) -> None:
-    """Lay out `depth` slots per lane, and which parameters had a gradient.
-
-    With `reads`, also a copy of the parameters for each of them: those that the push was computed from.
-    """
-    for name, total in space.layout.totals.items():
-        for kind in ("push", "read") if reads else ("push",):
-            for lane in range(num_lanes):
-                for turn in range(depth):
-                    sections.add(f"{kind}/{lane}/{turn}/{name}", total * space.dtypes[name].itemsize)
-    sections.add("push-present", depth * num_lanes * max(1, len(space.trainable)))
+__all__ = ["Drift", "PushSlots", "compensated"]
 
 
 @dataclass(frozen=True, slots=True)

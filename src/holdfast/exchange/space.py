@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from holdfast.core.slices import Entry, Layout, layout
 from holdfast.errors import NotExact
+from holdfast.exchange.annex import Room
 
 __all__ = ["Space", "dtype_name", "typed"]
 
@@ -81,6 +82,12 @@ class Space:
             + [str(item) for item in extra]
         )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def room(self, lanes: int, turns: int, *, reads: bool = False) -> Room:
+        """What decides how much memory a mode takes in which lanes need not keep step."""
+        flats = {name: total * self.dtypes[name].itemsize for name, total in self.layout.totals.items()}
+        size = sum(-(-b.numel() * b.element_size() // 64) * 64 for _, b in self.buffers)
+        return Room(lanes, flats, len(self.trainable), len(self.buffers), size, turns, reads)
 
     def views(self, flats: dict[str, Tensor]) -> list[Tensor]:
         """For each trainable parameter its window into flat tensors (one per dtype)."""

@@ -56,8 +56,11 @@ class Tender:
         chart = hold.chart
         self.hold, self.pushes = hold, Pushes(hold.section("pushes"), chart.lanes, chart.depth)
         self._present = hold.section("push-present")
-        self._buffers, self._changed = hold.section("buffers"), hold.section("buffers-changed")
-        self._newest = hold.section("buffers-versions")
+        self._buffers, self._newest = hold.section("buffers"), hold.section("buffers-versions")
+        # What lanes gave of buffers lies behind the two copies that are published, or in the annex if it needs more.
+        own = "push-buffers" not in chart.sections
+        self._records = self._buffers[2 * chart.buffers_size :] if own else hold.section("push-buffers")
+        self._changed = hold.section("buffers-changed" if own else "push-buffers-changed")
         self._turns = len(self._changed) // (max(1, len(chart.buffers)) * chart.lanes)
 
     # ------------------------------------------------------------ pushes
@@ -87,9 +90,9 @@ class Tender:
         at, record = self._places(push)
         changed = bytes(self._changed[record * flags : (record + 1) * flags])
         body = [bytes(self._present[at * chart.entries : (at + 1) * chart.entries]), changed]
-        base = (2 + record) * chart.buffers_size
+        base = record * chart.buffers_size
         body += [
-            bytes(self._buffers[base + begin : base + begin + size])
+            bytes(self._records[base + begin : base + begin + size])
             for flag, (begin, size) in zip(changed, chart.buffers, strict=True) if flag
         ]  # fmt: skip
         return self.pushes.record(push), b"".join(body)
@@ -106,10 +109,10 @@ class Tender:
             raise FrameError(f"the record of lane {lane} has {len(data)} bytes")
         self._present[at * chart.entries : (at + 1) * chart.entries] = data[: chart.entries]
         self._changed[place * flags : (place + 1) * flags] = changed
-        offset, base = chart.entries + flags, (2 + place) * chart.buffers_size
+        offset, base = chart.entries + flags, place * chart.buffers_size
         for flag, (begin, size) in zip(changed, chart.buffers, strict=True):
             if flag:
-                self._buffers[base + begin : base + begin + size] = data[offset : offset + size]
+                self._records[base + begin : base + begin + size] = data[offset : offset + size]
                 offset += size
         self.pushes.push(lane, record)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from holdfast.coordinator.messages import Reached
 from holdfast.core import tree
 from holdfast.core.tree import Node
 from holdfast.testing.model import Model, Violation, add, golden_chain, gradient, norm, update
@@ -61,6 +62,8 @@ class Arena:
         self.fetches = 0  #: how often a state came from another host
         self.recorded: dict[int, int] = {}  #: guide -> the step up to which it has written down what was decided
         self.committed = 0
+        self.tenure = 0  #: the newest generation in which this host held the state, and not only a mirror of it
+        self.mirrors = False  #: what is here only shows what another host holds
         self._known = ([0] * model.lanes, [0] * model.lanes)  # steps take turns, as on the real board
         self._plan = plan
         self._golden = golden_chain(model)
@@ -71,9 +74,10 @@ class Arena:
         self._newest = 0
         self.pace = FakePace()
 
-    def turn(self, sync: str, step: int) -> None:
-        """From this step on lanes keep step in another way. Everybody stands before it."""
-        self.pace.turn(sync, step, self.versions, self._acting, bool(self.nodes(step)))
+    def turn(self, reached: Reached, *, fetches: bool) -> None:
+        """A generation begins in which lanes keep step so; with `fetches`, when the state has come from elsewhere."""
+        versions = () if fetches else self.versions
+        self.pace.turn(reached, versions, self._acting, bool(self.nodes(self.step())))
 
     # ------------------------------------------------------------ announcements
 
@@ -105,6 +109,8 @@ class Arena:
 
     def installed(self, worker: int, generation: int) -> None:
         """A worker has begun to work in this generation."""
+        if self.mirrors and not self.pace.central:
+            raise Violation(f"worker {worker} begins with a mirror of the state, where every host is to hold it")
         if generation < self._newest:
             raise Violation(f"worker {worker} goes from the newest generation {self._newest} back to {generation}")
         self._newest = generation
@@ -124,8 +130,8 @@ class Arena:
         self.state, self.seeded = list(self._golden[0][0]), True
 
     def of(self) -> int:
-        """The generation that its state is of, where that matters: see `tended`."""
-        return 0
+        """The generation that its state is of."""
+        return self.tenure
 
     def step(self) -> int:
         """The step at hand: the oldest version of any slice."""
@@ -225,7 +231,7 @@ class Arena:
 
     def level(self) -> int:
         """How far this host is without others; -1 without a state."""
-        if not self.seeded:
+        if not self.seeded or self.mirrors:
             return -1
         step = min(self.versions)
         return step + 1 if max(self.versions) > step or self.complete(step) else step
@@ -317,14 +323,17 @@ class Arena:
 
     def land_state(self, generation: int, version: int, state: Sequence[int]) -> None:
         """The state of another host has come, all of it at once."""
-        if self.seeded and version < min(self.versions):
+        if self.seeded and version < min(self.versions) and not self.mirrors:
             raise Violation(f"a host at step {min(self.versions)} fetches the state at step {version}")
         if tuple(state) != self._golden[0][version]:
             raise Violation(f"the state that was fetched is not the golden one of step {version}")
+        if self.seeded and version < min(self.versions):  # what a mirror was ahead by has never been
+            self._slots, self._nodes = {}, {}
+            self._known = [0] * self.model.lanes, [0] * self.model.lanes
         slices = self.model.slices
         self.state, self.versions, self.seeded = list(state), [version] * slices, True
         self.summed, self.gathered = [version] * slices, [version] * slices
-        self.committed, self.current = version, generation
+        self.committed, self.current, self.mirrors = version, generation, self.pace.central
         self.fetches += 1
 
     def _commit(self, step: int) -> None:

@@ -93,7 +93,12 @@ def draw_hosts(seed: int) -> Config:
         awaited = 1  # hosts that do not fit are let go, and those that do may never be enough
     follow = rng.random() < 0.6
     servers = rng.choice((0, 0, 1, 2))
+    turns = rng.random() < 0.4
+    if turns:
+        asked = tuple(after(0.3 + rng.random() * 2).sync(rng.choice(_MODES)) for _ in range(rng.randrange(1, 5)))
+        schedule = replace(schedule, faults=(*schedule.faults, *asked))
+    sums_only = bool(servers) and not turns and rng.random() < 0.4
     return Config(
-        model=model, workers=own, servers=servers, sums_only=bool(servers) and rng.random() < 0.4, hosts=hosts,
+        model=model, workers=own, servers=servers, sums_only=sums_only, hosts=hosts,
         awaited=awaited, follow=follow, schedule=schedule,
     )

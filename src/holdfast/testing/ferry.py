@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.coordinator.messages import Install
 from holdfast.core.cargo import Cargo, Facts, Piece, Route, Sent, Total, View, due
+from holdfast.core.clocks import parse
+from holdfast.core.standing import home_of
 from holdfast.testing.arena import Arena
 from holdfast.testing.model import Violation
 
@@ -154,6 +156,8 @@ class FakeFerry:
         self._source = install.sources.get(me)
         self.level = arena.level()  #: before anybody acts: what it can come to by itself
         self._porters: list[_Porter] = []
+        if parse(install.reached.sync).exact or home_of(install.hosts, install.sources) == me:
+            arena.tenure = install.generation
         self._embark(install)
 
     def _embark(self, install: Install) -> None:

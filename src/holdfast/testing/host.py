@@ -27,7 +27,9 @@ from holdfast.coordinator.events import (
     WorkerLost,
 )
 from holdfast.coordinator.messages import Finished, FromWorker, Install, Pause, Paused, Seeded, ToWorker
+from holdfast.core.clocks import parse
 from holdfast.testing.following import FakeFollower
+from holdfast.testing.model import Violation
 
 if TYPE_CHECKING:
     from holdfast.testing.cluster import Cluster
@@ -132,6 +134,9 @@ class FakeHost:
             self.ferry.close()
         if self.follower is not None:
             self.follower.close()
+        if len(homes := set(install.hosts) - set(install.sources)) > 1 and not parse(install.reached.sync).exact:
+            raise Violation(f"hosts {sorted(homes)} are all to hold the state in {install.reached.sync}")
+        self.arena.turn(install.reached, fetches=install.guide >= 0 or self.number in install.sources)
         if install.guide >= 0:
             self.follower = FakeFollower(self, install.guide, install.generation)
         else:

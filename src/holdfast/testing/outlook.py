@@ -70,18 +70,6 @@ class Outlook:
         self._at = Standing.of(worker, crew, share, arena.versions, complete=arena.complete(arena.step()))
         self._arrivals = Arrivals(arena.arrived, self._at.rows)
 
-    def members(self) -> Sequence[int]:
-        """Who is in the generation."""
-        return self._at.members
-
-    def rows(self) -> list[int]:
-        """Their rows on the board."""
-        return list(self._at.rows.values())
-
-    def first(self) -> int:
-        """Who owns the first slice."""
-        return self._at.owner[0]
-
     def carries(self, step: int) -> bool:
         """Whether the step is finished from sums that are made first, and carried between hosts."""
         return self._at.sums(step)

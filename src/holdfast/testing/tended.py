@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from holdfast.coordinator.messages import Reached
 from holdfast.core import tree
 from holdfast.core.clocks import Mode, Taken
 from holdfast.exchange.pushes import Pushes, Record, Told, pushes_bytes
@@ -66,13 +67,12 @@ class Tended(Arena):
     ) -> None:  # fmt: skip
         super().__init__(model, rows, plan)
         self.mode = mode
+        self.pace.reached = Reached(sync=mode.name)
         self.pushes = Pushes(memoryview(bytearray(pushes_bytes(model.lanes, mode.depth))), model.lanes, mode.depth)
         self.slots: dict[tuple[int, int], Push] = {}  #: lane, turn -> what lies there
         self.values = [Value(0, (0,) * model.lanes, ()) for _ in range(model.slices)]
         self.torn: set[int] = set()  #: slices that somebody is at, or was when he died
-        self.mirrors = False
         self.copy: Copy | None = None
-        self.tenure = 0  #: the newest generation in which this host was the home
 
     # ------------------------------------------------------------ announcements
 

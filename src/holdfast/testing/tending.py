@@ -197,7 +197,6 @@ class TendingFerry(FakeFerry):
         self._connections: list[_Connection] = []
         self._mirrors: dict[int, _Publishing] = {}  # at home
         if me == self.home:
-            arena.tenure = self.generation
             arena.torn.clear()  # each slice's new owner puts back what was there before
             if arena.pushes.settled and arena.pushes.held(max(arena.versions)):
                 self.host.cluster.witness.seen(arena)

@@ -9,8 +9,8 @@ What a real worker has to do is what this one does:
 * an Install that is not newer than what it has, or older than its quiet, means nothing to it;
 * while the state is on its way to its host, it does nothing but go quiet when it is asked to;
 * told to stop, it ends before the step that it was told;
-* told to keep step in another way, it stands before the step that it was told, until everybody does, and says in every
-  generation how lanes keep step;
+* told that lanes are to keep step in another way, it stands before the step that it was told, and says so again and
+  again, until it is asked to be quiet;
 * having finished, it says Finished again and again until it is told to end.
 """
 
@@ -31,9 +31,9 @@ from holdfast.coordinator.messages import (
     Ready,
     Refuse,
     Seeded,
+    Stands,
     Stop,
     ToWorker,
-    Turned,
     Welcome,
 )
 from holdfast.core import tree
@@ -65,9 +65,8 @@ class FakeWorker(FakeProcess):
         self.ended = False  #: its script has come to its end
         self.fetching: Install | None = None  #: a generation that begins here when the state has come
         self._welcomed = self._filled = self._busy = False
-        self._stop = self._turn = self._serial = 0
+        self._stop = self._turn = 0
         self._sync = "exact"
-        self._told = (0, 0)  # generation, serial
         self._leave: str | None = None
         self._pausing = 0
         self._pending: Install | None = None
@@ -142,7 +141,6 @@ class FakeWorker(FakeProcess):
             if not self._welcomed:
                 self._welcomed = True
                 self.arena.arrived[self.row] = -1  # a predecessor's row says nothing about me
-                self.arena.pace.leave(self.row)
                 if message.seed:
                     self.later(self.cluster.jitter(0.02), self._seed)
             elif message.seed and self._filled:
@@ -220,14 +218,12 @@ class FakeWorker(FakeProcess):
         shown = arena.nodes(self.step)  # what was let go while this worker missed a generation is computed again
         self._stack = [node for node in tree.keep(self._stack, install.drivers, self.number) if node in shown]
         joins = self.step < 0
-        if joins:
-            self.step = arena.step()
+        if joins or arena.step() < self.step:  # what a mirror showed may never have been where the state is
+            self.step, self._stack = arena.step(), ()
         self._outlook = Outlook(arena, self.number, install)
         arena.arrived[self.row] = min(arena.arrived[self.row], self.step - 1)  # there may be more for me to compute
         arena.installed(self.number, install.generation)
-        arena.pace.leave(self.row)
         self._sync, self._turn = install.sync, install.turn
-        self._catch_up()
         if joins:
             self._read()
         return not self.struck("install") and not self._busy
@@ -238,9 +234,8 @@ class FakeWorker(FakeProcess):
         if step >= arena.model.steps or (self._stop and step >= self._stop):
             return self._end()
         assert self._outlook is not None
-        if self._sync != arena.pace.sync and step >= self._turn:
-            return self._stand(self._outlook)
-        self._catch_up()
+        if self._sync != arena.pace.reached.sync and step >= self._turn:
+            return self._stand()
         action = self.cluster.decide(*self._outlook.view(step))
         if isinstance(action, Wait):
             self.awaits = frozenset(action.workers)
@@ -260,28 +255,11 @@ class FakeWorker(FakeProcess):
             return True
         return False
 
-    def _stand(self, outlook: Outlook) -> bool:
-        """Stand before a step until everybody does; the owner of the first slice then makes the other mode count."""
-        pace = self.arena.pace
-        pace.stand(self.row, self.step)
-        self.cluster.wake(self.number)
-        if self.struck("stand"):
-            return False
-        if outlook.first() == self.number and pace.complete(outlook.rows(), self.step):
-            self.arena.turn(self._sync, self.step)
-            self.cluster.wake(self.number)
-            return True
-        self.awaits = frozenset(outlook.members()) - {self.number}
+    def _stand(self) -> bool:
+        """Stand before a step, and say so, until this generation is over."""
+        if self._level is None and not self.struck("stand"):
+            self._state(Stands(self.number, self.generation, self.step, self.step))
         return False
-
-    def _catch_up(self) -> None:
-        pace = self.arena.pace
-        if pace.serial > self._serial:
-            self._serial = pace.serial
-            pace.leave(self.row)
-        if pace.serial and self._told != (self.generation, pace.serial):
-            self._told = self.generation, pace.serial
-            self.say(Turned(self.number, pace.serial, pace.sync, pace.step))
 
     def _carries(self) -> bool:
         return self._outlook is not None and self._outlook.carries(self.step)

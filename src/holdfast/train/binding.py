@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -28,7 +27,7 @@ from holdfast.exchange.buffers import Buffers
 from holdfast.exchange.crew import Member
 from holdfast.exchange.local import Local, outer_optimizer
 from holdfast.exchange.optimizer import SliceOptimizer
-from holdfast.exchange.paced import Course, Paced
+from holdfast.exchange.paced import Paced
 from holdfast.exchange.pushes import Pushes
 from holdfast.exchange.pushslots import PushSlots
 from holdfast.exchange.schema import Schema, probe
@@ -38,7 +37,7 @@ from holdfast.train import evaluation, schedule
 from holdfast.train.numerics import golden, numerics
 from holdfast.train.schedule import Settings
 from holdfast.train.steering import Alone, Steered
-from holdfast.transport.arena import Arena, Sections, grow
+from holdfast.transport.arena import Arena, Sections
 
 __all__ = ["Binding", "Crewing"]
 
@@ -82,19 +81,20 @@ class Binding:
         sections.add("board", board_bytes(crewing.lanes, rows, len(space.layout.slices)))
         optimizer.add_sections(sections, space, schemas, rows)
         slots.add_sections(sections, space, crewing.lanes)
-        self._turns = max(2, mode.depth)
-        buffers.add_sections(sections, space, crewing.lanes, self._turns)
-        annex.add_sections(sections, space, crewing.lanes, mode, self._turns, reads=crewing.staleness(mode).compensates)
+        turns, reads = max(2, mode.depth), crewing.staleness(parse("async")).compensates
+        buffers.add_sections(sections, space, crewing.lanes, turns)
+        self._room = space.room(crewing.lanes, turns, reads=reads)
+        annex.add_sections(sections, self._room, mode)
         if mode.rounds:
             local.add_sections(sections, space, inner, crewing.lanes)
         schedule.add_sections(sections, rows)
         evaluation.add_sections(sections)
         for index, parameter in enumerate(space.fixed):
             sections.add(f"fixed/{index}", parameter.numel() * parameter.element_size())
-        offsets, size = buffers.placed(space)
+        offsets, _ = buffers.placed(space)
         placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, space.buffers, strict=True)]
         depth = 0 if mode.exact else mode.depth
-        self._chart = chart.add_section(sections, space.layout, crewing.lanes, rows, placed, size, depth)
+        self._chart = chart.add_section(sections, space.layout, self._room, rows, placed, depth)
         self.late = False
         self._stop_at: int | None = None
         self._wanted, self._turn_at = mode.name, 0
@@ -106,7 +106,7 @@ class Binding:
         self.rebound: Callable[[], None] = lambda: None  #: called when there is another member
         self.board = Board(arena.section("board"), crewing.lanes, rows, len(space.layout.slices))
         self.optimizer = SliceOptimizer(user, space, schemas, arena, rows)
-        self.buffers = Buffers(models, space, arena, crewing.lanes, self._turns)
+        self.buffers = Buffers(models, space, arena, crewing.lanes, turns)
         self.evaluation = evaluation.Table(arena)
         controls = self._steered or Alone()
         self.controls: Alone | Steered = controls
@@ -121,7 +121,7 @@ class Binding:
             self._seed()
         chart.write_chart(self.arena, self.board, self._chart)
         self.board.claim(self._crewing.row, self._crewing.worker, os.getpid())
-        if self.catch_up() is None:
+        if not self.catch_up():
             self._look()
         self.settings.attach(self.arena, self._crewing.row)
         if self._steered is None:
@@ -135,6 +135,12 @@ class Binding:
         self._steered.muster(self._ready)
         self.late = self.board.op()[0] >= 0 or self.board.epoch()[0] >= 0
         self.buffers.load(min(self.board.versions()), everything=True)
+
+    @property
+    def steered(self) -> Steered:
+        """What steers this worker; an error of ours in a run of one process."""
+        assert self._steered is not None
+        return self._steered
 
     @property
     def version(self) -> int:
@@ -166,53 +172,23 @@ class Binding:
         """Do lanes that keep step exactly change the mode before this step?"""
         return self.turning and step + self.ahead >= self._turn_at
 
-    def turn(self, course: Course, done: int, step: int) -> None:
-        """Change the mode, for all: they stand at a step boundary. The store that says so goes last."""
-        mode, version, begin = parse(self._wanted), self.version, 0
-        assert set(self.board.versions()) == {version}, "not all slices are at the boundary"
-        assert not self.board.nodes(version), "the step has begun"
-        sections = self._annex_sections(mode)
-        if not mode.exact:
-            begin = annex.place(self.arena.sections.size, sections.size, (self.pace.begin, self.pace.size))
-            grow(self._fd, begin + sections.size)
-            room = Arena(sections, fd=self._fd, begin=begin)
-            Pushes(room.section("pushes"), self._crewing.lanes, mode.depth).resume(
-                course.op, course.steps, version, base=step - done, done=done
-            )
-        self.board.put_pace(Pace(self.pace.serial + 1, mode.name, begin, sections.size, version, step))
-
-    def catch_up(self) -> Callable[[], None] | None:
-        """Take up the mode that counts, if it is another one than mine. Returns what gives back the old one's memory.
-
-        That may be called when everybody has taken the new one up.
-        """
+    def catch_up(self) -> bool:
+        """Take up the mode that counts. False: it is the one that I have."""
         pace = self.board.pace()
         if pace is None or pace.serial == self.pace.serial:
-            return None
-        old, before = self._annex, self.member
+            return False
+        before = self.member
         self.pace, self.mode = pace, parse(pace.sync)
-        sections = self._annex_sections(self.mode)
-        self._annex = self.arena if self.mode.exact else Arena(sections, fd=self._fd, begin=pace.begin)
-        self.buffers.use_records(None if self.mode.exact else self._annex, self.mode.depth)
+        sections = Sections()
+        annex.add_sections(sections, self._room, self.mode)
+        self._annex = Arena(sections, fd=self._fd, begin=pace.begin) if pace.size else self.arena
+        self.buffers.use_records(self._annex if pace.size else None, self.mode.depth)
         self.member = self._new_member()
         self.member.at, self.member.guarded = before.at, before.guarded
         self.member.facts = self.board.step_facts(pace.version)
         self._look()
         self.rebound()
-        self.board.put(cells.R_PACE, pace.serial)
-        self.controls.ring()
-        self._say_pace()
-        return partial(old.discard, annex.names(old.sections))
-
-    def _say_pace(self) -> None:
-        if self._steered is not None:
-            self._steered.send(say.Turned(self._crewing.worker, self.pace.serial, self.pace.sync, self.pace.step))
-
-    def _annex_sections(self, mode: Mode) -> Sections:
-        sections = Sections()
-        reads = self._crewing.staleness(mode).compensates
-        annex.add_sections(sections, self._space, self._crewing.lanes, mode, self._turns, reads=reads)
-        return sections
+        return True
 
     def _new_member(self) -> Member:
         kind = Member if self.mode.exact else Local if self.mode.rounds else Paced
@@ -234,8 +210,7 @@ class Binding:
         groups = [sorted(k for k in group if k != "params") for group in user.param_groups]
         named = [crewing.mode.name, crewing.staleness(crewing.mode)] if not crewing.mode.exact else []
         model = self._space.fingerprint(crewing.lanes, crewing.seed, type(user).__name__, groups, *facts, *named)
-        push = sum(total * self._space.dtypes[name].itemsize for name, total in self._space.layout.totals.items())
-        push += buffers.placed(self._space)[1]
+        push = sum(self._room.flats.values()) + self._room.buffers_size
         sizes = bundled([piece.nbytes for piece in self._space.layout.slices])
         self._ready = say.Ready(crewing.worker, numerics(), golden(), model, sections.size, crewing.lanes, push, sizes)
         welcome, fd = self._steered.enlist(self._ready)
@@ -249,8 +224,7 @@ class Binding:
         fetches = here in install.sources or install.guide >= 0
         if fetches and not self._steered.attend(lambda: self.board.current() >= install.generation):
             return
-        if self.catch_up() is None and self.pace.serial:
-            self._say_pace()  # the coordinator may not have heard it
+        self.catch_up()
         self._wanted, self._turn_at = install.sync, install.turn
         if self.paced is not None:
             self.paced.settle(self.turning)

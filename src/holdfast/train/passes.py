@@ -14,6 +14,7 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from inspect import CO_GENERATOR
 from types import FrameType
@@ -44,7 +45,7 @@ class Pass:
         self._going = going
         self._displaced = False
         self._newest = StepWork(-1, (), ())
-        self._course = Course(training.op, batches.steps, batches.counts)
+        self._course = Course(training.op, batches.steps, batches.counts, training.step - training.first_step)
         # Of this loop's units, whoever computes them. It must not hold the pass: a loop that is left drops it.
         seed, first = training._crewing.seed, training.first_step
         training.bound.member.samples_of = partial(_request, batches, seed, order, first)
@@ -94,7 +95,8 @@ class Pass:
             found = self._next_exact() if paced is None else self._next_paced(paced)
             if not isinstance(found, Boundary):
                 return found
-            stand(training, self._course, found.step)
+            self._course = replace(self._course, done=found.step)
+            stand(training)
 
     def _next_exact(self) -> Any:
         """The next batch; or a boundary, where the mode is to change."""

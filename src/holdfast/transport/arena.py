@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["Arena", "Sections", "grow"]
+__all__ = ["Arena", "Sections", "discard", "grow"]
 
 _ALIGN = 4096  # a page: sections never share one, so that each can be accounted for and advised alone
 
@@ -45,6 +45,13 @@ def grow(fd: int, size: int) -> None:
         os.ftruncate(fd, size)
 
 
+def discard(fd: int, spans: Iterable[tuple[int, int]]) -> None:
+    """Give memory behind `fd` back to the system, as (begin, size) of sections. What is in them is zero then."""
+    for begin, size in spans:
+        with mmap.mmap(fd, _pages(size), offset=begin) as memory:
+            memory.madvise(mmap.MADV_REMOVE)
+
+
 class Arena:
     """Mapped memory with named sections. `begin` is where they lie behind `fd`, a multiple of a page.
 
@@ -59,12 +66,6 @@ class Arena:
         """The bytes of one section, writable."""
         start, size = self.sections.spans[name]
         return memoryview(self._map)[start : start + size]
-
-    def discard(self, names: Iterable[str]) -> None:
-        """Give the memory of these sections back to the system. Nobody may need what is in them: it is zero then."""
-        for name in names:
-            start, size = self.sections.spans[name]
-            self._map.madvise(mmap.MADV_REMOVE, start, _pages(size))
 
     def close(self) -> None:
         """Unmap where nothing looks into it any more."""

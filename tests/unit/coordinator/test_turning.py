@@ -1,4 +1,4 @@
-"""Another way of keeping step, in the machine: a level that each generation states until the workers reach it."""
+"""Another way of keeping step, in the machine: wanted in one generation, reached in the next, on all hosts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,33 @@ import msgspec
 import pytest
 
 from holdfast.coordinator.commands import Command, Send, StartWorker
-from holdfast.coordinator.events import DrainRequested, HostJoined, HostLevel, SyncRequested, WorkerLost
-from holdfast.coordinator.messages import Install, Paused, Seeded, Turned
+from holdfast.coordinator.events import (
+    DrainRequested,
+    HostJoined,
+    HostLeaving,
+    HostLevel,
+    HostLost,
+    Measured,
+    SyncRequested,
+    WorkerLost,
+)
+from holdfast.coordinator.messages import Install, Paused, Reached, Seeded, Stands
 from tests.unit.coordinator.driven import Driven, pause, ready
+
+EXACT = Reached()
+
+
+def installed(commands: list[Command]) -> Install:
+    """The Install among these, the same for everybody."""
+    found = [c.message for c in commands if isinstance(c, Send) and isinstance(c.message, Install)]
+    assert found and all(one == found[0] for one in found)
+    return found[0]
 
 
 def told(commands: list[Command]) -> tuple[int, str, int]:
-    """(generation, sync, turn) of the Install among these, the same for everybody."""
-    (found,) = {
-        (c.message.generation, c.message.sync, c.message.turn)
-        for c in commands if isinstance(c, Send) and isinstance(c.message, Install)
-    }  # fmt: skip
-    return found
+    """(generation, mode that is wanted, turn) of the Install among these."""
+    install = installed(commands)
+    return install.generation, install.sync, install.turn
 
 
 def asked(sync: str = "bounded:2", **limits: object) -> Driven:
@@ -28,9 +43,18 @@ def asked(sync: str = "bounded:2", **limits: object) -> Driven:
     return run
 
 
+def turned(run: Driven, generation: int, version: int, step: int) -> Install:
+    """Both workers of a run stand there; the generation after that."""
+    assert run(Stands(0, generation, version, step)) == []
+    assert run(Stands(1, generation, version, step)) == pause(generation + 1, 0, 1)
+    run(HostLevel(0, version), Paused(0, generation + 1, step))
+    return installed(run(Paused(1, generation + 1, step)))
+
+
 def test_the_next_generation_says_what_is_wanted_and_before_which_version() -> None:
     run = asked()
-    assert told(run(Paused(1, 2, 6))) == (2, "bounded:2", 8)
+    install = installed(run(Paused(1, 2, 6)))
+    assert (install.generation, install.sync, install.turn, install.reached) == (2, "bounded:2", 8, EXACT)
     entries = [entry.sentence for entry in run.machine.story]
     assert entries[-2] == (
         "sync = bounded:2 was asked for instead of exact; it counts from the next step boundary on: generation 2 with "
@@ -40,59 +64,69 @@ def test_the_next_generation_says_what_is_wanted_and_before_which_version() -> N
     assert (shown.sync, shown.sync_wanted, shown.modes) == ("exact", "bounded:2", ((0, "exact"),))
 
 
-def test_it_is_reached_when_a_worker_says_so_and_told_once() -> None:
+def test_when_all_stand_the_next_generation_is_of_the_mode() -> None:
     run = asked()
     run(Paused(1, 2, 6))
-    assert run(Turned(1, 1, "bounded:2", 8)) == []
-    assert run.told == "lanes keep step by bounded:2 from step 8 on"
-    length = len(run.machine.story)
-    run(Turned(0, 1, "bounded:2", 8))
-    assert len(run.machine.story) == length
-    assert run.machine.snapshot().modes == ((0, "exact"), (8, "bounded:2"))
-    assert run.machine.snapshot().sync == "bounded:2"
+    install = turned(run, 2, 8, 8)
+    assert (install.generation, install.sync, install.turn) == (3, "bounded:2", 0)
+    assert install.reached == Reached(1, "bounded:2", 8, 8)
+    assert run.told.startswith("lanes keep step by bounded:2 from step 8 on; generation 3 begins at step 8, ")
+    shown = run.machine.snapshot()
+    assert (shown.sync, shown.modes) == ("bounded:2", ((0, "exact"), (8, "bounded:2")))
+    assert run(Stands(0, 2, 8, 8)) == [], "which is old"
 
 
-def test_a_loss_before_it_is_reached_says_the_same_again() -> None:
+def test_who_stands_in_an_older_generation_or_somewhere_else_does_not_count() -> None:
     run = asked()
     run(Paused(1, 2, 6))
+    assert run(Stands(0, 2, 8, 8), Stands(1, 1, 8, 8), Stands(1, 2, 7, 7)) == []
+    assert run(Stands(1, 2, 8, 8)) == pause(3, 0, 1)
+
+
+def test_a_loss_before_all_stand_says_the_same_again() -> None:
+    run = asked()
+    run(Paused(1, 2, 6), Stands(0, 2, 8, 8))
     assert StartWorker(2, 1, 0) in run(WorkerLost(1, "signal", 9, 7))
     run(HostLevel(0, 8))
     assert told(run(Paused(0, 3, 8))) == (3, "bounded:2", 8), "others may stand there already"
     run(ready(2))
-    assert told(run(Paused(0, 4, 8))) == (4, "bounded:2", 8)
+    install = installed(run(Paused(0, 4, 8)))
+    assert (install.generation, install.turn, install.reached) == (4, 8, EXACT)
 
 
-def test_a_loss_after_it_was_reached_says_the_same_again() -> None:
+def test_a_loss_after_all_stood_takes_nothing_back() -> None:
     run = asked()
-    run(Paused(1, 2, 6))
-    run(Turned(0, 1, "bounded:2", 8), WorkerLost(1, "signal", 9, 9), HostLevel(0, 9))
-    assert told(run(Paused(0, 3, 9))) == (3, "bounded:2", 8), "which is of no account to those who have changed"
+    run(Paused(1, 2, 6), Stands(0, 2, 8, 8), Stands(1, 2, 8, 8))
+    run(WorkerLost(1, "signal", 9, 8), HostLevel(0, 8))
+    install = installed(run(Paused(0, 3, 8)))
+    assert (install.members, install.reached) == ([0], Reached(1, "bounded:2", 8, 8))
 
 
 def test_who_changes_its_mind_gets_a_new_turn() -> None:
     run = asked()
     run(Paused(1, 2, 6))
     assert run(SyncRequested("exact")) == pause(3, 0, 1)
-    assert told(run(HostLevel(0, 8), Paused(0, 3, 7), Paused(1, 3, 7))) == (3, "exact", 9)
+    assert told(run(HostLevel(0, 8), Paused(0, 3, 7), Paused(1, 3, 7))) == (3, "exact", 0)
     assert run(SyncRequested("async")) == pause(4, 0, 1)
     assert told(run(HostLevel(0, 12), Paused(0, 4, 12), Paused(1, 4, 12))) == (4, "async", 13)
 
 
-def test_a_mode_that_was_reached_though_nobody_has_said_so_yet() -> None:
-    """The workers are in exact again when async is asked for, and go by the turn, though we know of async only."""
-    run = asked("async")
-    run(Paused(1, 2, 6), Turned(0, 1, "async", 8))
-    run(SyncRequested("exact"), HostLevel(0, 48), Paused(0, 3, 18), Paused(1, 3, 18))
-    run(SyncRequested("async"), HostLevel(0, 50))
-    assert told(run(Paused(0, 4, 20), Paused(1, 4, 20))) == (4, "async", 51)
+def test_who_changes_its_mind_when_all_stand_gets_what_was_asked_for_last() -> None:
+    for sync, reached in {"async": Reached(1, "async", 8, 8), "exact": EXACT}.items():
+        run = asked()
+        run(Paused(1, 2, 6), Stands(0, 2, 8, 8), Stands(1, 2, 8, 8), SyncRequested(sync))
+        install = installed(run(HostLevel(0, 8), Paused(0, 3, 8), Paused(1, 3, 8)))
+        assert (install.sync, install.turn, install.reached) == (sync, 0, reached)
 
 
 def test_from_another_mode_the_level_counts_versions() -> None:
     """There are more of them than steps with async, and the step boundary is beyond all of them."""
     run = asked("async")
-    run(Paused(1, 2, 6), Turned(0, 1, "async", 8))
+    run(Paused(1, 2, 6))
+    turned(run, 2, 8, 8)
     run(SyncRequested("exact"), HostLevel(0, 48))
-    assert told(run(Paused(0, 3, 18), Paused(1, 3, 18))) == (3, "exact", 49)
+    assert told(run(Paused(0, 4, 18), Paused(1, 4, 18))) == (4, "exact", 49)
+    assert turned(run, 4, 52, 19).reached == Reached(2, "exact", 52, 19)
 
 
 def test_a_change_that_was_asked_for_during_another_change_is_in_it() -> None:
@@ -100,6 +134,120 @@ def test_a_change_that_was_asked_for_during_another_change_is_in_it() -> None:
     run(WorkerLost(1, "signal", 9, 3))
     assert run(SyncRequested("quorum:3")) == []
     assert told(run(HostLevel(0, 3), Paused(0, 2, 3))) == (2, "quorum:3", 4)
+
+
+# ---------------------------------------------------------------- several machines
+
+
+def two(**limits: object) -> Driven:
+    """Workers 0 and 1 on host 0, worker 2 on host 1, in generation 1."""
+    run = Driven(workers=2, listening=True, hosts=2, **limits)
+    run.started()
+    run(HostJoined(1, "there", 1), ready(0), ready(1), ready(2), Seeded(0), HostLevel(0, 0))
+    assert run.machine.snapshot().generation == 1 and set(run.machine._run.crew.where) == {0, 1}
+    run(HostLevel(1, 0))
+    return run
+
+
+def stand(run: Driven, generation: int, version: int, levels: dict[int, int]) -> Install:
+    """All three stand there; what hosts say of their levels; the next generation."""
+    run(*(Stands(worker, generation, version, version) for worker in (0, 1, 2)))
+    return quiet(run, generation + 1, version, levels)
+
+
+def quiet(run: Driven, generation: int, step: int, levels: dict[int, int]) -> Install:
+    run(*(HostLevel(host, level) for host, level in levels.items()))
+    return installed(run(*(Paused(worker, generation, step) for worker in run.machine.snapshot().members)))
+
+
+def test_one_host_holds_the_state_where_all_did() -> None:
+    run = two()
+    run(SyncRequested("bounded:2"))
+    wanted = quiet(run, 2, 7, {0: 7, 1: 7})
+    assert (wanted.turn, wanted.reached, wanted.sources) == (8, EXACT, {})
+    assert run(Stands(0, 2, 8, 8), Stands(1, 2, 8, 8)) == [], "on host 1 somebody is still at it"
+    install = stand(run, 2, 8, {0: 8, 1: 8})
+    assert (install.reached, install.sources) == (Reached(1, "bounded:2", 8, 8), {1: 0})
+
+
+def test_its_home_is_a_machine_that_stays() -> None:
+    run = two()
+    run(SyncRequested("bounded:2"))
+    quiet(run, 2, 7, {0: 7, 1: 7})
+    run(HostLeaving(0, "SIGTERM"), *(Stands(worker, 2, 8, 8) for worker in (0, 1, 2)))
+    run(HostLevel(0, 8), HostLevel(1, 8))
+    install = installed(run(*(Paused(worker, 3, 8) for worker in (0, 1, 2))))
+    assert 0 not in install.sources.values()
+
+
+def test_all_hosts_get_the_state_where_one_held_it() -> None:
+    run = two()
+    run(SyncRequested("async"))
+    quiet(run, 2, 7, {0: 7, 1: 7})
+    stand(run, 2, 8, {0: 8, 1: 8})
+    run(SyncRequested("exact"))
+    quiet(run, 4, 8, {0: 20, 1: -1})
+    install = stand(run, 4, 21, {0: 21, 1: -1})
+    assert (install.reached, install.sources) == (Reached(2, "exact", 21, 21), {1: 0})
+
+
+def test_the_home_is_lost_before_the_other_has_given_up_what_it_holds() -> None:
+    run = two()
+    run(SyncRequested("bounded:2"))
+    quiet(run, 2, 7, {0: 7, 1: 7})
+    stand(run, 2, 8, {0: 8, 1: 8})
+    run(HostLost(0, "gone"), HostLevel(1, 8))
+    install = installed(run(Paused(2, 4, 8)))
+    assert (install.members, install.reached) == ([2], Reached(1, "bounded:2", 8, 8))
+
+
+def test_a_state_from_before_the_change_is_gone_on_with_in_its_mode() -> None:
+    """Of a host whose workers were lost long ago; all others are gone since. Then the change is made anew."""
+    run = two()
+    run(SyncRequested("bounded:2"))
+    quiet(run, 2, 7, {0: 7, 1: 7})
+    run(HostLevel(1, 7), WorkerLost(2, "signal", 9, 7))
+    run(*(Paused(worker, 3, 8) for worker in (0, 1)), *(Stands(worker, 3, 8, 8) for worker in (0, 1)))
+    install = installed(run(HostLevel(0, 8), *(Paused(worker, 4, 8) for worker in (0, 1))))
+    assert install.reached == Reached(1, "bounded:2", 8, 8) and install.members == [0, 1]
+    run(Measured(10, {}), HostLost(0, "gone"))
+    install = installed(run(ready(3)))
+    assert install.reached == Reached(2, "exact", 0, 0) and install.sync == "bounded:2" and install.turn > 8
+    assert "the state is from before sync = bounded:2: lanes keep step by exact again" in run.told
+    assert run.machine.snapshot().modes == ((0, "exact"),)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_state_from_before_the_change_is_not_gone_on_with_while_there_is_a_newer_one(back: bool) -> None:
+    """The workers of the home are lost, and come back later than one of a host that was not there at the change."""
+    run = two()
+    run(SyncRequested("bounded:2"))
+    quiet(run, 2, 7, {0: 7, 1: 7})
+    run(HostLevel(1, 8), WorkerLost(2, "signal", 9, 8))
+    run(*(Paused(worker, 3, 8) for worker in (0, 1)), *(Stands(worker, 3, 8, 8) for worker in (0, 1)))
+    run(HostLevel(0, 8), *(Paused(worker, 4, 8) for worker in (0, 1)))
+    if back:
+        run(SyncRequested("exact"), *(Paused(worker, 5, 8) for worker in (0, 1)))
+        run(*(Stands(worker, 5, 9, 9) for worker in (0, 1)), HostLevel(0, 9))
+        assert installed(run(*(Paused(worker, 6, 9) for worker in (0, 1)))).reached == Reached(2, "exact", 9, 9)
+    before = run.machine.snapshot().generation
+    run(HostLevel(0, 9), WorkerLost(0, "signal", 9, 9), WorkerLost(1, "signal", 9, 9))
+    run(ready(3))  # on host 1, which is at 8
+    assert run.machine.snapshot().generation == before, "host 0 is waited for, which is at 9"
+    install = installed(run(ready(4)))
+    assert install.sources == {1: 0} and install.reached.version in (8, 9)
+
+
+def test_with_replicas() -> None:
+    run = Driven(workers=2, sync="async", replicas=1).begun()
+    run(SyncRequested("bounded:2"))
+    assert run.told == (
+        "sync = bounded:2 was asked for, but the run has replicas, and with them the mode cannot change while it is "
+        "going: still async"
+    )
+
+
+# ---------------------------------------------------------------- what cannot be
 
 
 @pytest.mark.parametrize(
@@ -154,18 +302,6 @@ def test_before_the_first_step_and_when_the_run_is_ending() -> None:
     assert run.told == "sync = async was asked for, but the run is ending: still exact"
 
 
-@pytest.mark.parametrize("joined", [True, False])
-def test_on_several_machines(joined: bool) -> None:
-    run = Driven(workers=2, listening=not joined).begun()
-    if joined:
-        run(HostJoined(1, "there", 1))
-    run(SyncRequested("bounded:2"))
-    assert run.told == (
-        "sync = bounded:2 was asked for, but the run is, or may be, on several machines, and there the mode cannot "
-        "change while it is going: still exact"
-    )
-
-
 def test_too_little_memory_for_the_pushes_of_all_lanes() -> None:
     run = Driven(workers=2)
     run.started()
@@ -178,9 +314,8 @@ def test_too_little_memory_for_the_pushes_of_all_lanes() -> None:
     assert run(SyncRequested("bounded:6", free=30 << 20, where="free on this machine")) == pause(2, 0, 1)
 
 
-def test_a_run_that_is_to_end_before_it_has_changed_says_both() -> None:
+def test_a_run_that_is_to_end_stays_in_its_mode() -> None:
     run = asked()
     run(Paused(1, 2, 6), DrainRequested("SIGTERM"), HostLevel(0, 7), Paused(0, 3, 7))
-    commands = run(Paused(1, 3, 7))
-    assert told(commands) == (3, "bounded:2", 8)
-    assert all(c.message.stop == 8 for c in commands if isinstance(c, Send) and isinstance(c.message, Install))
+    install = installed(run(Paused(1, 3, 7)))
+    assert (install.sync, install.turn, install.stop, install.reached) == ("exact", 0, 8, EXACT)

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from holdfast.engines import following
 from holdfast.engines.following import Follower, Guides
 from holdfast.exchange.fetching import Fetched
-from holdfast.exchange.hold import await_hold
 from holdfast.transport.stream import PlainStream, Stream
 
-
-@pytest.fixture
-def arena(monkeypatch: pytest.MonkeyPatch) -> Iterator[mmap.mmap]:
-    monkeypatch.setattr(following, "read_chart", lambda view: "chart")
-    monkeypatch.setattr(following, "Hold", lambda view, chart: SimpleNamespace(view=view, chart=chart))
-    monkeypatch.setattr(following, "await_hold", lambda view, closing: SimpleNamespace(view=view, chart="chart"))
-    with mmap.mmap(-1, 4096) as memory:
-        yield memory
+HOLD: Any = SimpleNamespace()
 
 
 class Heard:
@@ -36,9 +27,9 @@ class Heard:
         self.over.set()
 
 
-def follower(arena: mmap.mmap, heard: Heard, dial: object) -> Follower:
+def follower(heard: Heard, dial: object, hold: Any = HOLD) -> Follower:
     return Follower(
-        arena, 3, 7, frozenset({1}), dial=dial, ring=lambda: None, came=heard.came.append, ended=heard.end,  # type: ignore[arg-type]
+        lambda: hold, 3, 7, frozenset({1}), dial=dial, ring=lambda: None, came=heard.came.append, ended=heard.end,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -48,11 +39,11 @@ def receive(hold: object, stream: Stream, generation: int, **given: object) -> N
     stream.recv_into(memoryview(bytearray(1)))
 
 
-def test_it_follows_until_it_is_closed(arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_follows_until_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "follow", receive)
     ours, theirs = PlainStream.pair()
     heard = Heard()
-    one = follower(arena, heard, lambda: ours)
+    one = follower(heard, lambda: ours)
     while not heard.came:
         pass
     one.close()
@@ -65,18 +56,18 @@ def test_it_follows_until_it_is_closed(arena: mmap.mmap, monkeypatch: pytest.Mon
     theirs.close()
 
 
-def test_it_says_when_the_guide_is_gone(arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_when_the_guide_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "follow", receive)
     ours, theirs = PlainStream.pair()
     heard = Heard()
-    one = follower(arena, heard, lambda: ours)
+    one = follower(heard, lambda: ours)
     theirs.close()
     assert heard.over.wait(5)
     assert heard.ended[0].startswith("host 3 guides no longer (")
     one.close()
 
 
-def test_a_guide_that_cannot_be_reached_is_tried_for_a_while(arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guide_that_cannot_be_reached_is_tried_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "_REACH", 0.2)
     tries: list[int] = []
 
@@ -85,16 +76,15 @@ def test_a_guide_that_cannot_be_reached_is_tried_for_a_while(arena: mmap.mmap, m
         raise ConnectionError("nothing listens there")
 
     heard = Heard()
-    one = follower(arena, heard, dial)
+    one = follower(heard, dial)
     assert heard.over.wait(5)
     assert heard.ended == ["host 3 guides no longer (nothing listens there)"] and len(tries) > 1
     one.close()
 
 
-def test_it_waits_for_the_chart_and_can_be_closed_meanwhile(arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "await_hold", await_hold)  # the real one: this memory has no chart
+def test_it_waits_for_the_chart_and_can_be_closed_meanwhile() -> None:
     heard = Heard()
-    one = follower(arena, heard, lambda: pytest.fail("there is nothing to fill yet"))
+    one = follower(heard, lambda: pytest.fail("there is nothing to fill yet"), None)
     one.close()
     assert heard.ended == []
 
@@ -115,19 +105,19 @@ class FakeGuide:
         self.over.set()
 
 
-def test_guides_end_with_the_next_one_or_all_together(arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guides_end_with_the_next_one_or_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeGuide.made = []
     monkeypatch.setattr(following, "Guide", FakeGuide)
     guides = Guides()
     pairs = [PlainStream.pair() for _ in range(3)]
     for host, (ours, _) in zip((1, 2), pairs, strict=False):
-        guides.add(host, arena, ours, 7, lambda: None)
+        guides.add(host, HOLD, ours, 7, lambda: None)
     assert [guide.over.is_set() for guide in FakeGuide.made] == [True, False], "one at a time, the newest"
     guides.forget(2)
     assert all(guide.over.is_set() for guide in FakeGuide.made)
     guides.close()
     assert all(guide.over.is_set() for guide in FakeGuide.made)
-    guides.add(3, arena, pairs[2][0], 7, lambda: None)
+    guides.add(3, HOLD, pairs[2][0], 7, lambda: None)
     assert len(FakeGuide.made) == 2, "after the end nobody is guided"
     for _, theirs in pairs:
         with pytest.raises(EOFError):

@@ -99,9 +99,9 @@ class Worker:
         buffers.add_sections(sections, self.space, LANES)
         schedule.add_sections(sections, ROWS)
         evaluation.add_sections(sections)
-        offsets, size = buffers.placed(self.space)
+        offsets, _ = buffers.placed(self.space)
         placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, self.space.buffers, strict=True)]
-        self.chart = chart.add_section(sections, self.space.layout, LANES, ROWS, placed, size)
+        self.chart = chart.add_section(sections, self.space.layout, self.space.room(LANES, 2), ROWS, placed)
         self.arena = arena or Arena(sections)
         self.board = Board(self.arena.section("board"), LANES, ROWS, count)
         self.slices = SliceOptimizer(self.user, self.space, schemas, self.arena, ROWS)

@@ -12,6 +12,7 @@ from functools import partial
 from holdfast.coordinator.messages import Install
 from holdfast.exchange.ferry import Ferry
 from holdfast.exchange.glance import level
+from holdfast.exchange.premises import Premises
 from holdfast.transport.frames import Kind
 from holdfast.transport.stream import PlainStream, Stream
 
@@ -87,8 +88,9 @@ class Lab:
             for number in hosts:
                 host = self.hosts[number]
                 host.ferry = Ferry(
-                    host.memory, number, install, dial=partial(self._dial, number), ring=self.moved.set,
-                    report=self.said.append, broke=lambda host, sentence: self.said.append(sentence),
+                    Premises(host.workers[0].arena._map), number, install, dial=partial(self._dial, number),
+                    ring=self.moved.set, report=self.said.append,
+                    broke=lambda host, sentence: self.said.append(sentence),
                 )
         fetching = sources or {}
         for worker, number in sorted(crew, key=lambda one: one[1] in fetching):

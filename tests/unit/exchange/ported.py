@@ -6,10 +6,10 @@ import torch
 
 from holdfast.config.run import board_rows
 from holdfast.core.clocks import Taken, docket, parse
-from holdfast.exchange import buffers, chart, optimizer, pushslots, slots
+from holdfast.exchange import annex, buffers, chart, optimizer, slots
 from holdfast.exchange.board import Board, StepFacts, board_bytes
 from holdfast.exchange.hold import Hold
-from holdfast.exchange.pushes import Pushes, Record, pushes_bytes
+from holdfast.exchange.pushes import Pushes, Record
 from holdfast.exchange.schema import pin, probe
 from holdfast.exchange.space import Space, dtype_name
 from holdfast.exchange.tender import Tender
@@ -43,13 +43,13 @@ class Port:
         optimizer.add_sections(sections, space, schemas, ROWS)
         slots.add_sections(sections, space, LANES)
         buffers.add_sections(sections, space, LANES, DEPTH)
-        sections.add("pushes", pushes_bytes(LANES, DEPTH))
-        pushslots.add_sections(sections, space, LANES, DEPTH, reads=False)
+        room = space.room(LANES, DEPTH)
+        annex.add_sections(sections, room, parse(f"bounded:{DEPTH - 1}"))
         schedule.add_sections(sections, ROWS)
         evaluation.add_sections(sections)
-        offsets, size = buffers.placed(space)
+        offsets, _ = buffers.placed(space)
         placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, space.buffers, strict=True)]
-        data = chart.add_section(sections, space.layout, LANES, ROWS, placed, size, DEPTH)
+        data = chart.add_section(sections, space.layout, room, ROWS, placed, DEPTH)
         self.arena = Arena(sections)
         self.board = Board(self.arena.section("board"), LANES, ROWS, len(space.layout.slices))
         if home:

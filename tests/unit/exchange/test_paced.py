@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from holdfast.core.clocks import Clocks, parse
 from holdfast.core.staleness import Staleness
+from holdfast.exchange import annex
 from holdfast.exchange.board import Board
 from holdfast.exchange.paced import Course, Paced
 from holdfast.exchange.pushes import Pushes, pushes_bytes
-from holdfast.exchange.pushslots import PushSlots, add_sections
+from holdfast.exchange.pushslots import PushSlots
 from holdfast.transport.arena import Arena, Sections
 from tests.unit.exchange.crewed import LANES, ROWS, Worker
 
@@ -45,7 +46,7 @@ def paced(controls: Asked) -> Paced:
     worker = Worker(0, 0)
     member = Paced(worker.space, worker.board, worker.slots, worker.slices, worker.buffers, controls)
     sections = Sections()
-    add_sections(sections, worker.space, LANES, MODE.depth, reads=False)
+    annex.add_sections(sections, worker.space.room(LANES, 2), MODE)
     pushes = Pushes(memoryview(bytearray(pushes_bytes(LANES, MODE.depth))), LANES, MODE.depth)
     slots = PushSlots(worker.space, Arena(sections), LANES, MODE.depth)
     member.set_pace(MODE, Staleness(), pushes, slots, lambda step: worker.member.hyper)

@@ -19,14 +19,15 @@ STEPS = 4
 
 
 def paced_of(mode: str = "async") -> Paced:
-    """A worker with all lanes and slices, three steps into a pass that begins now."""
+    """A worker with all lanes and slices, three steps into a pass that goes on in another mode."""
     one = Worker(0, 0)
     sections = Sections()
-    annex.add_sections(sections, one.space, LANES, parse(mode), 2)
+    annex.add_sections(sections, one.space.room(LANES, 2), parse(mode))
     room = Arena(sections)
     paced = Paced(one.space, one.board, one.slots, one.slices, one.buffers, one.controls)
     pushes = Pushes(room.section("pushes"), LANES, parse(mode).depth)
-    pushes.resume(0, STEPS, 3, base=0, done=3)
+    pushes.go_on_from(3)
+    pushes.begin(0, STEPS, 3, done=3)
     for index in range(len(one.space.layout.slices)):
         one.board.publish(index, 3)
     slots = PushSlots(one.space, room, LANES, parse(mode).depth)
@@ -106,10 +107,18 @@ def test_in_the_middle_of_a_pass() -> None:
     assert paced.next_unit(COURSE) is None, "a run that is to end does, at the same boundary"
 
 
+def test_a_pass_that_another_mode_has_begun_and_this_one_has_not() -> None:
+    """The mode is to change again before anybody has gone on with the pass: it is where it was."""
+    paced = paced_of()
+    paced.settle(True)
+    assert paced.next_unit(Course(1, STEPS, COURSE.counts, done=2)) == Boundary(2)
+
+
 def test_a_pass_that_somebody_else_begins_during_a_look_is_not_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read of the lanes is of the pass before, in which all of them have come to the end."""
     paced = paced_of()
-    paced.pushes.resume(0, STEPS, 3, base=0, done=STEPS)
+    paced.pushes.go_on_from(STEPS)
+    paced.pushes.begin(0, STEPS, 3, done=STEPS)
     paced.at = type(paced.at)(worker=0, owner=[1] * len(paced.at.owner), driver=[0] * LANES, members=(0, 1))
     own_up = paced._own_up
 
@@ -126,7 +135,8 @@ def test_a_pass_that_somebody_else_begins_during_a_look_is_not_over_at_once(monk
 def test_units_of_the_next_pass_are_not_those_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins during the look of somebody who has not noticed that this one is complete."""
     paced = paced_of()
-    paced.pushes.resume(0, STEPS, 3, base=0, done=STEPS)
+    paced.pushes.go_on_from(STEPS)
+    paced.pushes.begin(0, STEPS, 3, done=STEPS)
     clocks = paced._clocks
 
     def slow() -> Any:

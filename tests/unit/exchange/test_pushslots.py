@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.clocks import Taken
-from holdfast.exchange.pushslots import Drift, PushSlots, add_sections, compensated
+from holdfast.core.clocks import Taken, parse
+from holdfast.exchange import annex
+from holdfast.exchange.pushslots import Drift, PushSlots, compensated
 from holdfast.exchange.space import Space
 from holdfast.transport.arena import Arena, Sections
 
 LANES, DEPTH, FACTOR = 3, 2, 0.3
+MODE = parse(f"bounded:{DEPTH - 1}")
 
 
 class Case:
@@ -22,7 +24,7 @@ class Case:
         model = nn.Sequential(nn.Linear(1000, 400), nn.Linear(400, 3))
         self.space = Space([model], torch.optim.SGD(model.parameters(), lr=0.1))
         sections = Sections()
-        add_sections(sections, self.space, LANES, DEPTH, reads=True)
+        annex.add_sections(sections, self.space.room(LANES, DEPTH, reads=True), MODE)
         self.slots = PushSlots(self.space, Arena(sections), LANES, DEPTH)
         self.now = self.flat()
         self.pushes = {lane: Taken(lane, 4 + lane) for lane in range(LANES)}
@@ -87,7 +89,7 @@ def test_copies_of_parameters_are_laid_out_where_they_are_asked_for_only() -> No
     space, sizes = Case().space, []
     for reads in (False, True):
         sections = Sections()
-        add_sections(sections, space, LANES, DEPTH, reads=reads)
+        annex.add_sections(sections, space.room(LANES, DEPTH, reads=reads), MODE)
         sizes.append(sections.size)
         assert any(name.startswith("read/") for name in sections.spans) == reads
     parameters = 4 * sum(space.layout.totals.values())

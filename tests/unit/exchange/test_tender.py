@@ -21,6 +21,7 @@ from holdfast.exchange.lander import Lander
 from holdfast.exchange.outbound import Aside, Homeward, Publishing
 from holdfast.exchange.packing import Packer
 from holdfast.exchange.porter import Sight
+from holdfast.exchange.premises import Premises
 from holdfast.exchange.pushes import Record
 from holdfast.exchange.tender import Part
 from holdfast.transport.frames import HEADER, Kind, unpack
@@ -336,7 +337,7 @@ def test_a_mirror_gets_no_news_that_are_older_than_what_it_begins_with(home: Por
 
     for number, port in ((0, home), (1, other)):
         ferries[number] = Ferry(
-            memoryview(port.arena._map), number, install, dial=dial, ring=lambda: None, report=said.append,
+            Premises(port.arena._map), number, install, dial=dial, ring=lambda: None, report=said.append,
             broke=lambda host, sentence: said.append(sentence),
         )  # fmt: skip
     try:

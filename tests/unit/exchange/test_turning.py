@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 
 import pytest
 import torch
 from torch import nn
 
+from holdfast.coordinator.messages import Reached
 from holdfast.core.clocks import Taken, parse
 from holdfast.exchange import annex, buffers
 from holdfast.exchange.board import H_PACE, Board, Pace, board_bytes
 from holdfast.exchange.buffers import Buffers
+from holdfast.exchange.premises import Premises
 from holdfast.exchange.pushes import P_OP, Pushes, Record, pushes_bytes
 from holdfast.exchange.space import Space
+from holdfast.exchange.tender import Tender
 from holdfast.exchange.work import StepWork
-from holdfast.transport.arena import Arena, Sections, grow
+from holdfast.transport.arena import Arena, Sections, discard, grow
 from tests.unit.exchange.crewed import LANES, Worker, install, work_of
 
 # ---------------------------------------------------------------- pushes
 
 
-def pushes_of(lanes: int = 3, depth: int = 2, fill: int = 0) -> Pushes:
-    return Pushes(memoryview(bytearray([fill]) * pushes_bytes(lanes, depth)), lanes, depth)
+def pushes_of(lanes: int = 3, depth: int = 2) -> Pushes:
+    return Pushes(memoryview(bytearray(pushes_bytes(lanes, depth))), lanes, depth)
 
 
 @pytest.mark.parametrize("version", [7, 8])
 def test_a_pass_goes_on_where_another_mode_left_it(version: int) -> None:
-    pushes = pushes_of(fill=7)  # whatever lay there before
-    pushes.resume(4, 10, version, base=20, done=3)
+    pushes = pushes_of()
+    pushes.go_on_from(23)
+    assert not pushes.begun(4) and not pushes.over(0) and pushes.committed(lambda: 0) == 23
+    pushes.begin(4, 10, version, done=3)
+    assert (pushes.base, pushes.resumed) == (20, 3)
     clocks = pushes.clocks(version, 10)
     assert (clocks.pushed, clocks.taken, clocks.applied) == ([3] * 3, [3] * 3, [3] * 3)
     assert pushes.begun(4) and not pushes.over(4) and pushes.over(3)
@@ -39,7 +46,8 @@ def test_a_pass_goes_on_where_another_mode_left_it(version: int) -> None:
     assert pushes.docket(version) == [Taken(1, 3)] and pushes.newest(version) == 3
     assert pushes.clocks(version + 1, 10).applied == [3, 4, 3]
     pushes.begin(5, 8, version + 1)
-    assert (pushes.base, pushes.total, pushes.clocks(version + 1, 8).applied) == (30, 8, [0] * 3)
+    assert (pushes.base, pushes.resumed, pushes.total) == (30, 0, 8)
+    assert pushes.clocks(version + 1, 8).applied == [0] * 3
 
 
 def test_who_dies_while_it_begins_a_pass_leaves_the_one_before_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,14 +96,6 @@ def test_the_pace_on_the_board() -> None:
     assert board.pace() == Pace(2, "exact", 0, 0, 40, 17), "who dies before the last store leaves what counted"
 
 
-def test_an_annex_is_clear_of_the_one_before() -> None:
-    taken = (0, 0)
-    for size in (40, 40, 10, 90, 30, 5):
-        begin = annex.place(100, size, taken)
-        assert begin >= 100 and (begin >= sum(taken) or begin + size <= taken[0])
-        taken = (begin, size)
-
-
 def test_memory_that_grows_and_is_given_back() -> None:
     fd = os.memfd_create("test")
     try:
@@ -108,7 +108,7 @@ def test_memory_that_grows_and_is_given_back() -> None:
         room = Arena(sections, fd=fd, begin=4096)
         room.section("pushes")[:] = bytes([1]) * 5000
         assert os.pread(fd, 1, 4096) == b"\1" and os.fstat(fd).st_blocks == 16
-        room.discard(annex.names(sections))
+        discard(fd, [(4096, 5000)])
         assert os.fstat(fd).st_blocks == 0 and bytes(room.section("pushes")) == bytes(5000)
     finally:
         os.close(fd)
@@ -119,7 +119,7 @@ def test_a_mode_that_needs_more_records_of_buffers_has_them_in_its_annex() -> No
     space = Space([model], torch.optim.SGD(model.parameters(), lr=0.1))
     base, room = Sections(), Sections()
     buffers.add_sections(base, space, 2)
-    annex.add_sections(room, space, 2, parse("bounded:3"), 2)
+    annex.add_sections(room, space.room(2, 2), parse("bounded:3"))
     assert {"pushes", "push-present", "push-buffers", "push-buffers-changed"} < set(room.spans)
     one = Buffers([model], space, Arena(base), 2)
     one.seed()
@@ -137,6 +137,79 @@ def test_a_mode_that_needs_more_records_of_buffers_has_them_in_its_annex() -> No
     one.merge(4, [0], {0: 1})
     one.advance(4)
     assert model.running_mean.tolist() == [9.0] * 2
+
+
+# ---------------------------------------------------------------- what a host does when a mode is news
+
+
+class Ground:
+    """The memory of a host with one worker, in a run that was started in `exact`."""
+
+    def __init__(self) -> None:
+        self.worker = Worker(0, 0)
+        source = self.worker.arena._map
+        self.fd = os.memfd_create("test")
+        os.ftruncate(self.fd, len(source))
+        self.map = mmap.mmap(self.fd, len(source))
+        self.map[:] = source[:]
+        self.premises = Premises(self.map, self.fd)
+
+
+def test_the_mode_of_a_generation_is_laid_out_before_anybody_hears_of_it() -> None:
+    ground = Ground()
+    before = ground.premises.hold()
+    assert before is not None and before.chart.depth == 0 and "pushes" not in before.chart.sections
+    reached = Reached(1, "bounded:4", version=7, step=5)
+    hold = ground.premises.hold(reached)
+    assert hold is not None and hold.chart.depth == 5
+    assert hold.board.pace() == Pace(1, "bounded:4", len(ground.map), hold.board.pace().size, 7, 5)  # type: ignore[union-attr]
+    told = Tender(hold).pushes.told(7)
+    assert told is not None and (told.op, told.base, told.done, told.pushed) == (0, 5, 5, [0] * LANES)
+    room = Sections()
+    annex.add_sections(room, ground.worker.space.room(LANES, 2), parse("bounded:4"))
+    begin = len(ground.map)
+    laid = {name: (at - begin, size) for name, (at, size) in hold.chart.sections.items() if annex.passing(name)}
+    assert laid == room.spans, "a worker, which knows the model, lays it out in the same way"
+    hold.section("push-present")[0] = 1
+    again = ground.premises.hold(reached)
+    assert again is not None and again.section("push-present")[0] == 1, "said again, it is no news"
+
+
+def test_memory_of_a_mode_that_is_over_is_given_back() -> None:
+    ground = Ground()
+    size = os.fstat(ground.fd).st_blocks
+    hold = ground.premises.hold(Reached(1, "bounded:4", 7, 7))
+    assert hold is not None
+    for name in hold.chart.sections:
+        if annex.passing(name):
+            hold.section(name)[:] = bytes([1]) * hold.chart.sections[name][1]
+    assert os.fstat(ground.fd).st_blocks > size + 100
+    hold = ground.premises.hold(Reached(2, "exact", 20, 12))
+    assert hold is not None and hold.chart.depth == 0 and "pushes" not in hold.chart.sections
+    assert os.fstat(ground.fd).st_blocks <= size
+    hold = ground.premises.hold(Reached(3, "async", 30, 22))
+    assert hold is not None and not any(hold.section("pushes")[16 * 8 :])
+
+
+def test_a_record_of_buffers_lies_in_the_annex_where_the_arena_has_too_few() -> None:
+    """The host that holds the state finds what a lane gave where the lane's own host has put it."""
+    holds = []
+    for _ in range(2):
+        hold = Ground().premises.hold(Reached(1, "bounded:4", 3, 3))
+        assert hold is not None
+        holds.append(hold)
+    away, home = map(Tender, holds)
+    flags, size = len(holds[0].chart.buffers), holds[0].chart.buffers_size
+    assert flags and "push-buffers" in holds[0].chart.sections
+    for tender in (away, home):
+        tender.pushes.begin(0, 9, 3, done=3)
+    place = 3 % 5 * LANES + 1  # step 3 of lane 1
+    holds[0].section("push-buffers-changed")[place * flags : (place + 1) * flags] = bytes([1] * flags)
+    holds[0].section("push-buffers")[place * size : (place + 1) * size] = bytes([9]) * size
+    away.pushes.push(1, Record(3, 3, 5, 0.5, 0.0, 0.0))
+    record, body = away.record(Taken(1, 3))
+    home.land_record(1, record, memoryview(body), {1})
+    assert home.pushes.pushed(1) == 4 and home.record(Taken(1, 3)) == (record, body)
 
 
 # ---------------------------------------------------------------- exact steps after others

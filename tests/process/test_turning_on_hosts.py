@@ -1,0 +1,147 @@
+"""`holdfast set DIR sync=MODE` on several machines: every host is in one mode, and the state in the right place."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.coordinator.client import ask
+from holdfast.coordinator.requests import Set
+from tests.process.harness import Launch, golden, until
+from tests.process.joined import Joined
+from tests.process.test_modes_on_hosts import LOOPBACK, first, going
+from tests.process.test_turning import COUNTING, SLOW, applied_once, audited, modes, turn
+
+pytestmark = pytest.mark.process
+
+
+@pytest.mark.parametrize(
+    ("model", "servers"),
+    [("normed", 1), *(pytest.param(m, s, marks=pytest.mark.chaos) for m in ("normed", "transformer") for s in (0, 1))],
+)
+def test_there_and_back_has_the_bits_of_exact(tmp_path: Path, model: str, servers: int) -> None:
+    """By bounded:0. In between a worker of another host is lost, and a machine joins in the mode that counts then."""
+    options = (*LOOPBACK, "--hosts", 2, "--workers", 1, "--servers", servers)
+    with Launch(tmp_path, model, *options, args=SLOW.format(tmp_path)) as run, \
+            Joined(tmp_path, run, workers=1, name="a") as other:  # fmt: skip
+        run.at_step(3)
+        start = turn(run, "bounded:0")
+        away = run.wait(lambda s: [w for w in s["workers"] if w["host_number"] == 1 and w["pid"]], "one over there")
+        run.strike(next(w["pid"] for w in away["workers"] if w["host_number"] == 1))
+        run.wait(lambda s: s["workers_lost"] == 1, "the loss")
+        with Joined(tmp_path, run, name="b") as third:
+            run.wait(lambda s: any(w["host_number"] == 2 and w["lanes"] for w in s["workers"]), "a third host's work")
+            end = turn(run, "exact")
+            run.wait(lambda s: len({w["host_number"] for w in s["workers"] if w["lanes"]}) == 3, "three hosts")
+            (tmp_path / "go").touch()
+            assert run.end() == 0, run.err
+            assert (other.end(), third.end()) == (0, 0), (other.err, third.err)
+    assert run.summary["modes"] == [
+        {"step": 0, "sync": "exact"}, {"step": start, "sync": "bounded:0"}, {"step": end, "sync": "exact"},
+    ]  # fmt: skip
+    audited(run)
+    assert run.sha256 == golden(model, 4, "--epochs", "6")
+
+
+@contextlib.contextmanager
+def counting(tmp_path: Path, *options: object, hosts: int, epochs: int = 16) -> Iterator[Launch]:
+    """A run of the model that counts, which is slow until the file `go` is there."""
+    with Launch(
+        tmp_path, COUNTING, *LOOPBACK, "--hosts", hosts, "--set", "staleness=plain", *options,
+        args=f"--epochs {epochs} --pace 0.05 --go {tmp_path}/go --began {tmp_path}/began",
+    ) as run:  # fmt: skip
+        yield run
+
+
+def test_every_push_is_applied_once_though_workers_and_hosts_are_lost_meanwhile(tmp_path: Path) -> None:
+    with counting(tmp_path, "--workers", 1, "--servers", 1, hosts=3) as run, \
+            Joined(tmp_path, run, name="a") as a, Joined(tmp_path, run, name="b") as b:  # fmt: skip
+        going(run, tmp_path)
+        pids = run.crewed(3)
+        turn(run, "async", lambda: run.strike(pids[2]))
+        run.crewed(3)
+        turn(run, "bounded:2", a.kill_all)
+        turn(run, "exact")
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.err
+        assert b.end() == 0, b.err
+    assert modes(run) == ["exact", "async", "bounded:2", "exact"]
+    applied_once(run, 16)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(20))
+def test_every_push_is_applied_once_under_many_schedules(tmp_path: Path, seed: int) -> None:
+    """Random modes, and somebody, or a whole machine, is lost a random moment after each is asked for. Others join."""
+    chance = random.Random(seed)
+    syncs = ["exact"]
+    while len(syncs) < 5:
+        syncs.append(chance.choice([m for m in ("exact", "bounded:0", "bounded:3", "async") if m != syncs[-1]]))
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(counting(tmp_path, "--workers", 1, "--servers", seed % 3, hosts=3, epochs=24))
+        joined = [stack.enter_context(Joined(tmp_path, run, name=f"j{n}")) for n in range(2)]
+        going(run, tmp_path)
+        for number, sync in enumerate(syncs[1:]):
+
+            def strike(number: int = number) -> None:
+                moment = run.status()["seconds"] + chance.random() * 0.3
+                until(lambda: run.status().get("seconds", moment) >= moment, "a moment")
+                everybody = [*run.status()["workers"], *run.status()["servers"]]
+                pids = [one["pid"] for one in everybody if one["state"] == "member"]
+                if chance.random() < 0.4:
+                    joined.pop(chance.randrange(len(joined))).kill_all()
+                    joined.append(stack.enter_context(Joined(tmp_path, run, name=f"again{number}")))
+                elif pids:
+                    run.strike(chance.choice(pids))
+
+            turn(run, sync, strike)
+        (tmp_path / "go").touch()
+        assert run.end(120) == 0, run.err
+    assert modes(run) == syncs
+    applied_once(run, 24)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seconds", [0.0, 0.05, 0.1, 0.2, 0.4])
+@pytest.mark.parametrize("sync", ["bounded:0", "bounded:2"])
+def test_the_home_is_lost_while_the_mode_changes(tmp_path: Path, sync: str, seconds: float) -> None:
+    """From exact: until the others have given up what they hold, the run goes on from there; later it is lost."""
+    with counting(tmp_path, "--workers", 0, hosts=2, epochs=8) as run, \
+            first(tmp_path, run) as home, Joined(tmp_path, run, name="b"):  # fmt: skip
+        run.wait(lambda s: s["step"] and s["step"] >= 2, "some steps")
+        ask(run.dir, Set(sync))
+        moment = run.status()["seconds"] + seconds
+        until(lambda: run.status().get("seconds", moment) >= moment, "a moment")
+        home.kill_all()
+        (tmp_path / "go").touch()
+        code = run.end(60)
+    if code == 0:
+        assert modes(run) in (["exact", sync], ["exact"])
+        applied_once(run, 8)
+    else:
+        assert "The state of the run is lost at step" in run.err
+        assert f"lanes keep step by {sync}" in run.err
+
+
+@pytest.mark.chaos
+def test_a_host_that_follows_when_the_mode_changes_is_taken_in(tmp_path: Path) -> None:
+    """And one that joins a run which was started in another mode follows it in `exact`."""
+    with counting(tmp_path, "--workers", 2, "--sync", "bounded:1", hosts=1, epochs=24) as run:
+        going(run, tmp_path)
+        turn(run, "exact")
+        with Joined(tmp_path, run, name="a") as a:
+            run.told("host 1 has caught up")
+            run.wait(lambda s: any(w["host_number"] == 1 and w["lanes"] for w in s["workers"]), "its work")
+            with Joined(tmp_path, run, name="b") as b:
+                run.told("host 2 (")
+                turn(run, "async")
+                run.wait(lambda s: any(w["host_number"] == 2 and w["lanes"] for w in s["workers"]), "its work")
+                turn(run, "exact")
+                (tmp_path / "go").touch()
+                assert run.end() == 0, run.err
+                assert (a.end(), b.end()) == (0, 0)
+    applied_once(run, 24)
