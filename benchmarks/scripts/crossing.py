@@ -21,6 +21,7 @@ from benchmarks.harness import wait_until
 from benchmarks.scripts.between import own_cpu_seconds
 from holdfast.config.run import board_rows
 from holdfast.coordinator.messages import Install
+from holdfast.core.standing import Crewed
 from holdfast.exchange import buffers, chart, optimizer, slots
 from holdfast.exchange.board import Board, board_bytes
 from holdfast.exchange.buffers import Buffers
@@ -124,7 +125,7 @@ class Crossing:
         )  # fmt: skip
         threading.Thread(target=self._accept, daemon=True).start()
         self._controls.install(self._ferry.bells)
-        self._member.install(rank, everybody, everybody, everybody, everybody)
+        self._member.install(rank, Crewed(everybody, everybody, everybody, everybody))
         self._member.hyper = [{"lr": 0.0}]
         self._member.finite = False  # gloo does not look for NaN either
         self._mine, self._sum = lanes._flats[rank]["float32"][:number], lanes._sums["float32"][:number]

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.core.clocks import parse
+from holdfast.core.placement import unbundled
+from holdfast.core.standing import Crewed, home_of
+
 __all__ = [
     "SCRIPT", "Failed", "Finished", "FromWorker", "Install", "Leave", "Leaving", "Pause", "Paused", "Reached",
     "Ready", "Refuse", "Seeded", "Stands", "Stop", "StoreAt", "StoreWanted", "ToWorker", "Welcome",
@@ -182,6 +186,15 @@ class Install(_Message, frozen=True):
     sync: str = "exact"
     turn: int = 0
     reached: Reached = Reached()
+
+    def crewed(self, slices: int) -> Crewed:
+        """The same as a worker stands in it, for a model of so many slices."""
+        return Crewed(
+            self.members, self.rows, self.drivers, self.hosts, summed=self.summed, following=self.guide >= 0,
+            servers=self.servers, owners=unbundled(self.owners, slices) if self.owners else (),
+            home=None if parse(self.reached.sync).exact else home_of(self.hosts, self.sources),
+            sums_only=self.sums_only,
+        )  # fmt: skip
 
 
 class Leave(_Message, frozen=True):

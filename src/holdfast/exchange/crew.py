@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from holdfast.core import step as decide
-from holdfast.core.placement import unbundled
 from holdfast.core.slices import owners
 from holdfast.core.standing import Crewed, Standing
 from holdfast.core.tree import Node, contribution, uncovered
@@ -88,24 +87,12 @@ class Member:
 
     # ------------------------------------------------------------ generations
 
-    def install(
-        self, worker: int, members: Sequence[int], rows: Sequence[int], driver: Sequence[int],
-        hosts: Sequence[int] | None = None, *, summed: bool = False, following: bool = False,
-        servers: Sequence[int] = (), home: int | None = None, runs: Sequence[tuple[int, int]] = (),
-        sums_only: bool = False,
-    ) -> None:  # fmt: skip
-        """Take my place in a new generation. `hosts` says on which host each member is; None: all on one.
-
-        With `summed`, steps are finished from sums also on one host, because somebody follows. With `following`,
-        that is me: my host drives and sums nothing, and gets all sums. `servers` own the slices of their host, as
-        many as `runs` say (see `Install.owners`). With a `home`, only members of that host own any; with `sums_only`
-        servers sum, and workers own.
+    def install(self, worker: int, crew: Crewed) -> None:
+        """Take my place in a new generation.
 
         Everybody was quiet when it was made. Others may have installed it before me and act already; they
         touch neither my lanes nor my slices.
         """
-        given = unbundled(runs, len(self.space.layout.slices)) if runs else ()
-        crew = Crewed(members, rows, driver, hosts, summed, following, servers, home, given, sums_only)
         share = partial(owners, self.space.layout)
         self.at = Standing.of(worker, crew, share, self.board.versions(), complete=complete(self.board))
         self.board.put(cells.R_OWNED, self.at.slices)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.clocks import Clocks, Held, Taken, held_back
+from holdfast.core.standing import Crewed
 from holdfast.errors import NonFinite
 from holdfast.exchange import optimizer as slices
 from holdfast.exchange.crew import clip_scale
@@ -110,9 +111,9 @@ class Local(Paced):
         self._lanes: dict[int, _Lane] = {}
         self._published = self.space.views(self.parameters)
 
-    def install(self, *args: Any, **named: Any) -> None:
+    def install(self, worker: int, crew: Crewed) -> None:
         """Take my place in a new generation. Rounds of lanes that are not mine any more are forgotten."""
-        super().install(*args, **named)
+        super().install(worker, crew)
         self._lanes = {lane: one for lane, one in self._lanes.items() if self.drives(lane)}
 
     # ------------------------------------------------------------ units

@@ -25,6 +25,7 @@ from torch import Tensor
 from holdfast.core.clocks import Clocks, Held, Mode, Taken, docket, next_lane, weights
 from holdfast.core.slices import Slice
 from holdfast.core.staleness import Staleness
+from holdfast.core.standing import Crewed
 from holdfast.core.tending import may_decide
 from holdfast.errors import NonFinite, NotExact
 from holdfast.exchange import board as cells
@@ -207,9 +208,9 @@ class Paced(Member):
         """Has anything moved since this worker began to wait, or is it just about to?"""
         return self._marked() != self._marks or self.pushes.beginning
 
-    def install(self, *args: Any, **named: Any) -> None:
+    def install(self, worker: int, crew: Crewed) -> None:
         """Take my place in a new generation."""
-        super().install(*args, **named)
+        super().install(worker, crew)
         self._pulled.distrust()
 
     # ------------------------------------------------------------ units

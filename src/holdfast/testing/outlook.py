@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from holdfast.coordinator.messages import Install
-from holdfast.core.placement import unbundled
-from holdfast.core.standing import Crewed, Standing
+from holdfast.core.standing import Standing
 from holdfast.core.step import Board, Place
 from holdfast.testing.arena import Arena
 from holdfast.testing.ferry import homes
@@ -61,11 +61,7 @@ class Outlook:
 
     def __init__(self, arena: Arena, worker: int, install: Install) -> None:
         self._arena = arena
-        crew = Crewed(
-            install.members, install.rows, install.drivers, install.hosts, install.summed, install.guide >= 0,
-            install.servers, owners=unbundled(install.owners, arena.model.slices) if install.owners else (),
-            sums_only=install.sums_only,
-        )  # fmt: skip
+        crew = replace(install.crewed(arena.model.slices), home=None)  # steps are exact ones here, whatever the mode
         share = partial(homes, slices=arena.model.slices)
         self._at = Standing.of(worker, crew, share, arena.versions, complete=arena.complete(arena.step()))
         self._arrivals = Arrivals(arena.arrived, self._at.rows)

@@ -19,7 +19,7 @@ from holdfast.coordinator import messages as say
 from holdfast.core.clocks import Mode, parse
 from holdfast.core.placement import bundled
 from holdfast.core.staleness import Staleness
-from holdfast.core.standing import home_of
+from holdfast.core.standing import Crewed
 from holdfast.exchange import annex, buffers, chart, local, optimizer, slots
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import Board, Pace, board_bytes
@@ -127,7 +127,7 @@ class Binding:
         if self._steered is None:
             lanes = self._crewing.lanes
             self.member.guarded = False
-            self.member.install(0, [0], [self._crewing.row], [0] * lanes)
+            self.member.install(0, Crewed([0], [self._crewing.row], [0] * lanes))
             return
         if self._seeds:
             self._steered.seeded()
@@ -230,12 +230,7 @@ class Binding:
             self.paced.settle(self.turning)
             if install.stop:
                 self.paced.stop()
-        self.member.install(
-            self._crewing.worker, install.members, install.rows, install.drivers, install.hosts,
-            summed=install.summed, following=install.guide >= 0, servers=install.servers,
-            home=None if self.paced is None else home_of(install.hosts, install.sources), runs=install.owners,
-            sums_only=install.sums_only,
-        )
+        self.member.install(self._crewing.worker, install.crewed(len(self._space.layout.slices)))
         if install.stop and self._stop_at is None:
             self._stop_at = install.stop
 

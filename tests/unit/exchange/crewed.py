@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.config.run import board_rows
+from holdfast.core.placement import unbundled
+from holdfast.core.standing import Crewed
 from holdfast.exchange import board as cells
 from holdfast.exchange import buffers, chart, optimizer, slots
 from holdfast.exchange.board import Board, board_bytes
@@ -168,7 +170,8 @@ def install(
     for each in workers:
         members = [w.worker for w in workers]
         rows = [w.board.row for w in workers]
-        each.member.install(each.worker, members, rows, driver, servers=servers, runs=runs)
+        given = unbundled(runs, len(each.member.space.layout.slices)) if runs else ()
+        each.member.install(each.worker, Crewed(members, rows, driver, servers=servers, owners=given))
 
 
 def step(workers: Sequence[Worker], work: StepWork, chance: random.Random | None = None) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from holdfast.coordinator.messages import Install
+from holdfast.core.standing import Crewed
 from holdfast.exchange.ferry import Ferry
 from holdfast.exchange.glance import level
 from holdfast.exchange.premises import Premises
@@ -98,9 +99,8 @@ class Lab:
                 self.until(lambda board=worker.board: self._complete(fetching) or board.current() >= self.generation)
                 if worker.member._work.step < 0:  # it is new
                     worker.buffers.load(min(worker.board.versions()), everything=True)
-            worker.member.install(
-                worker.worker, install.members, install.rows, install.drivers, install.hosts, summed=summed
-            )
+            crew = Crewed(install.members, install.rows, install.drivers, install.hosts, summed=summed)
+            worker.member.install(worker.worker, crew)
         return install
 
     def _complete(self, fetching: dict[int, int]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.core.standing import Crewed
 from holdfast.exchange.chart import read_chart
 from holdfast.exchange.fetching import Fetched
 from holdfast.exchange.following import FellBehind, Guide, LostTrack, follow
@@ -75,7 +76,7 @@ class Following:
             members = [*(w.worker for w in crew), self.worker.worker]
             rows = [*(w.board.row for w in crew), self.worker.board.row]
             places = [0] * len(crew) + [1]
-            self.worker.member.install(self.worker.worker, members, rows, driver, places, following=True)
+            self.worker.member.install(self.worker.worker, Crewed(members, rows, driver, places, following=True))
             self._steps = min(self.worker.board.versions())
         return True
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from holdfast.core.clocks import Clocks, parse
 from holdfast.core.staleness import Staleness
+from holdfast.core.standing import Crewed
 from holdfast.exchange import annex
 from holdfast.exchange.board import Board
 from holdfast.exchange.paced import Course, Paced
@@ -50,7 +51,7 @@ def paced(controls: Asked) -> Paced:
     pushes = Pushes(memoryview(bytearray(pushes_bytes(LANES, MODE.depth))), LANES, MODE.depth)
     slots = PushSlots(worker.space, Arena(sections), LANES, MODE.depth)
     member.set_pace(MODE, Staleness(), pushes, slots, lambda step: worker.member.hyper)
-    member.install(0, [0], [0], [0] * LANES)
+    member.install(0, Crewed([0], [0], [0] * LANES))
     member.arena = worker.arena
     return member
 
@@ -102,7 +103,7 @@ def test_a_run_that_is_to_end_begins_no_pass_any_more() -> None:
     member = paced(Asked(lambda: None))
     assert member.next_unit(COURSE) == (0, 0)
     member.stop()
-    member.install(0, [0], [0], [0] * LANES)
+    member.install(0, Crewed([0], [0], [0] * LANES))
     assert member.next_unit(COURSE) is None, "nobody has pushed in this pass: it ends as it is"
     assert member.next_unit(Course(1, 5, COURSE.counts)) is None
     assert member.pushes.begun(0) and not member.pushes.begun(1)
@@ -130,7 +131,7 @@ def test_a_pass_that_is_begun_during_a_look_is_seen() -> None:
     """Its owner is further on in the script by then: whoever went to wait without seeing why would say so."""
     controls = Asked(lambda: None)
     member = paced(controls)
-    member.install(0, [0, 1], [0, 1], [0] * LANES, servers=[1])  # another one owns
+    member.install(0, Crewed([0, 1], [0, 1], [0] * LANES, servers=[1]))  # another one owns
     member.pushes.begin(0, 5, 0)
     controls.looks, controls.wait = -9, lambda changed: None
     looked: list[bool] = []

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.core.clocks import Taken, parse
 from holdfast.core.staleness import Staleness
+from holdfast.core.standing import Crewed
 from holdfast.exchange import annex
 from holdfast.exchange.paced import Boundary, Course, Paced
 from holdfast.exchange.pushes import Pushes, Record
@@ -32,7 +33,7 @@ def paced_of(mode: str = "async") -> Paced:
         one.board.publish(index, 3)
     slots = PushSlots(one.space, room, LANES, parse(mode).depth)
     paced.set_pace(parse(mode), Staleness(), pushes, slots, lambda step: one.member.hyper)
-    paced.install(0, [0], [0], [0] * LANES)
+    paced.install(0, Crewed([0], [0], [0] * LANES))
     return paced
 
 
