@@ -19,8 +19,7 @@ from holdfast.store import address as addresses
 from holdfast.store.errands import Errands
 from holdfast.store.farwire import FarWire
 from holdfast.store.handle import Handle
-from holdfast.store.heap import Place
-from holdfast.store.messages import Init, Meet, Meta
+from holdfast.store.messages import Init, Meet
 from holdfast.store.owners import checked_name, owner
 from holdfast.store.pending import Asked
 from holdfast.store.region import Owned, create
@@ -121,13 +120,17 @@ class Store:
         return self._guard(lambda: self._errands.push(key, value, number, deadline, True, out))
 
     def barrier(self, name: str = "", *, clients: int | None = None, timeout: float | None = None) -> Handle[None]:
-        """Until all clients are at the barrier of this name."""
-        name, deadline = "\0barrier " + (name and checked_name(name, "barrier")), self._deadline(timeout)
-        server = owner(name, self.num_servers)
-        request = self._meet(server, name, clients, deadline)
-        shown = f"all {request.parties} clients at barrier {name.removeprefix(chr(0) + 'barrier ')!r}"
-        pending = self._errands.post(server, request, shown, deadline)
-        pending.late = lambda: self._who_is_here(server, name)
+        """Until all clients are at the barrier of this name.
+
+        Whoever passes it sees every push that any of them has made before it called `barrier`. For that, this call
+        waits for the pushes of its own client; how they ended is told by their own handles.
+        """
+        meeting, deadline = "\0barrier " + (name and checked_name(name, "barrier")), self._deadline(timeout)
+        server = owner(meeting, self.num_servers)
+        turn, parties = self._come(server, meeting, clients, deadline)
+        request = Meet(self._errands.wires[server].next_id(), meeting, turn, parties)
+        pending = self._errands.post(server, request, f"all {parties} clients at barrier {name!r}", deadline)
+        pending.late = lambda: self._who_is_here(server, meeting)
         return Handle([pending], lambda: None, deadline)
 
     def broadcast(
@@ -136,18 +139,22 @@ class Store:
     ) -> Handle[Tensor]:  # fmt: skip
         """The value that the client `root` gives, for all clients, when all have asked for it; it is the key's then.
 
-        What the others give is compared in shape and dtype only; they may give nothing.
+        What the others give is compared in shape and dtype only; they may give nothing. As at a barrier, this call
+        waits for the pushes of its own client. What was pushed to this very key is replaced.
         """
         checked_name(key, "key")
         deadline, server = self._deadline(timeout), owner(key, self.num_servers)
         if value is None and root == self.client:
             raise UsageError(f"Client {root!r} is the root of a broadcast of key {key!r}, but gave no value. Give one.")
-        place = meta = None
         if value is not None:
             value = checked_tensor(value, "broadcast", key)
-            meta, place = self._errands.meta(value), self._errands.write(value) if root == self.client else None
-        request = self._meet(server, "\0broadcast " + key, clients, deadline, key, meta, place)
-        what = f"all {request.parties} clients at the broadcast of key {key!r} by {root!r}"
+        turn, parties = self._come(server, "\0broadcast " + key, clients, deadline)
+        meta = None if value is None else self._errands.meta(value)
+        place = self._errands.write(value) if value is not None and root == self.client else None
+        request = Meet(
+            self._errands.wires[server].next_id(), "\0broadcast " + key, turn, parties, key, meta, place
+        )  # fmt: skip
+        what = f"all {parties} clients at the broadcast of key {key!r} by {root!r}"
         pending = self._errands.post(server, request, what, deadline, place)
         pending.late = lambda: self._who_is_here(server, request.name)
         return Handle([pending], lambda: self._errands.shown(pending), deadline)
@@ -169,8 +176,9 @@ class Store:
 
     def wait(self, timeout: float | None = None) -> None:
         """Until all that was asked for has ended. Raises the first error that nobody was told of."""
-        for wire in self._errands.wires:
-            wire.wait_all(self._deadline(timeout))
+        deadline = self._deadline(timeout)
+        for pending in self._errands.under_way():
+            pending.wire.wait(pending, deadline)
         for pending in [one for wire in self._errands.wires for one in wire.failures if not one.seen]:
             pending.seen = True
             if pending.error is not None:
@@ -194,16 +202,16 @@ class Store:
 
     # ------------------------------------------------------------ meeting others
 
-    def _meet(
-        self, server: int, name: str, clients: int | None, deadline: float, key: str = "", meta: Meta | None = None,
-        place: Place | None = None,
-    ) -> Meet:  # fmt: skip
+    def _come(self, server: int, name: str, clients: int | None, deadline: float) -> tuple[int, int]:
+        """Make ready for a meeting: which round of it is ours, and how many meet."""
+        parties = self.num_clients if clients is None else clients
+        # Others take our arrival for the end of what we have pushed, and a server knows only of its own keys.
+        self._errands.await_writes(deadline)
         turn = self._turns.get((server, name))
         if turn is None:
             turn = self._errands.ask(server, name, deadline).number
         self._turns[server, name] = turn + 1
-        parties = self.num_clients if clients is None else clients
-        return Meet(self._errands.wires[server].next_id(), name, turn + 1, parties, key, meta, place)
+        return turn + 1, parties
 
     def _who_is_here(self, server: int, name: str) -> str:
         here = self._errands.ask(server, name, self._deadline(1.0)).here

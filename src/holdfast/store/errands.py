@@ -16,7 +16,7 @@ from torch import Tensor
 from holdfast.store.handle import Handle
 from holdfast.store.heap import Place
 from holdfast.store.keyring import Key, Keyring, chosen
-from holdfast.store.messages import Done, Meta, Open, Pull, Push, Request, View, check_alike
+from holdfast.store.messages import Done, Init, Meta, Open, Pull, Push, Request, View, check_alike
 from holdfast.store.pending import Asked, Pending
 from holdfast.store.region import Owned, Tie
 from holdfast.store.values import Rows, Values, checked_rows, checked_tensor, copy_in_pieces, meta_of, nbytes, tensor_at
@@ -72,6 +72,19 @@ class Errands:
     def _settled(self, place: Place | None, keep: object) -> None:
         if place is not None:
             self._memory.give(place)
+
+    def under_way(self) -> list[Pending]:
+        """All that no server has answered."""
+        return [pending for wire in self.wires for pending in wire.under_way()]
+
+    def await_writes(self, deadline: float) -> None:
+        """Until all that this client has pushed or initialised has ended, at every server, whichever way.
+
+        Raises StoreTimeout.
+        """
+        for pending in self.under_way():
+            if isinstance(pending.request, Push | Init):
+                pending.wire.wait(pending, deadline)
 
     def meta(self, value: Tensor, rows: int = -1) -> Meta:
         """What is said of a value, or of a share of one that has so many rows."""

@@ -117,10 +117,10 @@ class FarWire:
     def poll(self) -> None:
         """There is a thread that takes in what has come."""
 
-    def wait_all(self, deadline: float) -> None:
-        """Until nothing is pending. Raises StoreTimeout."""
-        for pending in list(self._pending.values()):
-            self.wait(pending, deadline)
+    def under_way(self) -> list[Pending]:
+        """What is not answered, in the order in which it was asked for."""
+        with self._changed:
+            return list(self._pending.values())
 
     def close(self) -> None:
         """End the connection. What is pending stays unanswered."""

@@ -68,8 +68,8 @@ class Asked(Protocol):
     def poll(self) -> None:
         """Take in what has come, without waiting."""
 
-    def wait_all(self, deadline: float) -> None:
-        """Until nothing is pending. Raises StoreTimeout."""
+    def under_way(self) -> list[Pending]:
+        """What is not answered, in the order in which it was asked for."""
 
     def close(self) -> None:
         """End the connection. What is pending stays unanswered."""

@@ -102,10 +102,9 @@ class Wire:
         while self._pump(0.0):
             pass
 
-    def wait_all(self, deadline: float) -> None:
-        """Until nothing is pending. Raises StoreTimeout."""
-        while self._pending:
-            self._pump_until(deadline, next(iter(self._pending.values())))
+    def under_way(self) -> list[Pending]:
+        """What is not answered, in the order in which it was asked for."""
+        return list(self._pending.values())
 
     def close(self) -> None:
         """End the connection. What is pending stays unanswered."""

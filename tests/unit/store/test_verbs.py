@@ -348,6 +348,64 @@ def test_a_barrier_for_different_numbers(mine: store.Store, other: store.Store) 
     )
 
 
+@pytest.mark.parametrize("reach", ["near", "far"])
+def test_whoever_passes_a_barrier_sees_what_was_pushed_before_it(reach: str) -> None:
+    go = threading.Event()
+
+    def slow(key: str, stored: Tensor, pushed: Tensor) -> None:
+        go.wait(20.0)
+        stored += pushed
+
+    listen = "127.0.0.1" if reach == "far" else None
+    elsewhere = next(name for name in "xyzabcd" if owner(f"\0barrier {name}", 2) != owner("w", 2))
+    with (
+        store.local(servers=2, clients=2, handler=slow, threads=True, listen=listen) as group,
+        connected(group, reach, "a") as mine,
+        connected(group, reach, "b") as other,
+    ):
+        mine.init("w", torch.zeros(3)).wait()
+        pushed, waiting = mine.push("w", torch.ones(3)), other.barrier(elsewhere)
+        with pytest.raises(StoreTimeout, match=r"client 'a' waits for a push of key 'w'\. .* Allow more time"):
+            mine.barrier(elsewhere, timeout=0.05)
+        with pytest.raises(StoreTimeout, match="Only 'b' is there"):
+            waiting.wait(timeout=0.05)
+        go.set()
+        mine.barrier(elsewhere).wait()
+        assert pushed.done
+        waiting.wait()
+        assert other.pull("w").result().sum() == 3
+
+
+def test_whoever_has_a_broadcast_sees_what_was_pushed_before_it() -> None:
+    go = threading.Event()
+
+    def slow(key: str, stored: Tensor, pushed: Tensor) -> None:
+        go.wait(20.0)
+        stored += pushed
+
+    with store.local(clients=2, handler=slow, threads=True) as group, group.connect("a", timeout=10.0) as mine:
+        mine.init("w", torch.zeros(3))
+        pushed = mine.push("w", torch.ones(3))
+        with pytest.raises(StoreTimeout, match="client 'a' waits for a push of key 'w'"):
+            mine.broadcast("v", torch.ones(1), root="a", timeout=0.05)
+        go.set()
+        given = mine.broadcast("v", torch.ones(1), root="a")
+        assert pushed.done
+        with group.connect("b") as other:
+            other.broadcast("v", root="a").wait()
+            assert other.pull("w").result().sum() == 3
+        given.wait()
+
+
+def test_a_push_that_failed_is_told_by_its_own_handle_and_holds_up_no_barrier() -> None:
+    with store.local(clients=1, handler=bad, threads=True) as group, group.connect("a", timeout=10.0) as mine:
+        mine.init("w", torch.zeros(3)).wait()
+        pushed = mine.push("w", torch.ones(3))
+        mine.barrier().wait()
+        with pytest.raises(HandlerFailed, match="no w today"):
+            pushed.wait()
+
+
 # ------------------------------------------------------------ numbers
 
 
