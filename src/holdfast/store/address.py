@@ -21,7 +21,7 @@ class Address(msgspec.Struct, frozen=True):
 
     name: str  #: of their sockets on this host, or HOST:PORT
     servers: int
-    clients: int
+    clients: int  #: that meet at barriers and broadcasts; 0: nobody has said
 
     def __str__(self) -> str:
         return f"{self.name}/{self.servers}/{self.clients}"
@@ -40,6 +40,6 @@ def parse(text: str) -> Address:
     """
     name, _, counts = text.partition("/")
     servers, _, clients = counts.partition("/")
-    if not (name and servers.isdigit() and clients.isdigit() and int(servers) and int(clients)):
+    if not (name and servers.isdigit() and clients.isdigit() and int(servers)):
         raise UsageError(f"{text!r} is not the address of a store. Use the `address` of the group of servers.")
     return Address(name, int(servers), int(clients))

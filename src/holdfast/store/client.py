@@ -205,6 +205,15 @@ class Store:
     def _come(self, server: int, name: str, clients: int | None, deadline: float) -> tuple[int, int]:
         """Make ready for a meeting: which round of it is ours, and how many meet."""
         parties = self.num_clients if clients is None else clients
+        what = name.strip("\0 ")
+        if clients is None and not parties:
+            verb = what.partition(" ")[0]
+            raise UsageError(
+                f"Client {self.client!r} is at {what!r}, and nobody knows for how many clients to wait. Say so when the "
+                f"servers are started, store.local(clients=3), or here, {verb}(..., clients=3)."
+            )
+        if parties < 1:
+            raise UsageError(f"Client {self.client!r} is at {what!r} with clients={parties}: there is at least one.")
         # Others take our arrival for the end of what we have pushed, and a server knows only of its own keys.
         self._errands.await_writes(deadline)
         turn = self._turns.get((server, name))
@@ -233,7 +242,7 @@ def _wires(
 ) -> list[Asked]:  # fmt: skip
     """The ways to all servers. Raises what keeps us from one of them; the others are closed then, and the memory."""
     place = address.place
-    spin = look_seconds(address.clients + address.servers, os.cpu_count() or 1)
+    spin = look_seconds(max(1, address.clients) + address.servers, os.cpu_count() or 1)
     wires: list[Asked] = []
     try:
         if place is not None and credentials is None:

@@ -27,14 +27,15 @@ __all__ = ["Group", "local"]
 
 @contextlib.contextmanager
 def local(
-    servers: int = 1, *, clients: int = 1, handler: Handler | str = add, threads: bool = False,
+    servers: int = 1, *, clients: int | None = None, handler: Handler | str = add, threads: bool = False,
     memory: str | int | None = None, listen: str | None = None, token_file: Path | str | None = None, tls: bool = False,
 ) -> Iterator[Group]:  # fmt: skip
     """Start servers on this machine; they end with the block.
 
     `handler` is a function at the top level of a module, or its name ('module:function' or 'file.py:function'), for
-    each server is a process of its own. `clients` is how many of them meet at barriers and broadcasts. `threads=True`
-    serves from threads of this process instead, for tests: any function will do, and nothing survives a kill.
+    each server is a process of its own. `clients` is how many of them meet at barriers and broadcasts; without it, those
+    have to be told each time. `threads=True` serves from threads of this process instead, for tests: any function will
+    do, and nothing survives a kill.
 
     `memory` ("2GiB", or bytes) is how much each server may use for values, all versions counted; what does not fit is
     refused. Without it, they may use what the machine has.
@@ -43,11 +44,12 @@ def local(
     file that `Group.write_credentials` writes. It holds a token, made here unless there is one in `token_file`; with
     `tls` also a certificate. Without `listen`, nothing listens on any network.
     """
-    if servers < 1 or clients < 1:
-        raise UsageError(f"A store of {servers} servers for {clients} clients: there must be at least one of each.")
+    if servers < 1 or (clients is not None and clients < 1):
+        whose = "" if clients is None else f" for {clients} clients"
+        raise UsageError(f"A store of {servers} servers{whose}: there must be at least one of each.")
     if listen is None and (token_file is not None or tls):
         raise UsageError("token_file and tls are for clients of other hosts, and none are let in. Give listen=, too.")
-    group = Group(servers, clients, 0 if memory is None else Size(memory).bytes)
+    group = Group(servers, clients or 0, 0 if memory is None else Size(memory).bytes)
     try:
         group.start(handler, threads)
         if listen is not None:

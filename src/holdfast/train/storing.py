@@ -69,7 +69,7 @@ class Storing:
         self._stack.close()
 
     def _alone(self, servers: int, handler: Handler | str, memory: str | int | None, timeout: float) -> Store:
-        group = self._stack.enter_context(local(servers, handler=handler, memory=memory, threads=True))
+        group = self._stack.enter_context(local(servers, clients=1, handler=handler, memory=memory, threads=True))
         return self._stack.enter_context(group.connect(self.client, timeout=timeout))
 
     def _join(self, asked: tuple[int, str, str | int | None], timeout: float) -> Store:

@@ -348,6 +348,28 @@ def test_a_barrier_for_different_numbers(mine: store.Store, other: store.Store) 
     )
 
 
+def test_nobody_is_told_that_all_are_there_when_nobody_knows_how_many_they_are(reach: str) -> None:
+    listen = "127.0.0.1" if reach == "far" else None
+    with store.local(threads=True, listen=listen) as group, connected(group, reach, "a") as mine:
+        with pytest.raises(UsageError) as caught:
+            mine.barrier("start")
+        assert str(caught.value) == (
+            "Client 'a' is at 'barrier start', and nobody knows for how many clients to wait. Say so when the servers "
+            "are started, store.local(clients=3), or here, barrier(..., clients=3)."
+        )
+        with pytest.raises(UsageError) as caught:
+            mine.broadcast("w", torch.ones(1), root="a")
+        assert str(caught.value) == (
+            "Client 'a' is at 'broadcast w', and nobody knows for how many clients to wait. Say so when the servers "
+            "are started, store.local(clients=3), or here, broadcast(..., clients=3)."
+        )
+        with pytest.raises(UsageError) as caught:
+            mine.barrier("start", clients=0)
+        assert str(caught.value) == "Client 'a' is at 'barrier start' with clients=0: there is at least one."
+        mine.barrier("start", clients=1).wait()
+        assert mine.broadcast("w", torch.ones(1), root="a", clients=1).result().item() == 1
+
+
 @pytest.mark.parametrize("reach", ["near", "far"])
 def test_whoever_passes_a_barrier_sees_what_was_pushed_before_it(reach: str) -> None:
     go = threading.Event()
@@ -674,4 +696,7 @@ def test_an_address_that_is_none() -> None:
     )
     with pytest.raises(UsageError) as caught, store.local(servers=0):
         pass
-    assert str(caught.value) == "A store of 0 servers for 1 clients: there must be at least one of each."
+    assert str(caught.value) == "A store of 0 servers: there must be at least one of each."
+    with pytest.raises(UsageError) as caught, store.local(servers=1, clients=0):
+        pass
+    assert str(caught.value) == "A store of 1 servers for 0 clients: there must be at least one of each."
