@@ -19,7 +19,17 @@ from holdfast.store.keyring import Key, Keyring, chosen
 from holdfast.store.messages import Done, Init, Meta, Open, Pull, Push, Request, View, check_alike
 from holdfast.store.pending import Asked, Pending
 from holdfast.store.region import Owned, Tie
-from holdfast.store.values import Rows, Values, checked_rows, checked_tensor, copy_in_pieces, meta_of, nbytes, tensor_at
+from holdfast.store.values import (
+    Rows,
+    Values,
+    checked_rows,
+    checked_tensor,
+    copy_in_pieces,
+    meta_of,
+    nbytes,
+    row_numbers,
+    tensor_at,
+)  # fmt: skip
 
 __all__ = ["PIECE", "Errands"]
 
@@ -179,7 +189,7 @@ class Errands:
                 for server in known.shares
             ]
             return Handle(pending, lambda: self._joined(pending, out), deadline)
-        indices = torch.as_tensor(rows, dtype=torch.int64).detach().flatten()
+        indices = row_numbers(rows)
         checked_rows(indices, known.meta, key)
         asked: list[tuple[Pending, Place, Tensor | None, Tie]] = []
         width = nbytes(known.meta) // max(1, known.meta.shape[0]) if known.meta.shape else 0

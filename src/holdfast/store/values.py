@@ -21,7 +21,8 @@ from holdfast.store.messages import Meta
 from holdfast.store.region import Region, Tie
 
 __all__ = [
-    "Rows", "Values", "checked_rows", "checked_tensor", "coalesced", "copy_in_pieces", "meta_of", "nbytes", "tensor_at",
+    "Rows", "Values", "checked_rows", "checked_tensor", "coalesced", "copy_in_pieces", "meta_of", "nbytes", "row_numbers",
+    "tensor_at",
 ]  # fmt: skip
 
 
@@ -50,7 +51,7 @@ class Rows:
     values: Tensor
 
     def __init__(self, indices: Any, values: Tensor) -> None:
-        object.__setattr__(self, "indices", torch.as_tensor(indices, dtype=torch.int64).detach().flatten())
+        object.__setattr__(self, "indices", row_numbers(indices))
         object.__setattr__(self, "values", values)
         if values.dim() == 0 or values.shape[0] != len(self.indices):
             raise UsageError(
@@ -126,6 +127,29 @@ def checked_tensor(value: object, verb: str, key: str) -> Tensor:
             "one of real numbers; for rows of a table there is Rows(indices, values)."
         )
     return value.detach()
+
+
+def row_numbers(rows: Any) -> Tensor:
+    """Numbers of rows, in whatever they were given. Raises UsageError where they are anything but whole numbers."""
+    try:
+        given = torch.as_tensor(rows).detach().flatten()
+    except (TypeError, ValueError, RuntimeError):
+        raise UsageError(
+            f"Row numbers were given as a {type(rows).__name__} that is no list of numbers. Give a list of ints, or an "
+            "int64 tensor."
+        ) from None
+    if given.dtype is torch.bool and len(given):
+        raise UsageError(
+            f"Row numbers were given as a mask of {len(given)} bools. Give the numbers of the rows that are meant: "
+            "mask.nonzero().flatten()."
+        )
+    if (given.is_floating_point() or given.is_complex()) and len(given):  # an empty list is one of floats
+        kind, first = str(given.dtype).removeprefix("torch."), given[0].item()
+        raise UsageError(
+            f"Row numbers were given as {kind}, the first is {first:g}. Give whole numbers: a list of ints, or an "
+            "int64 tensor."
+        )
+    return given.to(torch.int64)
 
 
 def checked_rows(indices: Tensor, meta: Meta, key: str) -> None:

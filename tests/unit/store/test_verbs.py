@@ -608,6 +608,40 @@ def test_rows_that_do_not_exist(mine: store.Store) -> None:
     )
 
 
+WRONG_ROWS = [
+    ([1.7], "Row numbers were given as float32, the first is 1.7. Give whole numbers: a list of ints, or an int64 tensor."),
+    (
+        torch.tensor([2.0], dtype=torch.float64),
+        "Row numbers were given as float64, the first is 2. Give whole numbers: a list of ints, or an int64 tensor.",
+    ),
+    (
+        torch.tensor([True]),
+        "Row numbers were given as a mask of 1 bools. Give the numbers of the rows that are meant: "
+        "mask.nonzero().flatten().",
+    ),
+    ([True], "Row numbers were given as a mask of 1 bools. Give the numbers of the rows that are meant: "
+     "mask.nonzero().flatten()."),
+    (
+        "1",
+        "Row numbers were given as a str that is no list of numbers. Give a list of ints, or an int64 tensor.",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "text"), WRONG_ROWS, ids=["floats", "whole floats", "mask", "list of bools", "text"])
+def test_row_numbers_that_are_none(mine: store.Store, rows: Any, text: str) -> None:
+    mine.init("t", torch.zeros(3)).wait()
+    with pytest.raises(UsageError) as caught:
+        store.Rows(rows, torch.ones(1))
+    assert str(caught.value) == text
+    with pytest.raises(UsageError) as caught:
+        mine.pull("t", rows=rows)
+    assert str(caught.value) == text
+    for good in ([1], torch.tensor([1], dtype=torch.int32), torch.tensor([1]).numpy(), range(1, 2)):
+        mine.push("t", store.Rows(good, torch.ones(1))).wait()
+    assert mine.pull("t").result().tolist() == [0, 4, 0]
+
+
 def test_what_is_no_tensor(mine: store.Store) -> None:
     mine.init("w", torch.zeros(3)).wait()
     with pytest.raises(UsageError) as caught:
