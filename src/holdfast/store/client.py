@@ -125,7 +125,7 @@ class Store:
         Whoever passes it sees every push that any of them has made before it called `barrier`. For that, this call
         waits for the pushes of its own client; how they ended is told by their own handles.
         """
-        meeting, deadline = "\0barrier " + (name and checked_name(name, "barrier")), self._deadline(timeout)
+        meeting, deadline = "\0barrier " + ("" if name == "" else checked_name(name, "barrier")), self._deadline(timeout)
         server = owner(meeting, self.num_servers)
         turn, parties = self._come(server, meeting, clients, deadline)
         request = Meet(self._errands.wires[server].next_id(), meeting, turn, parties)
@@ -143,6 +143,7 @@ class Store:
         waits for the pushes of its own client. What was pushed to this very key is replaced.
         """
         checked_name(key, "key")
+        checked_name(root, "client")
         deadline, server = self._deadline(timeout), owner(key, self.num_servers)
         if value is None and root == self.client:
             raise UsageError(f"Client {root!r} is the root of a broadcast of key {key!r}, but gave no value. Give one.")

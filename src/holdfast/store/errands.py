@@ -17,6 +17,7 @@ from holdfast.store.handle import Handle
 from holdfast.store.heap import Place
 from holdfast.store.keyring import Key, Keyring, chosen
 from holdfast.store.messages import Done, Init, Meta, Open, Pull, Push, Request, View, check_alike
+from holdfast.store.owners import checked_name
 from holdfast.store.pending import Asked, Pending
 from holdfast.store.region import Owned, Tie
 from holdfast.store.values import (
@@ -59,7 +60,8 @@ class Errands:
     # ------------------------------------------------------------ asking
 
     def key(self, key: str, deadline: float) -> Key:
-        """What is known of a key. Raises UnknownKey."""
+        """What is known of a key. Raises UnknownKey, UsageError."""
+        checked_name(key, "key")
         return self.keys.find(key, lambda server, name: self.ask(server, name, deadline))
 
     def ask(self, server: int, key: str, deadline: float) -> Done:

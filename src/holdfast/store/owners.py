@@ -16,8 +16,13 @@ __all__ = ["MAX_NAME", "checked_name", "owner", "parts", "server_of"]
 MAX_NAME = 200  #: bytes of a key's, a meeting's or a client's name
 
 
-def checked_name(name: str, what: str) -> str:
+def checked_name(name: object, what: str) -> str:
     """The name, if it can be one. Raises UsageError."""
+    if not isinstance(name, str):
+        raise UsageError(
+            f"{name!r} cannot be the name of a {what}: it is of type {type(name).__name__}. Use text, such as "
+            f"{str(name)[:60]!r}."
+        )
     size = len(name.encode(errors="replace"))
     if not 0 < size <= MAX_NAME or not name.isprintable():
         raise UsageError(

@@ -608,6 +608,47 @@ def test_rows_that_do_not_exist(mine: store.Store) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda one, key: one.init(key, torch.ones(2)),
+        lambda one, key: one.push(key, torch.ones(2)),
+        lambda one, key: one.push(key, store.Rows([0], torch.ones(1))),
+        lambda one, key: one.pull(key),
+        lambda one, key: one.pull(key, rows=[0]),
+        lambda one, key: one.push_pull(key, torch.ones(2)),
+        lambda one, key: one.push_pull(key, store.Rows([0], torch.ones(1))),
+        lambda one, key: one.broadcast(key, torch.ones(2), root="a"),
+        lambda one, key: one.applied(key),
+        lambda one, key: one.buffer(key),
+    ],
+    ids=["init", "push", "push rows", "pull", "pull rows", "push_pull", "push_pull rows", "broadcast", "applied", "buffer"],
+)  # fmt: skip
+def test_a_key_that_is_no_text(mine: store.Store, verb: Any) -> None:
+    for key, text in [
+        (3, "3 cannot be the name of a key: it is of type int. Use text, such as '3'."),
+        (["w"], "['w'] cannot be the name of a key: it is of type list. Use text, such as \"['w']\"."),
+        ("", "'' cannot be the name of a key: use 1 to 200 bytes of printable text, not 0."),
+    ]:
+        with pytest.raises(UsageError) as caught:
+            verb(mine, key)
+        assert str(caught.value) == text
+
+
+def test_other_names_that_are_no_text(group: store.Group, mine: store.Store) -> None:
+    for act, text in [
+        (lambda: mine.barrier(0), "0 cannot be the name of a barrier: it is of type int. Use text, such as '0'."),
+        (
+            lambda: mine.broadcast("w", root=0),
+            "0 cannot be the name of a client: it is of type int. Use text, such as '0'.",
+        ),
+        (lambda: group.connect(1), "1 cannot be the name of a client: it is of type int. Use text, such as '1'."),
+    ]:  # type: tuple[Any, str]
+        with pytest.raises(UsageError) as caught:
+            act()
+        assert str(caught.value) == text
+
+
 WRONG_ROWS = [
     ([1.7], "Row numbers were given as float32, the first is 1.7. Give whole numbers: a list of ints, or an int64 tensor."),
     (
