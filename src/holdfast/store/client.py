@@ -21,7 +21,7 @@ from holdfast.store.farwire import FarWire
 from holdfast.store.handle import Handle
 from holdfast.store.messages import Init, Meet
 from holdfast.store.owners import checked_name, owner
-from holdfast.store.pending import Asked
+from holdfast.store.pending import Asked, wait_for
 from holdfast.store.region import Owned, create
 from holdfast.store.values import Rows, checked_tensor
 from holdfast.store.waiting import look_seconds
@@ -177,18 +177,23 @@ class Store:
 
     def wait(self, timeout: float | None = None) -> None:
         """Until all that was asked for has ended. Raises the first error that nobody was told of."""
-        deadline = self._deadline(timeout)
-        for pending in self._errands.under_way():
-            pending.wire.wait(pending, deadline)
+        wait_for(self._errands.under_way(), self._deadline(timeout))
+        self._raise_unseen()
+
+    def _raise_unseen(self) -> None:
         for pending in [one for wire in self._errands.wires for one in wire.failures if not one.seen]:
             pending.seen = True
             if pending.error is not None:
                 raise pending.error
 
     def close(self) -> None:
-        """Wait for what was asked for, and close."""
+        """Wait for what was asked for, and close. What somebody was told to take too long is not waited for again."""
+        now, deadline = time.monotonic(), self._deadline(None)
         try:
-            self.wait()
+            for pending in self._errands.under_way():
+                if (until := pending.patience(now, deadline)) is not None:
+                    pending.wire.wait(pending, until)
+            self._raise_unseen()
         finally:
             self._errands.close()
 

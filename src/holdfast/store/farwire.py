@@ -86,7 +86,7 @@ class FarWire:
         self, request: Request, what: str, *, deadline: float, settled: Callable[[], object] | None = None
     ) -> Pending:  # fmt: skip
         """Ask for something; `settled` is called when it has ended, whichever way."""
-        pending = Pending(self, request, what, settled)
+        pending = Pending(self, request, what, deadline, settled)
         with self._changed:
             first = next(iter(self._pending.values()), pending)
             room = self._wait_for(lambda: len(self._pending) < WINDOW or self._fatal is not None, deadline)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
-from holdfast.store.pending import Pending
+from holdfast.store.pending import Pending, wait_for
 
 __all__ = ["Handle", "wait"]
 
@@ -49,8 +49,7 @@ class Handle(Generic[Value]):
     def result(self, timeout: float | None = None) -> Value:
         """The same, and what it gives: a tensor for pull, push_pull and broadcast, None for the others."""
         deadline = self.deadline if timeout is None else time.monotonic() + timeout
-        for pending in self._pending:
-            pending.wire.wait(pending, deadline)
+        wait_for(self._pending, deadline)
         for pending in self._pending:
             pending.seen = True
             self._error = self._error or pending.error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from holdfast.errors import (
@@ -16,10 +16,10 @@ from holdfast.errors import (
     UnknownKey,
     UsageError,
 )  # fmt: skip
-from holdfast.store.messages import Done, Failed, Request, View
+from holdfast.store.messages import Done, Failed, Init, Push, Request, View
 from holdfast.store.region import Region, Tie
 
-__all__ = ["Asked", "Pending", "complaint", "gone_text"]
+__all__ = ["Asked", "Pending", "complaint", "gone_text", "wait_for"]
 
 #: What a server may say by name; nothing else that it says becomes a class.
 _KINDS: dict[str, type[HoldfastError]] = {
@@ -75,21 +75,46 @@ class Asked(Protocol):
         """End the connection. What is pending stays unanswered."""
 
 
+def wait_for(requests: Sequence[Pending], deadline: float) -> None:
+    """Until all of them have ended. Raises StoreTimeout, which is about all of them."""
+    try:
+        for pending in requests:
+            pending.wire.wait(pending, deadline)
+    except StoreTimeout:
+        for pending in requests:
+            pending.overdue = True
+        raise
+
+
 class Pending:
     """A request that is not answered, or its answer, or why there is none."""
 
-    def __init__(self, wire: Asked, request: Request, what: str, settled: Callable[[], object] | None) -> None:
+    def __init__(
+        self, wire: Asked, request: Request, what: str, deadline: float, settled: Callable[[], object] | None
+    ) -> None:  # fmt: skip
         self.wire, self.request, self.what = wire, request, what
+        self.deadline = deadline  #: when its verb gives up
         self.answer: Done | View | None = None
         self.error: Exception | None = None
         self.tie: Tie | None = None  #: of the buffer that a View shows
         self.late: Callable[[], str] | None = None  #: what is known about why it takes so long
         self.seen = False  #: somebody was told how it ended
+        self.overdue = False  #: somebody was told that it takes too long
         self._settled = settled
 
     @property
     def done(self) -> bool:
         return self.answer is not None or self.error is not None
+
+    def patience(self, now: float, deadline: float) -> float | None:
+        """Until when whoever closes, and has time until `deadline`, waits for it; None: not at all. Pure.
+
+        What somebody was told to take too long is let go. Only what writes still has the time that its verb was given:
+        a push must not be lost because somebody would not wait for it a moment.
+        """
+        if not self.overdue:
+            return deadline
+        return min(self.deadline, deadline) if isinstance(self.request, Push | Init) and self.deadline > now else None
 
     def settle(self, answer: Done | View | None, error: Exception | None) -> None:
         """It has ended."""
@@ -100,6 +125,7 @@ class Pending:
 
     def too_late(self, client: str, pid: int) -> StoreTimeout:
         """Why nobody waits for it any longer."""
+        self.overdue = True
         why = f"It is process {pid}" if pid else "It has not come back since its process ended"
         if self.late is not None:
             late, self.late = self.late, None  # asking about it may be late as well

@@ -75,7 +75,7 @@ class Wire:
         self, request: Request, what: str, *, deadline: float, settled: Callable[[], object] | None = None
     ) -> Pending:  # fmt: skip
         """Ask for something; `settled` is called when it has ended, whichever way."""
-        pending = Pending(self, request, what, settled)
+        pending = Pending(self, request, what, deadline, settled)
         while len(self._pending) >= WINDOW and self._fatal is None:
             self._pump_until(deadline, next(iter(self._pending.values())))
         if self._fatal is not None:

@@ -26,7 +26,10 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.store.errands import PIECE
+from holdfast.store.heap import Place
+from holdfast.store.messages import Init, Meta, Pull
 from holdfast.store.owners import owner
+from holdfast.store.pending import Pending
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8]
 
@@ -272,6 +275,62 @@ def test_a_failure_that_nobody_looked_at_is_told_at_the_end() -> None:
     with store.local(handler=bad, threads=True) as group, pytest.raises(HandlerFailed), group.connect("a") as mine:
         mine.init("w", torch.zeros(3)).wait()
         mine.push("w", torch.ones(3))
+
+
+def test_who_closes_does_not_wait_again_for_what_took_too_long(group: store.Group, reach: str) -> None:
+    mine = connected(group, reach, "a")
+    waiting = [mine.barrier("x"), mine.broadcast("v", torch.ones(1), root="a")]
+    for handle in waiting:
+        with pytest.raises(StoreTimeout):
+            handle.wait(timeout=0.05)
+    begin = time.monotonic()
+    mine.close()
+    assert time.monotonic() - begin < 5.0  # and not the 10 that the store has
+
+
+def test_who_closes_after_a_wait_for_all_does_not_wait_again(group: store.Group) -> None:
+    mine = group.connect("a")
+    for name in "xyz":  # at both servers
+        mine.barrier(name)
+    with pytest.raises(StoreTimeout):
+        mine.wait(timeout=0.05)
+    begin = time.monotonic()
+    mine.close()
+    assert time.monotonic() - begin < 5.0
+
+
+def test_a_push_that_nobody_would_wait_for_still_gets_through() -> None:
+    go = threading.Event()
+
+    def slow(key: str, stored: Tensor, pushed: Tensor) -> None:
+        go.wait(20.0)
+        stored += pushed
+
+    with store.local(handler=slow, threads=True) as group:
+        with group.connect("a", timeout=20.0) as mine:
+            mine.init("w", torch.zeros(3)).wait()
+            pushed = mine.push("w", torch.ones(3))
+            with pytest.raises(StoreTimeout):
+                pushed.wait(timeout=0.05)
+            threading.Timer(0.1, go.set).start()
+        assert pushed.done and pushed.result() is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "overdue", "until"),
+    [
+        (Pull(1, "w"), False, 100.0),
+        (Pull(1, "w"), True, None),
+        (Init(1, "w", Meta("float32", (), "a"), Place(0, 0, 0, 0)), False, 100.0),
+        (Init(1, "w", Meta("float32", (), "a"), Place(0, 0, 0, 0)), True, 50.0),
+    ],
+    ids=["pull", "overdue pull", "init", "overdue init"],
+)  # fmt: skip
+def test_how_long_who_closes_waits(request_: Any, overdue: bool, until: float | None) -> None:
+    pending = Pending(None, request_, "it", 50.0, None)  # type: ignore[arg-type]
+    pending.overdue = overdue
+    assert pending.patience(40.0, 100.0) == until
+    assert pending.patience(60.0, 100.0) == (None if overdue else 100.0)
 
 
 # ------------------------------------------------------------ meetings
