@@ -163,10 +163,15 @@ class Store:
     # ------------------------------------------------------------ besides
 
     def applied(self, key: str) -> int:
-        """The number of this client's last push on a key that all its servers have settled; 0: there is none."""
+        """Up to which number all pushes of this client on a key count, at all its servers; 0: none does.
+
+        One that failed does not, and none behind it is told until it was pushed again under its number, and counts.
+        Whoever begins again with the next number repeats all that is missing; what counts already is not applied again.
+        Servers remember of the last 63 numbers which have failed.
+        """
         deadline = self._deadline(None)
-        self._errands.keys.forget(key)
-        return min(self._errands.key(key, deadline).last.values())
+        servers = self._errands.key(key, deadline).shares
+        return min(self._errands.ask(server, key, deadline).counted for server in servers)
 
     def buffer(self, key: str) -> Tensor:
         """A tensor like the key, in memory that the servers see: pushing it copies nothing.

@@ -140,7 +140,8 @@ class Desk:
             peer.answer(Done(message.id, None, *self._room.stands(message.key)))
             return
         held = self._shelf.get(message.key)
-        peer.answer(Done(message.id, held.meta, self._ledger.tally(held.number, peer.number).last))
+        tally = self._ledger.tally(held.number, peer.number)
+        peer.answer(Done(message.id, held.meta, tally.last, counted=tally.counted))
 
     def _queue(self, peer: Visitor, message: Push | Pull | Init) -> None:
         job = Job(peer, message)

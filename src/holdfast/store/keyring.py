@@ -61,10 +61,6 @@ class Keyring:
             self._keys[name] = Key(name, meta, shares, last)
         return self._keys[name]
 
-    def forget(self, name: str) -> None:
-        """Ask again next time."""
-        self._keys.pop(name, None)
-
 
 def chosen(indices: Tensor, share: Share) -> tuple[Tensor | None, Tensor]:
     """Which of these rows are in a share (None: all), and their numbers within it."""

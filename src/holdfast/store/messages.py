@@ -159,13 +159,15 @@ class Welcome(_Message, frozen=True):
 class Done(_Message, frozen=True):
     """It is done. `number`: the last push of this client on the key, or the last round of the meeting.
 
-    `here`: of a meeting, who has arrived at the round that is not over.
+    `here`: of a meeting, who has arrived at the round that is not over. `counted`: of a key, up to which number this
+    client's pushes count.
     """
 
     id: int
     meta: Meta | None = None
     number: int = 0
     here: tuple[str, ...] = ()
+    counted: int = 0
 
 
 class View(_Message, frozen=True):

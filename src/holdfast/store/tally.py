@@ -26,12 +26,23 @@ class Verdict(Enum):
 
 
 class Tally(NamedTuple):
-    """>>> Tally().settle(1, ok=True).settle(2, ok=False).judge(2)
+    """What is settled of them.
+
+    >>> Tally().settle(1, ok=True).settle(2, ok=False).judge(2)
     <Verdict.FAILED: 'it failed: say so again, unless its client tries again'>
     """
 
     last: int = 0  #: the highest number that was settled
     failed: int = 0  #: bit i: number `last - i` failed
+
+    @property
+    def counted(self) -> int:
+        """Up to which number all that was pushed counts: the last one before the first that failed.
+
+        >>> Tally().settle(1, ok=True).settle(2, ok=False).settle(3, ok=True).counted
+        1
+        """
+        return self.last - self.failed.bit_length()
 
     def judge(self, number: int) -> Verdict:
         """Was this push settled before?"""

@@ -69,6 +69,18 @@ def test_a_tally_remembers_what_a_client_may_still_ask_for(pushes: list[tuple[in
     assert 0 <= tally.failed < 1 << 63  # it is kept in a signed word
 
 
+@given(st.lists(st.booleans(), max_size=WINDOW))
+def test_what_counts_ends_before_the_first_that_failed(pushes: list[bool]) -> None:
+    tally = Tally()
+    for number, ok in enumerate(pushes, 1):
+        tally = tally.settle(number, ok=ok)
+    assert tally.counted == ([*pushes, False].index(False))
+    for number in range(tally.counted + 1, len(pushes) + 1):  # who begins again there repeats all that is missing
+        if tally.judge(number) is Verdict.FAILED:
+            tally = tally.settle(number, ok=True)
+    assert tally.counted == len(pushes)
+
+
 def test_what_failed_may_be_tried_again_under_its_number() -> None:
     tally = Tally().settle(1, ok=False).settle(2, ok=True).settle(1, ok=True)
     assert [tally.judge(number) for number in (1, 2, 3)] == [Verdict.APPLIED, Verdict.APPLIED, Verdict.NEW]

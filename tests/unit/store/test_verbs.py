@@ -502,6 +502,44 @@ def test_a_number_counts_once(mine: store.Store) -> None:
         mine.push("w", torch.ones(1), number=0)
 
 
+def test_what_failed_does_not_count_until_it_was_pushed_again(reach: str) -> None:
+    unlucky = [3.0]
+
+    def sometimes(key: str, stored: Tensor, pushed: Tensor) -> None:
+        if pushed[0] in unlucky:
+            raise ValueError("not yet")
+        stored += pushed
+
+    def work(one: store.Store) -> list[type]:
+        """The loop of docs/store.md: five pushes, of 1, 2, 3, 4 and 5."""
+        failed = []
+        for step in range(one.applied("w") + 1, 6):
+            try:
+                one.push("w", torch.full((2,), float(step)), number=step).wait()
+            except StoreError as error:
+                failed.append(type(error))
+        return failed
+
+    listen = "127.0.0.1" if reach == "far" else None
+    with store.local(handler=sometimes, threads=True, listen=listen) as group:
+        with connected(group, reach, "a") as mine:
+            mine.init("w", torch.zeros(2)).wait()
+            assert mine.applied("w") == 0
+            assert work(mine) == [HandlerFailed]
+            assert mine.applied("w") == 2
+            with pytest.raises(Mismatch):
+                mine.push("w", torch.ones(3)).wait()  # number 6
+            mine.push("w", torch.ones(2)).wait()  # number 7: it goes on after all that were used
+        unlucky.clear()
+        with connected(group, reach, "a") as mine:
+            assert mine.applied("w") == 2
+            assert work(mine) == []
+            assert mine.applied("w") == 5
+            mine.push("w", torch.zeros(2), number=6).wait()
+            assert mine.applied("w") == 7
+            assert mine.pull("w").result().tolist() == [16, 16]  # each of them once
+
+
 @pytest.mark.parametrize("size", [3, PIECE], ids=["small", "large"])
 def test_what_failed_is_not_taken_for_applied_after_a_takeover(size: int) -> None:
     """Push 1 fails, push 2 is applied, and the client has heard of neither when another server takes over."""
