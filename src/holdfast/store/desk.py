@@ -251,7 +251,7 @@ class Desk:
             check_alike(held.name, held.meta, request.meta, "pushes")
             job.pushed = peer.value(request.value, request.meta)
             job.applying = Applying(held, job.pushed, self._shelf.handler, self._shelf.spare)
-        self._shelf.guarded(held, peer.name, job.pushed, partial(job.applying.advance, job.here))
+        self._shelf.guarded(held, peer.number, job.pushed, partial(job.applying.advance, job.here))
 
     def _show_early(self, job: Job) -> None:
         """Say how far the next version is made, to somebody who can use it before it is published."""
@@ -269,7 +269,7 @@ class Desk:
         values = peer.value(request.value, request.meta)
         tally = self._ledger.tally(held.number, peer.number).settle(request.number, ok=True)
         act = partial(self._shelf.push_rows, held, indices, values, peer.number, tally)
-        self._shelf.guarded(held, peer.name, values, act)
+        self._shelf.guarded(held, peer.number, values, act)
 
     def _gather(self, peer: Visitor, held: Held, request: Pull) -> None:
         assert request.rows is not None

@@ -129,7 +129,6 @@ class Group:
     def _start_threads(self, handler: Handler) -> None:
         keeper = self._keeper
         for index, (memory, listener) in enumerate(zip(keeper.memories, keeper.listeners, strict=True)):
-            assert listener is not None
             server = Server(
                 index, self.num_servers, listener.dup(), handler=handler, memory=os.dup(memory), limit=keeper.limit
             )
@@ -141,6 +140,4 @@ class Group:
         try:
             server.serve(self._keeper.ending.fileno())
         finally:
-            listener = self._keeper.listeners[server.index]
-            if listener is not None:
-                listener.close()  # whatever ended it, clients see that nobody comes any more
+            self._keeper.listeners[server.index].close()  # whatever ended it, clients see that nobody comes any more

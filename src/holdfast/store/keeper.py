@@ -1,8 +1,8 @@
 """The keeper of servers: starts a process for each, and another one when one dies. No torch here.
 
 The keeper holds what must outlive a server, its memory and its listening socket, and hands both to another process
-when one dies; one process stands by for that. There are no names in any file system, and all of it ends with the
-process that keeps it, however that ends.
+when one dies; one process stands by for that. Who comes to a server that was given up is told why. There are no names
+in any file system, and all of it ends with the process that keeps it, however that ends.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import secrets
 import select
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -22,14 +23,14 @@ from holdfast.errors import StoreTimeout, UsageError
 from holdfast.store.address import Address
 from holdfast.store.gate import Gate
 from holdfast.store.ledger import Ledger
+from holdfast.store.messages import Failed, pack
+from holdfast.store.obituary import Death, given_up, obituary, row_of
 from holdfast.store.region import Region, create
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.link import Link
 
-__all__ = ["MAX_DEATHS", "READY", "Assignment", "Keeper", "listen"]
+__all__ = ["READY", "Assignment", "Keeper", "caller", "listen"]
 
-#: A server that dies so often in a row without having changed anything is not replaced: what it is asked kills it.
-MAX_DEATHS = 3
 #: What a new process says when it has loaded torch and the handler.
 READY = b"ready"
 _START = 60.0  #: seconds that a new process may take for that
@@ -49,6 +50,12 @@ def listen(name: str) -> socket.socket:
     sock.bind("\0" + name)
     sock.listen(256)
     return sock
+
+
+def caller(sock: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end: anybody on this host may know the name of a socket."""
+    pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
 
 
 class _Process:
@@ -81,8 +88,9 @@ class Keeper:
         self.gate: Gate | None = None  #: where clients of other hosts come in
         self.replaced = 0  #: how many servers have died and were replaced
         self.memories = [create() for _ in range(num_servers)]
-        self.listeners: list[socket.socket | None] = [listen(f"{name}.{i}") for i in range(num_servers)]
-        self._deaths = [(0, 0)] * num_servers  # in a row, and changes at the last
+        self.listeners = [listen(f"{name}.{i}") for i in range(num_servers)]
+        self._deaths: list[list[Death]] = [[] for _ in range(num_servers)]  # in a row
+        self._lost: dict[int, str] = {}  # servers that were given up, and why
         self._processes: list[_Process] = []
         self._wake, self.ending = socket.socketpair()  #: `ending` can be read when all is to end
         self._started = threading.Event()
@@ -131,8 +139,7 @@ class Keeper:
             os.close(memory)
         self.memories.clear()
         for listener in self.listeners:
-            if listener is not None:
-                listener.close()
+            listener.close()
 
     # ------------------------------------------------------------ the keeper's thread
 
@@ -153,19 +160,22 @@ class Keeper:
                 process.popen.kill()
                 process.popen.wait()
             for listener in self.listeners:
-                if listener is not None:
-                    listener.close()  # clients see that nobody comes any more
+                listener.close()  # clients see that nobody comes any more
 
     def _watch(self, handler: str) -> bool:
         """Wait for something to happen, and see to it. False: the group is closed."""
         poll = select.poll()
         poll.register(self.ending, select.POLLIN)
         at = {process.link.fileno(): process for process in self._processes}
-        for fd in at:
+        lost = {self.listeners[i].fileno(): (self.listeners[i], why) for i, why in self._lost.items()}
+        for fd in (*at, *lost):
             poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll():
             if fd == self.ending.fileno():
                 return False
+            if fd in lost:
+                _turn_away(*lost[fd])
+                continue
             process = at[fd]
             frame = process.link.recv()
             if frame is None:
@@ -180,13 +190,11 @@ class Keeper:
     def _assign(self) -> None:
         """Give servers without a process to processes without a server."""
         taken = {process.server for process in self._processes}
-        free = [server for server in range(self.address.servers) if server not in taken and self.listeners[server]]
+        free = [server for server in range(self.address.servers) if server not in taken and server not in self._lost]
         idle = [process for process in self._processes if process.ready and process.server < 0]
         for server, process in zip(free, idle, strict=False):
-            listener = self.listeners[server]
-            assert listener is not None
             assignment = msgspec.msgpack.encode(Assignment(server, self.address.servers, self.limit))
-            if process.link.send(assignment, [self.memories[server], listener.fileno()]):
+            if process.link.send(assignment, [self.memories[server], self.listeners[server].fileno()]):
                 process.server = server
         if {process.server for process in self._processes} >= set(range(self.address.servers)):
             self._started.set()
@@ -202,20 +210,29 @@ class Keeper:
         server = process.server
         if server >= 0:
             self.replaced += 1
-            changes = self._changes(server)
-            deaths, before = self._deaths[server]
-            self._deaths[server] = (deaths + 1 if changes == before else 1, changes)
-            listener = self.listeners[server]
-            if self._deaths[server][0] >= MAX_DEATHS and listener is not None:
-                listener.close()
-                self.listeners[server] = None
+            death, keys = self._examine(server, code)
+            self._deaths[server] = deaths = row_of(self._deaths[server], death)
+            if given_up(deaths):
+                self._lost[server] = obituary(server, self.address.servers, deaths, keys)
         self._assign()
         self._processes.append(_Process(handler, self._paths))
 
-    def _changes(self, server: int) -> int:
+    def _examine(self, server: int, code: int) -> tuple[Death, list[str]]:
+        """How a server has ended, and the keys that it held: its ledger is still there."""
         region = Region(os.dup(self.memories[server]), writable=True)
         ledger = Ledger(region)
-        changes = ledger.changes
+        death, keys = Death(ledger.changes, code, ledger.push), ledger.valued
         ledger.close()
         region.close()
-        return changes
+        return death, keys
+
+
+def _turn_away(listener: socket.socket, why: str) -> None:
+    """Somebody comes to a server that was given up: they are told, and hear no more."""
+    try:
+        sock, _ = listener.accept()
+    except OSError:
+        return  # it went away again
+    with Link(sock, blocking=False) as link:
+        if caller(sock)[1] == os.getuid():
+            link.send(pack(Failed(-1, "ServerLost", why)))

@@ -33,7 +33,7 @@ MAX_KEYS, MAX_CLIENTS = 8192, 256
 MAX_BUFFERS = 32
 
 _HEADER, _CHANGE, _CLIENT, _RECORD, _TALLY = 64, 64, 64, 256, 2  # words
-H_MAGIC, H_TOP, H_KEYS, H_CLIENTS, H_CHANGES = range(5)
+H_MAGIC, H_TOP, H_KEYS, H_CLIENTS, H_CHANGES, H_PUSHED, H_PUSHER = range(7)
 (C_KIND, C_KEY, C_BUFFER, C_VERSION, C_CLIENT, C_LAST, C_FAILED, C_MEETING, C_TURN, C_CHANGES, C_NUMBERS,
  C_VALUES) = (*range(11), 14)  # fmt: skip
 K_VERSION, K_CURRENT, K_BUFFERS, K_META = 0, 1, 2, 2 + 4 * MAX_BUFFERS
@@ -85,6 +85,21 @@ class Ledger:
     def changes(self) -> int:
         """How many changes have happened: who restarts servers sees from it whether they get on."""
         return self._words[H_CHANGES]
+
+    def note_push(self, key: int = -1, client: int = -1) -> None:
+        """The handler is at a push of this client on this key; or at none. For whoever finds this server dead."""
+        self._words[H_PUSHER], self._words[H_PUSHED] = client + 1, key + 1
+
+    @property
+    def push(self) -> tuple[str, str] | None:
+        """The push that the handler is at: client and key."""
+        key, client = self._words[H_PUSHED] - 1, self._words[H_PUSHER] - 1
+        return None if min(key, client) < 0 else (self.clients[client], self.keys[key][0])
+
+    @property
+    def valued(self) -> list[str]:
+        """The keys that have a value."""
+        return [name for key, (name, meta) in enumerate(self.keys) if meta.dtype and self.version(key)]
 
     def note_top(self, top: int) -> None:
         """Everything that was ever handed out is below this byte."""

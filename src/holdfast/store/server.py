@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-import struct
 from collections import deque
 from functools import partial
 
@@ -21,6 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.quantities import Size
 from holdfast.store.desk import Desk, Visitor
 from holdfast.store.handlers import Handler, add
+from holdfast.store.keeper import caller
 from holdfast.store.ledger import LEDGER, Ledger
 from holdfast.store.messages import Answer, Failed, Hello, Say, Welcome, pack, says
 from holdfast.store.region import Limit, Owned, Region, create
@@ -103,8 +103,8 @@ class Server:
             sock, _ = self._listener.accept()
         except OSError:
             return  # it went away again
-        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if uid != os.getuid():  # anybody on this host may know the name
+        pid, uid = caller(sock)
+        if uid != os.getuid():
             sock.close()
             return
         self._peers[sock.fileno()] = Peer(Link(sock, blocking=False), pid)

@@ -52,6 +52,7 @@ class Shelf:
             ledger.end(change)
             for held in self._held.values():
                 held.version, held.current = ledger.version(held.number), ledger.current(held.number)
+        ledger.note_push()  # that of whoever was here before has been read by whoever buried it
         self._awaited = {name for i, name in enumerate(ledger.clients) if ledger.process(i)}
         self._haunted = True
         self._no_ghosts()
@@ -162,9 +163,10 @@ class Shelf:
         self._ledger.begin(change)
         self._ledger.end(change)
 
-    def guarded(self, held: Held, client: str, pushed: Tensor, act: Callable[[], None]) -> None:
-        """Run what runs the handler. Raises HandlerFailed instead of what that raises."""
-        before = pushed._version
+    def guarded(self, held: Held, number: int, pushed: Tensor, act: Callable[[], None]) -> None:
+        """Run what runs the handler, for client `number`. Raises HandlerFailed instead of what that raises."""
+        before, client = pushed._version, self._ledger.clients[number]
+        self._ledger.note_push(held.number, number)
         try:
             act()
         except (ResourceError, UsageError):
@@ -184,6 +186,8 @@ class Shelf:
                 f"was not applied and the value is as it was; server {self._server} goes on. Correct the handler, or "
                 "what was pushed."
             ) from error
+        finally:
+            self._ledger.note_push()
         if pushed._version != before:
             # It would be applied changed if it had to be applied again after a kill.
             raise HandlerFailed(
