@@ -125,7 +125,9 @@ class Store:
         Whoever passes it sees every push that any of them has made before it called `barrier`. For that, this call
         waits for the pushes of its own client; how they ended is told by their own handles.
         """
-        meeting, deadline = "\0barrier " + ("" if name == "" else checked_name(name, "barrier")), self._deadline(timeout)
+        deadline, meeting = self._deadline(timeout), f"\0barrier {name}"
+        if name != "":
+            checked_name(name, "barrier")
         server = owner(meeting, self.num_servers)
         turn, parties = self._come(server, meeting, clients, deadline)
         request = Meet(self._errands.wires[server].next_id(), meeting, turn, parties)
@@ -220,8 +222,8 @@ class Store:
         if clients is None and not parties:
             verb = what.partition(" ")[0]
             raise UsageError(
-                f"Client {self.client!r} is at {what!r}, and nobody knows for how many clients to wait. Say so when the "
-                f"servers are started, store.local(clients=3), or here, {verb}(..., clients=3)."
+                f"Client {self.client!r} is at {what!r}, and nobody knows for how many clients to wait. Say so when "
+                f"the servers are started, store.local(clients=3), or here, {verb}(..., clients=3)."
             )
         if parties < 1:
             raise UsageError(f"Client {self.client!r} is at {what!r} with clients={parties}: there is at least one.")

@@ -33,9 +33,9 @@ def local(
     """Start servers on this machine; they end with the block.
 
     `handler` is a function at the top level of a module, or its name ('module:function' or 'file.py:function'), for
-    each server is a process of its own. `clients` is how many of them meet at barriers and broadcasts; without it, those
-    have to be told each time. `threads=True` serves from threads of this process instead, for tests: any function will
-    do, and nothing survives a kill.
+    each server is a process of its own. `clients` is how many meet at barriers and broadcasts; without it, those have
+    to be told each time. `threads=True` serves from threads of this process instead, for tests: any function will do,
+    and nothing survives a kill.
 
     `memory` ("2GiB", or bytes) is how much each server may use for values, all versions counted; what does not fit is
     refused. Without it, they may use what the machine has.

@@ -21,8 +21,8 @@ from holdfast.store.messages import Meta
 from holdfast.store.region import Region, Tie
 
 __all__ = [
-    "Rows", "Values", "checked_rows", "checked_tensor", "coalesced", "copy_in_pieces", "meta_of", "nbytes", "row_numbers",
-    "tensor_at",
+    "Rows", "Values", "checked_rows", "checked_tensor", "coalesced", "copy_in_pieces", "meta_of", "nbytes",
+    "row_numbers", "tensor_at",
 ]  # fmt: skip
 
 

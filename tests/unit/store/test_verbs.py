@@ -719,7 +719,10 @@ def test_rows_that_do_not_exist(mine: store.Store) -> None:
         lambda one, key: one.applied(key),
         lambda one, key: one.buffer(key),
     ],
-    ids=["init", "push", "push rows", "pull", "pull rows", "push_pull", "push_pull rows", "broadcast", "applied", "buffer"],
+    ids=[
+        "init", "push", "push rows", "pull", "pull rows", "push_pull", "push_pull rows", "broadcast", "applied",
+        "buffer",
+    ],
 )  # fmt: skip
 def test_a_key_that_is_no_text(mine: store.Store, verb: Any) -> None:
     for key, text in [
@@ -747,7 +750,10 @@ def test_other_names_that_are_no_text(group: store.Group, mine: store.Store) -> 
 
 
 WRONG_ROWS = [
-    ([1.7], "Row numbers were given as float32, the first is 1.7. Give whole numbers: a list of ints, or an int64 tensor."),
+    (
+        [1.7],
+        "Row numbers were given as float32, the first is 1.7. Give whole numbers: a list of ints, or an int64 tensor.",
+    ),
     (
         torch.tensor([2.0], dtype=torch.float64),
         "Row numbers were given as float64, the first is 2. Give whole numbers: a list of ints, or an int64 tensor.",
