@@ -82,6 +82,12 @@ class Crew:
         """Workers that count towards the wanted number: they drive lanes, or are on their way to."""
         return [w for w in self.workers.values() if w.stage in _ACTIVE and not w.leaving]
 
+    def title(self, number: int) -> str:
+        """What a sentence calls this worker, who may be gone."""
+        worker = self.workers.get(number)
+        server = worker.server if worker is not None else number in self.servers
+        return f"{'server' if server else 'worker'} {number}"
+
     def joining(self) -> list[Worker]:
         """Workers that are not in a generation yet."""
         return [w for w in self.workers.values() if w.stage in _JOINING]

@@ -24,7 +24,7 @@ def reconcile(run: RunState, now: float) -> None:
     if run.gather is not None:
         told = {failure.worker for failure in run.failures}
         if now >= run.gather or all(worker.number in told for worker in run.crew.active()):
-            run.end(told_together(run.failures))
+            run.end(told_together(run.failures, run.crew.title))
     elif run.running:
         for part in (_end, staffing.fill, _welcome, following.attend, _turn):
             if not run.over:

@@ -21,7 +21,7 @@ from holdfast.coordinator import events, following, hosting, messages, owning, p
 from holdfast.coordinator.commands import Command, FailRun
 from holdfast.coordinator.crew import Crew
 from holdfast.coordinator.events import Event
-from holdfast.coordinator.failures import Blame, told
+from holdfast.coordinator.failures import Blame, cure, idled, told, told_idle
 from holdfast.coordinator.fitness import misfit
 from holdfast.coordinator.intent import reconcile
 from holdfast.coordinator.roster import CrewLimits, HostView, Person, Snapshot, Stage, Worker
@@ -189,7 +189,7 @@ class Machine:
                 run.end(verdict)
                 return
             run.replacing = True
-        run.happened.append(f"worker {event.worker} is {how} (limit {run.limits.frozen:.1f} s) and is killed")
+        run.happened.append(f"{worker.title} is {how} (limit {run.limits.frozen:.1f} s) and is killed")
         run.crew.doom(worker, how)
 
     def _worker_hung(self, event: events.WorkerHung, now: float) -> None:
@@ -206,7 +206,7 @@ class Machine:
                 run.end(verdict)
                 return
             run.replacing = True
-        run.happened.append(f"worker {event.worker} makes {how} and is killed")
+        run.happened.append(f"{worker.title} makes {how} and is killed")
         run.crew.doom(worker, how)
 
     def _measured(self, event: events.Measured, now: float) -> None:
@@ -397,7 +397,12 @@ class Machine:
         known = run.blame.failed(event.worker) or (event.unit is not None and event.unit[0] < run.blame.step)
         if event.kind == "Stopped" or settled or known:
             return
-        run.happened.append(f"worker {event.worker} failed with {told(event)}")
+        if worker is not None and worker.stage is Stage.DOOMED and idled(event):
+            return
+        if worker is not None and idled(event) and self._can_do_without(worker):
+            self._let_go(worker, event)
+            return
+        run.happened.append(f"{run.crew.title(event.worker)} failed with {told(event)}")
         verdict = run.blame.raised(event)
         if isinstance(verdict, FailRun):
             run.end(verdict)
@@ -408,3 +413,21 @@ class Machine:
         elif worker is not None and worker.stage is not Stage.DOOMED:
             run.replacing = True
             run.crew.doom(worker, f"its script failed with {told(event)}")
+
+    def _can_do_without(self, worker: Worker) -> bool:
+        """Whether somebody else drives lanes, will, or has ended the script."""
+        run = self._run
+        others = [other for other in run.crew.able() if other is not worker and not other.leaving]
+        return run.gather is None and bool(others or run.lead is not None)
+
+    def _let_go(self, worker: Worker, event: messages.Failed) -> None:
+        """The script cannot go on in this process, and could not in another one that took its place."""
+        run = self._run
+        run.blame.progressed(event.step)
+        why = told_idle(event, worker.title)
+        if worker.server:
+            run.servers -= 1
+        else:
+            run.refused[worker.number] = Refusal("ScriptFailed", f"{why}; {cure(worker.title)}", worker.host)
+        run.happened.append(f"{why}; the run goes on without it; {cure(worker.title)}")
+        run.crew.doom(worker, f"its script failed with {told(event)}")

@@ -81,6 +81,7 @@ class Training:
         self._tempo: dict[int, list[dict[str, Any]]] = {}  # step -> settings it was made with, where lanes differ in it
         self._apart: tuple[tuple[int, ...], float] | None = None  # who of another host has gone on, and since when
         self.first_step = 0  #: at which the newest operation began
+        self.idle = False  #: the newest loop is over, and gave this worker no batch
 
     # ------------------------------------------------------------ binding
 
@@ -239,6 +240,7 @@ class Training:
         if not going:
             self.step = self.committed()
             self.bound.settings.restore(self.step)
+        self.idle = not going
         self.order = order
         self._tempo = {}
         begun = Pass(self, batches, order, going)

@@ -103,6 +103,7 @@ def _result() -> dict[str, str | int | float | bool | None]:
 def _failure(spec: WorkerSpec, steered: Steered, error: BaseException) -> say.Failed:
     run = runs.current()
     unit = run.unit if run is not None else None
+    training = run._training if run is not None else None
     kind = type(error).__name__
     message = str(error)
     # `sys.exit()` became an error of ours on its way here: what counts is where it was called.
@@ -113,7 +114,7 @@ def _failure(spec: WorkerSpec, steered: Steered, error: BaseException) -> say.Fa
     return say.Failed(
         worker=spec.worker, generation=steered.generation, kind=kind, message=message[:4096], where=where,
         trace=trace[-_TRACE:], unit=unit[:2] if unit else None, samples=list(unit[2][:64]) if unit else [],
-        step=run.step if run is not None else -1,
+        step=run.step if run is not None else -1, idle=training is not None and training.idle,
     )  # fmt: skip
 
 
