@@ -151,9 +151,10 @@ class SyncRequested(_Event, frozen=True):
 
 
 class DrainRequested(_Event, frozen=True):
-    """Somebody wants the run to end at the next step boundary."""
+    """Somebody wants the run to end at the next step boundary. `signal` is the number of the one that said so, if any."""
 
     reason: str
+    signal: int = 0
 
 
 class Ticked(_Event, frozen=True):

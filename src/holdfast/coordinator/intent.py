@@ -35,10 +35,10 @@ def _end(run: RunState, now: float) -> None:
     """End the run if there is nothing left to do."""
     crew = run.crew
     if run.drain is not None and not crew.generation:
-        run.end(EndRun(f"ended before its first step ({run.drain})", {}))
+        run.end(EndRun(f"ended before its first step ({run.drain})", {}, run.signal))
     elif run.lead is not None and all(worker.server for worker in crew.driving()):  # they need no workers to end
         reason = "the script has ended" if run.drain is None else f"ended early ({run.drain})"
-        run.end(EndRun(reason, run.finished[run.lead]))
+        run.end(EndRun(reason, run.finished[run.lead], run.signal))
     elif not crew.generation and run.finished and all(w.stage is Stage.FINISHED for w in crew.workers.values()):
         run.end(EndRun("the script has ended without a training step", run.finished[min(run.finished)]))
 

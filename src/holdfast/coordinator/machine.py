@@ -276,7 +276,7 @@ class Machine:
     def _drain_requested(self, event: events.DrainRequested, now: float) -> None:
         run = self._run
         if run.drain is None:
-            run.drain = event.reason
+            run.drain, run.signal = event.reason, event.signal
             run.happened.append(f"the run is to end at its next step ({event.reason})")
 
     def _ticked(self, event: events.Ticked, now: float) -> None:
