@@ -105,11 +105,13 @@ def _hosts_are_there(run: RunState, coming: Sequence[int]) -> bool:
 
 
 def _bereft(run: RunState) -> FailRun:
+    spared = "as soon as two hosts hold the state, the loss of one costs no step"
+    if run.central and not run.limits.replicas:
+        spared = f"with sync = {run.modes[-1].sync} one host holds the state, unless --replicas 1 has another hold a copy"
     return FailRun(
         "ResourceError",
         f"The state of the run is lost at step {run.blame.step}: {run.bereft or 'the host that held it is gone'}, and "
-        "no host that is left had all of it. Start the run again; as soon as two hosts hold the state, the loss of one "
-        "costs no step.",
+        f"no host that is left had all of it. Start the run again; {spared}.",
     )
 
 
