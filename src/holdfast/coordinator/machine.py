@@ -105,7 +105,10 @@ class Machine:
             )
             for w in crew.workers.values()
         ]
-        hosts = [HostView(h.number, h.name, h.slots, h.level, h.leaving) for h in crew.hosts.live.values()]
+        hosts = [
+            HostView(h.number, h.name, h.slots, h.level, h.leaving, crew.role(h.number))
+            for h in crew.hosts.live.values()
+        ]
         return Snapshot(
             generation=crew.generation, step=run.blame.step, wanted=run.wanted, members=list(crew.members),
             drivers=list(crew.drivers), people=people, lost=run.lost, changing=crew.change is not None,

@@ -117,13 +117,17 @@ class Person(msgspec.Struct, frozen=True):
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """A host as `status` shows it. `level` is how far it is known to be, -1 without the run's state."""
+    """A host as `status` shows it. `level` is how far it is known to be, -1 without the run's state.
+
+    `role` is its part where one host holds the state: home, replica or mirror; empty elsewhere.
+    """
 
     host: int
     name: str
     slots: int
     level: int
     leaving: str = ""
+    role: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -67,6 +67,7 @@ def test_where_one_host_holds_the_state_servers_are_there() -> None:
     run(HostJoined(2, "elsewhere", 1), ready(2), ready(0), Seeded(0), HostLevel(1, 0))
     got = installed(run(ready(1)))
     assert (got.members, got.hosts, got.servers, got.sources) == ([0, 1, 2], [1, 1, 2], [1], {2: 1})
+    assert [(host.host, host.role) for host in run.machine.snapshot().hosts] == [(0, ""), (1, "home"), (2, "replica")]
     # With a replica the other host becomes the one that holds it, and its servers are there.
     run(HostLost(1, "its connection closed"), HostLevel(2, 7))
     assert installed(run.quiet(2, 2)).sources == {}
