@@ -98,6 +98,7 @@ class Training:
         making a scheduler) counts for the first worker, and is not forced upon a crew that is under way.
         """
         if self._bound is None:
+            self.space.check_dtypes()
             settings = Settings(self._optimizer, find_schedulers(self._optimizer, self._given))
             facts = [(b.size, b.batch, b.steps) for b in self.loaders]
             self._bound = Binding(self._crewing, self._models, self._optimizer, self.space, settings, facts)
@@ -156,7 +157,8 @@ class Training:
             )
 
     def _check_parameters(self) -> None:
-        """Refuse what became trainable after `prepare`: it has no place in the arena."""
+        """Refuse what became trainable, or of another dtype, after `prepare`: it has no place in the arena."""
+        self.space.check_dtypes()
         known = {id(p) for p in self.space.trainable}
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
