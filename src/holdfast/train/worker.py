@@ -86,9 +86,19 @@ def _left(leaving: SystemExit) -> None:
         return
     where = f" in the middle of step {run.step}" if run is not None and unfinished else ""
     raise ScriptFailed(
-        f"The script called sys.exit({leaving.code!r}){where}. Let every worker reach the script's end, or leave the "
-        "loop with `break` on run.step."
+        f"The script called sys.exit({leaving.code!r}){where}. Let every worker reach the script's end, or {_instead(run)}."
     ) from leaving
+
+
+def _instead(run: runs.Run | None) -> str:
+    """How a script can end a loop early."""
+    training = run._training if run is not None else None
+    if training is None or training._bound is None or training.bound.paced is None:
+        return "leave the loop with `break` on run.step"
+    return (
+        f"end the run from outside (Ctrl-C); with sync = {training.bound.mode.name} there is no step at which all workers "
+        "could leave the loop. With --sync exact `break` on run.step does it"
+    )
 
 
 def _result() -> dict[str, str | int | float | bool | None]:
