@@ -13,7 +13,7 @@ from holdfast.coordinator import custody, following, owning, policy, staffing, t
 from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.failures import told_together
 from holdfast.coordinator.hosts import spread
-from holdfast.coordinator.roster import Stage, compact, names
+from holdfast.coordinator.roster import Stage, compact, names, titled
 from holdfast.coordinator.state import RunState
 
 __all__ = ["reconcile"]
@@ -92,7 +92,8 @@ def _turn(run: RunState, now: float) -> None:
         _install(run, coming, now)
     elif coming != crew.change.planned:
         crew.change.planned = coming
-        whom = names(coming) if coming else "whoever comes first"
+        workers = _workers(run, coming)
+        whom = titled(workers, set(coming).difference(workers)) if coming else "whoever comes first"
         run.follows.append(f"generation {crew.change.generation} with {whom}")
 
 
@@ -107,7 +108,8 @@ def _hosts_are_there(run: RunState, coming: Sequence[int]) -> bool:
 def _bereft(run: RunState) -> FailRun:
     spared = "as soon as two hosts hold the state, the loss of one costs no step"
     if run.central and not run.limits.replicas:
-        spared = f"with sync = {run.modes[-1].sync} one host holds the state, unless --replicas 1 has another hold a copy"
+        sync = run.modes[-1].sync
+        spared = f"with sync = {sync} one host holds the state, unless --replicas 1 has another hold a copy"
     return FailRun(
         "ResourceError",
         f"The state of the run is lost at step {run.blame.step}: {run.bereft or 'the host that held it is gone'}, and "

@@ -113,8 +113,8 @@ class Machine:
             generation=crew.generation, step=run.blame.step, wanted=run.wanted, members=list(crew.members),
             drivers=list(crew.drivers), people=people, lost=run.lost, changing=crew.change is not None,
             waiting=[w.number for w in crew.waited_for()] if crew.change else [], stopping=run.drain is not None,
-            hosts=hosts, servers_wanted=run.servers, servers=list(crew.servers), sync_wanted=run.sync,
-            modes=tuple((mode.step, mode.sync) for mode in run.modes),
+            hosts=hosts, hosts_wanted=run.limits.hosts, servers_wanted=run.servers, servers=list(crew.servers),
+            sync_wanted=run.sync, modes=tuple((mode.step, mode.sync) for mode in run.modes),
         )
 
     def _check_invariants(self, event: Event, before: int) -> None:
@@ -133,7 +133,8 @@ class Machine:
         run = self._run
         run.running = True
         if not run.limits.workers:
-            run.happened.append("the run waits for hosts: this machine has no workers")
+            hosts = f"{run.limits.hosts} hosts" if run.limits.hosts > 1 else "a host"
+            run.happened.append(f"the run waits for {hosts} to join: this machine has no workers")
 
     def _host_joined(self, event: events.HostJoined, now: float) -> None:
         hosting.joined(self._run, event)

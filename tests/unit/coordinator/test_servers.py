@@ -161,7 +161,7 @@ def test_slices_move_away_from_a_slow_server() -> None:
     slowed(run)
     assert run.told == (
         "slices move: a version should take 0.07 s and not 0.2 s (65% less): server 3 has 4 MB and applies 20 MB in a "
-        "second (median 60 MB): generation 2 with workers 0, 1, 2 and 3"
+        "second (median 60 MB): generation 2 with workers 0 and 1 and servers 2 and 3"
     )
     got = installed(run.quiet(2, 0, 1, 2, 3))
     assert got.owners == [(2, 7), (3, 1)] and got.drivers == [0, 0, 1, 1]
@@ -265,8 +265,8 @@ def test_a_late_worker_that_fails_for_want_of_a_batch_is_not_replaced() -> None:
     run(idle(2, step=30))
     assert run.told.startswith(
         "worker 2 had no batch in its last loop over the loader, and failed after it, at step 30, with NameError: no "
-        "'loss' at train.py:12; the run goes on without it; loops that are over give a worker that comes late no batch: "
-        "use run.epochs in place of range, and run.loss, or `if run.lead:` around what needs a batch"
+        "'loss' at train.py:12; the run goes on without it; loops that are over give a worker that comes late no "
+        "batch: use run.epochs in place of range, and run.loss, or `if run.lead:` around what needs a batch"
     ), run.told
     run.quiet(4, 0, step=30)
     got = run(WorkerLost(2, "exit", 1, 30))
