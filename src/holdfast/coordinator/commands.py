@@ -50,7 +50,7 @@ class Send(_Command, frozen=True):
 
 
 class EndRun(_Command, frozen=True):
-    """All is done: write the summary, end every process. `signal` is the number of the one that asked for it, if any."""
+    """All is done: write the summary, end every process. `signal` is the number of the one that wanted it, if any."""
 
     reason: str
     result: dict[str, str | int | float | bool | None]

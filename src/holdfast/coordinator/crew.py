@@ -90,7 +90,7 @@ class Crew:
         return f"{'server' if server else 'worker'} {number}"
 
     def role(self, host: int) -> str:
-        """A host's part where one host holds the state: home, replica or mirror; empty if it has none, or all hold it."""
+        """A host's part where one holds the state: home, replica or mirror; empty if it has none, or all hold it."""
         if self.home < 0 or host not in self.where:
             return ""
         if host == self.home:

@@ -151,7 +151,7 @@ class SyncRequested(_Event, frozen=True):
 
 
 class DrainRequested(_Event, frozen=True):
-    """Somebody wants the run to end at the next step boundary. `signal` is the number of the one that said so, if any."""
+    """Somebody wants the run to end at the next step boundary. `signal` is the one that said so, by number, if any."""
 
     reason: str
     signal: int = 0

@@ -11,8 +11,8 @@ Pure. `Blame` keeps the evidence; each of its methods takes one piece more and a
 * **Bad code**: the script raised before any step was committed, or outside a unit, or at the same
   line in two different units with no progress between them. An exception inside a unit of a run
   that works is held for bad luck or bad data first, since a unit can simply be tried again.
-* **Nothing to do**: a server, or a worker that came late, runs the whole script, and its loops may give it no batch. What
-  it raises after such a loop (a mean over no batches) says nothing about the others: they go on without it.
+* **Nothing to do**: a server, or a worker that came late, runs the whole script, and its loops may give it no batch.
+  What it raises after such a loop (a mean over no batches) says nothing about the others: they go on without it.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def told(event: Failed) -> str:
 
 
 def idled(event: Failed) -> bool:
-    """Whether the script raised because it had no batch, as far as one can tell; an error of ours tells another tale."""
+    """Whether the script raised for want of a batch, as far as one can tell; an error of ours tells another tale."""
     return event.idle and event.unit is None and event.kind not in _OURS
 
 
@@ -176,8 +176,8 @@ def cure(title: str) -> str:
     if title.startswith("server"):
         return "servers run the code after a loop too: use run.loss, or `if run.lead:` around what needs a batch"
     return (
-        "loops that are over give a worker that comes late no batch: use run.epochs in place of range, and run.loss, or "
-        "`if run.lead:` around what needs a batch"
+        "loops that are over give a worker that comes late no batch: use run.epochs in place of range, and run.loss, "
+        "or `if run.lead:` around what needs a batch"
     )
 
 

@@ -95,7 +95,7 @@ class Failed(_Message, frozen=True):
     """The script raised. `kind` names the class of error, `unit` the (step, lane) it was in, if any.
 
     `step` is how many steps this worker knows to be committed. Where lanes need not keep step, its unit may be ahead.
-    With `idle`, its newest loop over a loader was over without a batch for it: what follows the loop may have missed one.
+    With `idle`, its newest loop over a loader was over without a batch for it, which what follows may have missed.
     """
 
     worker: int

@@ -86,7 +86,8 @@ def _left(leaving: SystemExit) -> None:
         return
     where = f" in the middle of step {run.step}" if run is not None and unfinished else ""
     raise ScriptFailed(
-        f"The script called sys.exit({leaving.code!r}){where}. Let every worker reach the script's end, or {_instead(run)}."
+        f"The script called sys.exit({leaving.code!r}){where}. Let every worker reach the script's end, or "
+        f"{_instead(run)}."
     ) from leaving
 
 
@@ -96,8 +97,8 @@ def _instead(run: runs.Run | None) -> str:
     if training is None or training._bound is None or training.bound.paced is None:
         return "leave the loop with `break` on run.step"
     return (
-        f"end the run from outside (Ctrl-C); with sync = {training.bound.mode.name} there is no step at which all workers "
-        "could leave the loop. With --sync exact `break` on run.step does it"
+        f"end the run from outside (Ctrl-C); with sync = {training.bound.mode.name} there is no step at which all "
+        "workers could leave the loop. With --sync exact `break` on run.step does it"
     )
 
 

@@ -123,7 +123,10 @@ def test_status_of_several_hosts() -> None:
         crew, View(step=7), pid=9, host="here", seconds=1.5, directory="runs/x", peers={1: "10.0.0.2:5000"}
     )
     assert told["hosts"] == [
-        {"host": 0, "name": "here", "address": None, "slots": 1, "workers": 1, "level": 7, "role": None, "leaving": None},
+        {
+            "host": 0, "name": "here", "address": None, "slots": 1, "workers": 1, "level": 7, "role": None,
+            "leaving": None,
+        },
         {
             "host": 1, "name": "there", "address": "10.0.0.2:5000", "slots": 2, "workers": 1, "level": -1,
             "role": None, "leaving": "SIGTERM",

@@ -172,8 +172,8 @@ def test_a_script_that_swallows_its_dismissal_has_not_finished(
         (None, "or leave the loop with `break` on run.step."),
         (
             object(),
-            "or end the run from outside (Ctrl-C); with sync = async there is no step at which all workers could leave the "
-            "loop. With --sync exact `break` on run.step does it.",
+            "or end the run from outside (Ctrl-C); with sync = async there is no step at which all workers could "
+            "leave the loop. With --sync exact `break` on run.step does it.",
         ),
     ],
 )  # fmt: skip
