@@ -63,6 +63,30 @@ def test_servers_that_only_sum(tmp_path: Path) -> None:
     assert any("sums the gradients" in line for line in run.story), run.story
 
 
+def test_what_needs_a_batch_after_a_loop_ends_a_server_and_not_the_run(tmp_path: Path) -> None:
+    with Launch(tmp_path, "normed", "--workers", 2, "--servers", 1, args="--mean") as run:
+        assert run.end() == 0, run.err
+    run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
+    assert run.sha256 == golden("normed", 4)
+    told = [line for line in run.story if line.startswith("server 2 had no batch")]
+    assert len(told) == 1 and "failed after it, at step 16, with UnboundLocalError: " in told[0], run.story
+    assert "the run goes on without it; servers run the code after a loop too: use run.loss" in told[0]
+    assert not any("server 3" in line for line in run.story)
+
+
+@pytest.mark.chaos
+def test_what_needs_a_batch_of_a_loop_that_is_over_ends_a_late_worker_and_not_the_run(tmp_path: Path) -> None:
+    args = "--mean --range " + PACED.format(tmp_path)
+    with Launch(tmp_path, "normed", "--workers", 2, args=args) as run:
+        run.at_step(18)
+        run.strike(run.crewed(2)[1])
+        run.told("worker 2 had no batch in its last loop over the loader, and failed after it, at step ")
+        (tmp_path / "go").touch()
+        finished(run)
+    assert any("use run.epochs in place of range" in line for line in run.story)
+    assert not any("worker 3" in line for line in run.story)
+
+
 def test_more_servers_than_slices(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 1, "--servers", 3) as run:
         assert run.end() == 0, run.err

@@ -32,7 +32,7 @@ def test_undisturbed(hosts: tuple[int, ...]) -> None:
 def test_without_workers_beside_the_coordinator() -> None:
     report = run(workers=0, awaited=2)
     assert (report.outcome, report.generations) == ("end", 1)
-    assert "the run waits for hosts: this machine has no workers" in report.story
+    assert "the run waits for 2 hosts to join: this machine has no workers" in report.story
 
 
 @pytest.mark.parametrize("clip", [False, True])

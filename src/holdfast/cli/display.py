@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from holdfast.coordinator.roster import Snapshot, names
+from holdfast.coordinator.roster import Snapshot, titled
 from holdfast.coordinator.server import Server
 from holdfast.observe.meter import Meter
 from holdfast.observe.progress import line
 from holdfast.observe.screen import Screen, Tail
 
-__all__ = ["Display"]
+__all__ = ["Display", "awaited"]
 
 #: Seconds between two updates of the progress line.
 _SHOW = 0.25
@@ -34,7 +34,7 @@ class Display:
             if snapshot.generation:
                 self._screen.progress(line(self._meter.view, self._screen.width), now)
             else:
-                self._screen.progress(f"{now:.0f} s: {_awaited(snapshot)}", now)
+                self._screen.progress(f"{now:.0f} s: {awaited(snapshot)}", now)
             await asyncio.sleep(_SHOW)
 
     def echo(self, *, last: bool = False) -> None:
@@ -62,9 +62,14 @@ class Display:
         self._held = [] if last else new
 
 
-def _awaited(snapshot: Snapshot) -> str:
+def awaited(snapshot: Snapshot) -> str:
     """Whom the first step waits for."""
-    late = [person.worker for person in snapshot.people if person.stage == "starting"]
-    if late or snapshot.people:
-        return f"waiting for {names(late)} to reach the first step" if late else "waiting for more hosts to join"
-    return "waiting for a host to join"
+    late = [person for person in snapshot.people if person.stage == "starting"]
+    missing = snapshot.hosts_wanted - sum(not host.leaving for host in snapshot.hosts)
+    more = " more" if snapshot.hosts else ""
+    who = titled([p.worker for p in late if not p.server], [p.worker for p in late if p.server])
+    parts = [f"for {who} to reach the first step"] if late else []
+    if missing > 0 or not parts:
+        hosts = f"{max(missing, 1)}{more} host{'s' * (missing > 1)}"
+        parts.append(f"for {hosts} to join")
+    return f"waiting {' and '.join(parts)}"

@@ -301,13 +301,13 @@ class _Launch:
         name = "Ctrl-C" if number == signal.SIGINT else number.name
         if self._signal:
             self._screen.say(f"{name} again: killing every process of the run")
-            self._server.abort(f"killed by a second {name}")
+            self._server.abort(f"killed by a second {name}", self._signal)
             return
         self._signal = number
         if self._muster is not None:
             self._muster.rest()
         self._screen.say(f"{name}: the run ends at its next step and keeps what it has; once more kills it at once")
-        self._server.drain(name)
+        self._server.drain(name, int(number))
 
     def _open_control(self) -> ControlSocket | None:
         try:

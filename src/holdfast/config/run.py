@@ -174,7 +174,8 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
     try:
         mode = clocks.parse(config.sync, config.lanes)
     except ValueError as error:
-        raise wrong("sync", config.sync, str(error), "Use --sync exact, or leave it out.") from None
+        fix = f"Use --sync {clocks.advised(config.sync, config.lanes)}, or leave it out."
+        raise wrong("sync", config.sync, str(error), fix) from None
     if config.optimizer not in ("servers", "workers"):
         raise wrong("optimizer", config.optimizer, "must be servers or workers", "Leave it out.")
     if config.optimizer == "workers" and not config.servers:

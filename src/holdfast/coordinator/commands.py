@@ -50,18 +50,23 @@ class Send(_Command, frozen=True):
 
 
 class EndRun(_Command, frozen=True):
-    """All is done: write the summary, end every process."""
+    """All is done: write the summary, end every process. `signal` is the number of the one that wanted it, if any."""
 
     reason: str
     result: dict[str, str | int | float | bool | None]
+    signal: int = 0
 
 
 class FailRun(_Command, frozen=True):
-    """The run cannot go on: say why, end every process. `kind` is a class name of `errors`."""
+    """The run cannot go on: say why, end every process. `kind` is a class name of `errors`.
+
+    `signal` is the number of the one that asked for it, if it was no failure.
+    """
 
     kind: str
     message: str
     trace: str = ""
+    signal: int = 0
 
 
 Command = StartWorker | KillWorker | MakeArena | ReleaseHost | Send | EndRun | FailRun

@@ -29,6 +29,7 @@ from holdfast.coordinator.messages import Install, Leave, Pause, Reached, Stands
 from holdfast.coordinator.owning import runs
 from holdfast.coordinator.roster import CrewLimits, Stage, Worker
 from holdfast.core.clocks import parse
+from holdfast.core.standing import replicas_of
 
 __all__ = ["ALIVE", "Change", "Crew"]
 
@@ -81,6 +82,20 @@ class Crew:
     def active(self) -> list[Worker]:
         """Workers that count towards the wanted number: they drive lanes, or are on their way to."""
         return [w for w in self.workers.values() if w.stage in _ACTIVE and not w.leaving]
+
+    def title(self, number: int) -> str:
+        """What a sentence calls this worker, who may be gone."""
+        worker = self.workers.get(number)
+        server = worker.server if worker is not None else number in self.servers
+        return f"{'server' if server else 'worker'} {number}"
+
+    def role(self, host: int) -> str:
+        """A host's part where one holds the state: home, replica or mirror; empty if it has none, or all hold it."""
+        if self.home < 0 or host not in self.where:
+            return ""
+        if host == self.home:
+            return "home"
+        return "replica" if host in replicas_of(self.where, self.home, self.limits.replicas) else "mirror"
 
     def joining(self) -> list[Worker]:
         """Workers that are not in a generation yet."""

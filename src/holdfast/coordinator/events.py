@@ -151,9 +151,10 @@ class SyncRequested(_Event, frozen=True):
 
 
 class DrainRequested(_Event, frozen=True):
-    """Somebody wants the run to end at the next step boundary."""
+    """Somebody wants the run to end at the next step boundary. `signal` is the one that said so, by number, if any."""
 
     reason: str
+    signal: int = 0
 
 
 class Ticked(_Event, frozen=True):

@@ -11,10 +11,13 @@ Pure. `Blame` keeps the evidence; each of its methods takes one piece more and a
 * **Bad code**: the script raised before any step was committed, or outside a unit, or at the same
   line in two different units with no progress between them. An exception inside a unit of a run
   that works is held for bad luck or bad data first, since a unit can simply be tried again.
+* **Nothing to do**: a server, or a worker that came late, runs the whole script, and its loops may give it no batch.
+  What it raises after such a loop (a mean over no batches) says nothing about the others: they go on without it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from holdfast import errors
@@ -22,7 +25,7 @@ from holdfast.coordinator.commands import FailRun
 from holdfast.coordinator.messages import Failed
 from holdfast.coordinator.roster import CrewLimits, compact, names
 
-__all__ = ["Blame", "told_together"]
+__all__ = ["Blame", "cure", "idled", "told", "told_idle", "told_together"]
 
 Unit = tuple[int, int]
 
@@ -155,7 +158,30 @@ def told(event: Failed) -> str:
     return f"{event.kind}{': ' + message if message else ''} at {event.where}"
 
 
-def told_together(failures: list[Failed]) -> FailRun:
+def idled(event: Failed) -> bool:
+    """Whether the script raised for want of a batch, as far as one can tell; an error of ours tells another tale."""
+    return event.idle and event.unit is None and event.kind not in _OURS
+
+
+def told_idle(event: Failed, title: str) -> str:
+    """That, as a sentence."""
+    return (
+        f"{title} had no batch in its last loop over the loader, and failed after it, at step {event.step}, with "
+        f"{told(event)}"
+    )
+
+
+def cure(title: str) -> str:
+    """What to do about a script that raises where it had no batch."""
+    if title.startswith("server"):
+        return "servers run the code after a loop too: use run.loss, or `if run.lead:` around what needs a batch"
+    return (
+        "loops that are over give a worker that comes late no batch: use run.epochs in place of range, and run.loss, "
+        "or `if run.lead:` around what needs a batch"
+    )
+
+
+def told_together(failures: list[Failed], title: Callable[[int], str] = "worker {}".format) -> FailRun:
     """One error for many failures: the first in full, the same ones grouped, others in a line each."""
     groups: dict[tuple[str, str], list[Failed]] = {}
     for failure in failures:
@@ -164,7 +190,9 @@ def told_together(failures: list[Failed]) -> FailRun:
     for first, *same in groups.values():
         unit = "" if first.unit is None else f" in unit (step {first.unit[0]}, lane {first.unit[1]})"
         others = f"; worker{'s' * (len(same) > 1)} {compact([f.worker for f in same])} the same" if same else ""
-        lines.append(f"worker {first.worker} failed{unit} with {told(first)}{others}")
+        what = f"{title(first.worker)} failed{unit} with {told(first)}"
+        lines.append((told_idle(first, title(first.worker)) if idled(first) else what) + others)
     lead = failures[0]
-    lines[0] += f". Fix the script at {lead.where}; the whole output is in logs/worker-{lead.worker}.log."
+    hint = f": {cure(title(lead.worker))}" if idled(lead) else ""
+    lines[0] += f". Fix the script at {lead.where}{hint}; the whole output is in logs/worker-{lead.worker}.log."
     return FailRun("ScriptFailed", "\n".join(lines), lead.trace)

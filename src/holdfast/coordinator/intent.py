@@ -13,7 +13,7 @@ from holdfast.coordinator import custody, following, owning, policy, staffing, t
 from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.failures import told_together
 from holdfast.coordinator.hosts import spread
-from holdfast.coordinator.roster import Stage, compact, names
+from holdfast.coordinator.roster import Stage, compact, names, titled
 from holdfast.coordinator.state import RunState
 
 __all__ = ["reconcile"]
@@ -24,7 +24,7 @@ def reconcile(run: RunState, now: float) -> None:
     if run.gather is not None:
         told = {failure.worker for failure in run.failures}
         if now >= run.gather or all(worker.number in told for worker in run.crew.active()):
-            run.end(told_together(run.failures))
+            run.end(told_together(run.failures, run.crew.title))
     elif run.running:
         for part in (_end, staffing.fill, _welcome, following.attend, _turn):
             if not run.over:
@@ -35,10 +35,10 @@ def _end(run: RunState, now: float) -> None:
     """End the run if there is nothing left to do."""
     crew = run.crew
     if run.drain is not None and not crew.generation:
-        run.end(EndRun(f"ended before its first step ({run.drain})", {}))
+        run.end(EndRun(f"ended before its first step ({run.drain})", {}, run.signal))
     elif run.lead is not None and all(worker.server for worker in crew.driving()):  # they need no workers to end
         reason = "the script has ended" if run.drain is None else f"ended early ({run.drain})"
-        run.end(EndRun(reason, run.finished[run.lead]))
+        run.end(EndRun(reason, run.finished[run.lead], run.signal))
     elif not crew.generation and run.finished and all(w.stage is Stage.FINISHED for w in crew.workers.values()):
         run.end(EndRun("the script has ended without a training step", run.finished[min(run.finished)]))
 
@@ -92,7 +92,8 @@ def _turn(run: RunState, now: float) -> None:
         _install(run, coming, now)
     elif coming != crew.change.planned:
         crew.change.planned = coming
-        whom = names(coming) if coming else "whoever comes first"
+        workers = _workers(run, coming)
+        whom = titled(workers, set(coming).difference(workers)) if coming else "whoever comes first"
         run.follows.append(f"generation {crew.change.generation} with {whom}")
 
 
@@ -105,11 +106,14 @@ def _hosts_are_there(run: RunState, coming: Sequence[int]) -> bool:
 
 
 def _bereft(run: RunState) -> FailRun:
+    spared = "as soon as two hosts hold the state, the loss of one costs no step"
+    if run.central and not run.limits.replicas:
+        sync = run.modes[-1].sync
+        spared = f"with sync = {sync} one host holds the state, unless --replicas 1 has another hold a copy"
     return FailRun(
         "ResourceError",
         f"The state of the run is lost at step {run.blame.step}: {run.bereft or 'the host that held it is gone'}, and "
-        "no host that is left had all of it. Start the run again; as soon as two hosts hold the state, the loss of one "
-        "costs no step.",
+        f"no host that is left had all of it. Start the run again; {spared}.",
     )
 
 

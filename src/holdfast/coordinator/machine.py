@@ -21,7 +21,7 @@ from holdfast.coordinator import events, following, hosting, messages, owning, p
 from holdfast.coordinator.commands import Command, FailRun
 from holdfast.coordinator.crew import Crew
 from holdfast.coordinator.events import Event
-from holdfast.coordinator.failures import Blame, told
+from holdfast.coordinator.failures import Blame, cure, idled, told, told_idle
 from holdfast.coordinator.fitness import misfit
 from holdfast.coordinator.intent import reconcile
 from holdfast.coordinator.roster import CrewLimits, HostView, Person, Snapshot, Stage, Worker
@@ -105,13 +105,16 @@ class Machine:
             )
             for w in crew.workers.values()
         ]
-        hosts = [HostView(h.number, h.name, h.slots, h.level, h.leaving) for h in crew.hosts.live.values()]
+        hosts = [
+            HostView(h.number, h.name, h.slots, h.level, h.leaving, crew.role(h.number))
+            for h in crew.hosts.live.values()
+        ]
         return Snapshot(
             generation=crew.generation, step=run.blame.step, wanted=run.wanted, members=list(crew.members),
             drivers=list(crew.drivers), people=people, lost=run.lost, changing=crew.change is not None,
             waiting=[w.number for w in crew.waited_for()] if crew.change else [], stopping=run.drain is not None,
-            hosts=hosts, servers_wanted=run.servers, servers=list(crew.servers), sync_wanted=run.sync,
-            modes=tuple((mode.step, mode.sync) for mode in run.modes),
+            hosts=hosts, hosts_wanted=run.limits.hosts, servers_wanted=run.servers, servers=list(crew.servers),
+            sync_wanted=run.sync, modes=tuple((mode.step, mode.sync) for mode in run.modes),
         )
 
     def _check_invariants(self, event: Event, before: int) -> None:
@@ -130,7 +133,8 @@ class Machine:
         run = self._run
         run.running = True
         if not run.limits.workers:
-            run.happened.append("the run waits for hosts: this machine has no workers")
+            hosts = f"{run.limits.hosts} hosts" if run.limits.hosts > 1 else "a host"
+            run.happened.append(f"the run waits for {hosts} to join: this machine has no workers")
 
     def _host_joined(self, event: events.HostJoined, now: float) -> None:
         hosting.joined(self._run, event)
@@ -189,7 +193,7 @@ class Machine:
                 run.end(verdict)
                 return
             run.replacing = True
-        run.happened.append(f"worker {event.worker} is {how} (limit {run.limits.frozen:.1f} s) and is killed")
+        run.happened.append(f"{worker.title} is {how} (limit {run.limits.frozen:.1f} s) and is killed")
         run.crew.doom(worker, how)
 
     def _worker_hung(self, event: events.WorkerHung, now: float) -> None:
@@ -206,7 +210,7 @@ class Machine:
                 run.end(verdict)
                 return
             run.replacing = True
-        run.happened.append(f"worker {event.worker} makes {how} and is killed")
+        run.happened.append(f"{worker.title} makes {how} and is killed")
         run.crew.doom(worker, how)
 
     def _measured(self, event: events.Measured, now: float) -> None:
@@ -276,7 +280,7 @@ class Machine:
     def _drain_requested(self, event: events.DrainRequested, now: float) -> None:
         run = self._run
         if run.drain is None:
-            run.drain = event.reason
+            run.drain, run.signal = event.reason, event.signal
             run.happened.append(f"the run is to end at its next step ({event.reason})")
 
     def _ticked(self, event: events.Ticked, now: float) -> None:
@@ -397,7 +401,12 @@ class Machine:
         known = run.blame.failed(event.worker) or (event.unit is not None and event.unit[0] < run.blame.step)
         if event.kind == "Stopped" or settled or known:
             return
-        run.happened.append(f"worker {event.worker} failed with {told(event)}")
+        if worker is not None and worker.stage is Stage.DOOMED and idled(event):
+            return
+        if worker is not None and idled(event) and self._can_do_without(worker):
+            self._let_go(worker, event)
+            return
+        run.happened.append(f"{run.crew.title(event.worker)} failed with {told(event)}")
         verdict = run.blame.raised(event)
         if isinstance(verdict, FailRun):
             run.end(verdict)
@@ -408,3 +417,21 @@ class Machine:
         elif worker is not None and worker.stage is not Stage.DOOMED:
             run.replacing = True
             run.crew.doom(worker, f"its script failed with {told(event)}")
+
+    def _can_do_without(self, worker: Worker) -> bool:
+        """Whether somebody else drives lanes, will, or has ended the script."""
+        run = self._run
+        others = [other for other in run.crew.able() if other is not worker and not other.leaving]
+        return run.gather is None and bool(others or run.lead is not None)
+
+    def _let_go(self, worker: Worker, event: messages.Failed) -> None:
+        """The script cannot go on in this process, and could not in another one that took its place."""
+        run = self._run
+        run.blame.progressed(event.step)
+        why = told_idle(event, worker.title)
+        if worker.server:
+            run.servers -= 1
+        else:
+            run.refused[worker.number] = Refusal("ScriptFailed", f"{why}; {cure(worker.title)}", worker.host)
+        run.happened.append(f"{why}; the run goes on without it; {cure(worker.title)}")
+        run.crew.doom(worker, f"its script failed with {told(event)}")

@@ -95,6 +95,7 @@ class Failed(_Message, frozen=True):
     """The script raised. `kind` names the class of error, `unit` the (step, lane) it was in, if any.
 
     `step` is how many steps this worker knows to be committed. Where lanes need not keep step, its unit may be ahead.
+    With `idle`, its newest loop over a loader was over without a batch for it, which what follows may have missed.
     """
 
     worker: int
@@ -106,6 +107,7 @@ class Failed(_Message, frozen=True):
     unit: tuple[int, int] | None = None
     samples: list[int] = []
     step: int = -1
+    idle: bool = False
 
 
 class StoreWanted(_Message, frozen=True):

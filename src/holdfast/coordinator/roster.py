@@ -16,7 +16,7 @@ from holdfast.config.run import board_rows
 from holdfast.coordinator.messages import Stands
 from holdfast.errors import ConfigError
 
-__all__ = ["CrewLimits", "HostView", "Person", "Snapshot", "Stage", "Worker", "compact", "names"]
+__all__ = ["CrewLimits", "HostView", "Person", "Snapshot", "Stage", "Worker", "compact", "names", "titled"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,13 +117,17 @@ class Person(msgspec.Struct, frozen=True):
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """A host as `status` shows it. `level` is how far it is known to be, -1 without the run's state."""
+    """A host as `status` shows it. `level` is how far it is known to be, -1 without the run's state.
+
+    `role` is its part where one host holds the state: home, replica or mirror; empty elsewhere.
+    """
 
     host: int
     name: str
     slots: int
     level: int
     leaving: str = ""
+    role: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -143,6 +147,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     servers_wanted: int = 0
     servers: list[int] = []  #: those of `members` that own slices and drive no lanes
     sync_wanted: str = "exact"
+    hosts_wanted: int = 1  #: before the first step
     modes: tuple[tuple[int, str], ...] = ((0, "exact"),)  #: (step, how lanes keep step from there on), the newest last
 
     @property
@@ -187,3 +192,12 @@ def names(workers: Collection[int], kind: str = "worker") -> str:
     if len(some) > 4:
         return f"{kind}s {compact(some)}"
     return f"{kind}s {', '.join(map(str, some[:-1]))} and {some[-1]}"
+
+
+def titled(workers: Collection[int], servers: Collection[int]) -> str:
+    """Workers and servers as a sentence names them.
+
+    >>> titled([0, 1], [2]), titled([], [2])
+    ('workers 0 and 1 and server 2', 'server 2')
+    """
+    return " and ".join(names(some, kind) for some, kind in ((workers, "worker"), (servers, "server")) if some)

@@ -106,9 +106,9 @@ class Server:
         """The end of the run is decided."""
         return self._end is not None and self._end.done()
 
-    def drain(self, reason: str) -> None:
+    def drain(self, reason: str, signal: int = 0) -> None:
         """End at the next step boundary, with everything saved."""
-        self._handle(DrainRequested(reason))
+        self._handle(DrainRequested(reason, signal))
 
     def ask(self, event: ScaleRequested | ServersRequested | SyncRequested) -> str:
         """Ask for more or fewer workers or servers, or another mode; what was decided, in a sentence."""
@@ -117,10 +117,10 @@ class Server:
         news = self._machine.story.since(before)
         return news[-1].sentence if news else "there is nothing to change"
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, signal: int = 0) -> None:
         """End now; nothing is waited for."""
         self._alone.set()
-        self._finish(FailRun("Stopped", reason))
+        self._finish(FailRun("Stopped", reason, signal=signal))
 
     def number(self) -> int:
         """A number for a new host."""

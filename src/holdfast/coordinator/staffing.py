@@ -58,7 +58,8 @@ def fill(run: RunState, now: float) -> None:
         ))
     elif run.refused and _hopeless(run, target):
         first = next(iter(run.refused.values()))
-        run.end(FailRun(first.kind, f"No worker is left that fits the run: {first.why}"))
+        able = "can go on" if first.kind == "ScriptFailed" else "fits the run"
+        run.end(FailRun(first.kind, f"No worker is left that {able}: {first.why}"))
 
 
 def _target(run: RunState, active: Sequence[Worker], room: Mapping[int, int]) -> int:

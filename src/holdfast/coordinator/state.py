@@ -56,6 +56,7 @@ class RunState:
     seeded: bool = False
     refused: dict[int, Refusal] = field(default_factory=dict)  #: by worker, until the next scaling
     drain: str | None = None  #: why the run is to end at its next step
+    signal: int = 0  #: the number of the signal that asked for that, if one did
     finished: dict[int, Result] = field(default_factory=dict)
     lead: int | None = None  #: the worker that finished as the lead of its generation
     gather: float | None = None  #: when failures of the script are told

@@ -34,7 +34,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 __all__ = [
-    "EXACT", "Clocks", "Held", "Mode", "Reason", "Taken", "docket", "held_back", "next_lane", "parse",
+    "EXACT", "Clocks", "Held", "Mode", "Reason", "Taken", "advised", "docket", "held_back", "next_lane", "parse",
     "weights", "why",
 ]  # fmt: skip
 
@@ -116,6 +116,24 @@ def parse(text: str, lanes: int | None = None) -> Mode:
     if not 1 <= value <= _MOST_INNER:
         raise ValueError(f"{value} steps cannot lie between two exchanges: H is 1 to {_MOST_INNER}")
     return Mode(f"local:{value}", inner=value)
+
+
+def advised(text: str, lanes: int | None = None) -> str:
+    """A name that `parse` takes, near one that it refuses.
+
+    >>> advised("quorum:9", 4), advised("bounded"), advised("bouned:3"), advised("fast")
+    ('quorum:4', 'bounded:4', 'bounded:3', 'exact')
+    """
+    kind, _, number = text.partition(":")
+    most = lanes if lanes is not None else 4
+    ranges = {"bounded": (0, 4, _MOST_BOUND), "quorum": (1, max(1, most - 1), most), "local": (1, 16, _MOST_INNER)}
+    kind = next(iter(get_close_matches(kind, [form.partition(":")[0] for form in _FORMS], n=1)), "exact")
+    if kind not in ranges:
+        return kind
+    least, usual, highest = ranges[kind]
+    digits = number.removeprefix("-")
+    value = int(number) if digits.isascii() and digits.isdigit() else usual
+    return f"{kind}:{min(max(value, least), highest)}"
 
 
 class Clocks(NamedTuple):

@@ -228,9 +228,10 @@ class RemoteHost:
 def _told(end: EndRun | FailRun) -> tuple[str, int]:
     """How the run ended, for the people at the other machine, and the exit code."""
     if isinstance(end, EndRun):
-        return f"the run has ended ({end.reason})", 0
+        return f"the run has ended ({end.reason})", 128 + end.signal if end.signal else 0
     kind = getattr(errors, end.kind, None)
     code = kind.exit_code if isinstance(kind, type) and issubclass(kind, errors.HoldfastError) else 70
+    code = 128 + end.signal if end.signal else code
     first = end.message.strip().splitlines()[0] if end.message.strip() else end.kind
     return f"the run has failed ({end.kind}: {first})", code
 

@@ -11,6 +11,7 @@ parameters) is written before it and read after it (on ordering, see `doorbell`)
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -115,6 +116,7 @@ class Board:
             if word != R_UNDO:
                 self.words[at + word] = 0
         self.words[at + R_WORKER] = worker
+        self.reals[at + R_LOSS] = math.nan  # where lanes need not keep step, there is none in the first loop
         for word in (R_ARRIVED, R_UNIT_STEP, R_UNIT_LANE, R_OP, R_WAITING_FOR):
             self.words[at + word] = -1
         self.words[at + R_PID] = pid

@@ -135,19 +135,19 @@ class SliceOptimizer:
 
     def state_of(self, parameter_index: int) -> dict[str, Any]:
         """The state of one whole parameter, as torch would show it: views of the arena."""
-        parameter = self._space.trainable[parameter_index]
-        schema = self._schemas[self._space.groups[parameter_index], dtype_name(parameter.dtype)]
+        parameter, dtype = self._space.trainable[parameter_index], self._space.kinds[parameter_index]
+        schema = self._schemas[self._space.groups[parameter_index], dtype_name(dtype)]
         first = next((i for i, p in enumerate(self._pieces()) if p.entry == parameter_index), None)
         if first is None or not self._ready[first]:  # without elements, or never had a gradient
             return {}
         start = self._space.layout.offsets[parameter_index]
         state: dict[str, Any] = {}
         for key in schema.scalars:
-            state[key] = self._arrays[_scalar(key, parameter.dtype)][first].clone()
+            state[key] = self._arrays[_scalar(key, dtype)][first].clone()
         for key, kind in schema.numbers.items():
-            state[key] = kind(self._arrays[_scalar(key, parameter.dtype)][first].item())
+            state[key] = kind(self._arrays[_scalar(key, dtype)][first].item())
         for key in schema.tensors:
-            flat = self._arrays[_key(key, parameter.dtype)]
+            flat = self._arrays[_key(key, dtype)]
             state[key] = flat[start : start + parameter.numel()].view(parameter.shape)
         return state
 

@@ -67,6 +67,18 @@ class Space:
         ]
         self.layout: Layout = layout(entries)
         self.dtypes = {dtype_name(p.dtype): p.dtype for p in self.trainable}
+        self.kinds = [p.dtype for p in self.trainable]  #: whatever became of them since
+
+    def check_dtypes(self) -> None:
+        """Raise where a trainable parameter is of another dtype than its place in the layout."""
+        for name, parameter, dtype in zip(self.names, self.trainable, self.kinds, strict=True):
+            if parameter.dtype != dtype:
+                raise NotExact(
+                    f"parameter {name} was {dtype_name(dtype)} at run.prepare(...) and is "
+                    f"{dtype_name(parameter.dtype)} now",
+                    "Convert the model (model.double(), .half(), .to(dtype)) before run.prepare(...), and make the "
+                    "optimizer after that.",
+                )
 
     def name_of(self, parameter: nn.Parameter) -> str:
         """What a parameter, trained or fixed, is called."""

@@ -11,6 +11,9 @@ from holdfast.observe.progress import line, short_number
 
 __all__ = ["of_ended", "of_going", "table"]
 
+#: What a host has where one of them holds the state.
+_ROLES = {"home": "the home: holds the state", "replica": "holds a replica", "mirror": "mirrors the state"}
+
 
 def of_going(
     snapshot: Snapshot, view: View, *, pid: int, host: str, seconds: float, directory: str,
@@ -56,6 +59,7 @@ def of_going(
                 "slots": there.slots,
                 "workers": sum(person.host == there.host for person in snapshot.people),
                 "level": there.level,
+                "role": there.role or None,
                 "leaving": there.leaving or None,
             }
             for there in sorted(snapshot.hosts, key=lambda there: there.host)
@@ -152,7 +156,8 @@ def table(status: Mapping[str, Any]) -> str:
             lines.append(f"  worker {worker['worker']} waits for {whom}: {worker['why']}")
     for there in status["hosts"] if several else ():
         room = f"{there['workers']} of {there['slots']} slots"
-        facts = [there["address"] or "this machine", room, "no state yet" if there["level"] < 0 else ""]
+        state = _ROLES[there["role"]] if there["role"] else "no state yet" if there["level"] < 0 else ""
+        facts = [there["address"] or "this machine", room, state]
         facts.append(f"leaving ({there['leaving']})" if there["leaving"] else "")
         lines.append(f"  host {there['host']} ({there['name']}): {', '.join(filter(None, facts))}")
     return "\n".join(lines)

@@ -44,6 +44,7 @@ class Pass:
         self._training, self._batches, self._order = training, batches, order
         self._going = going
         self._displaced = False
+        self._gave = False
         self._newest = StepWork(-1, (), ())
         self._course = Course(training.op, batches.steps, batches.counts, training.step - training.first_step)
         # Of this loop's units, whoever computes them. It must not hold the pass: a loop that is left drops it.
@@ -62,7 +63,9 @@ class Pass:
         if not self._going:
             raise StopIteration
         try:
-            return self._next()
+            batch = self._next()
+            self._gave = True
+            return batch
         except BaseException as error:
             if not isinstance(error, StopIteration):
                 self.abandon()  # this worker is on its way out; the loop is not over for the others
@@ -168,6 +171,7 @@ class Pass:
         training = self._training
         training.bound.settings.leave_units()
         training._open = training._held = None
+        training.idle = not self._gave
         self._batches.close()
         if early:
             training.bound.board.close_op(training.op)

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from holdfast.config.run import MAX_LANES
 from holdfast.config.worker import OUTER, WorkerSpec
-from holdfast.core.clocks import Mode, parse
+from holdfast.core.clocks import Mode, advised, parse
 from holdfast.core.keys import STREAM_START, key
 from holdfast.core.staleness import COMPENSATION, Staleness, treatment
 from holdfast.data.batches import Batches
@@ -124,7 +124,8 @@ def _mode(sync: str, lanes: int) -> Mode:
     try:
         return parse(sync, lanes)
     except ValueError as error:  # the launcher did not know how many lanes the script has
-        raise ConfigError("sync", sync, str(error), source="holdfast run", fix="Use --sync exact.") from None
+        fix = f"Use --sync {advised(sync, lanes)}."
+        raise ConfigError("sync", sync, str(error), source="holdfast run", fix=fix) from None
 
 
 class Loader:

@@ -81,6 +81,7 @@ class Training:
         self._tempo: dict[int, list[dict[str, Any]]] = {}  # step -> settings it was made with, where lanes differ in it
         self._apart: tuple[tuple[int, ...], float] | None = None  # who of another host has gone on, and since when
         self.first_step = 0  #: at which the newest operation began
+        self.idle = False  #: the newest loop is over, and gave this worker no batch
 
     # ------------------------------------------------------------ binding
 
@@ -97,6 +98,7 @@ class Training:
         making a scheduler) counts for the first worker, and is not forced upon a crew that is under way.
         """
         if self._bound is None:
+            self.space.check_dtypes()
             settings = Settings(self._optimizer, find_schedulers(self._optimizer, self._given))
             facts = [(b.size, b.batch, b.steps) for b in self.loaders]
             self._bound = Binding(self._crewing, self._models, self._optimizer, self.space, settings, facts)
@@ -155,7 +157,8 @@ class Training:
             )
 
     def _check_parameters(self) -> None:
-        """Refuse what became trainable after `prepare`: it has no place in the arena."""
+        """Refuse what became trainable, or of another dtype, after `prepare`: it has no place in the arena."""
+        self.space.check_dtypes()
         known = {id(p) for p in self.space.trainable}
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
@@ -239,6 +242,7 @@ class Training:
         if not going:
             self.step = self.committed()
             self.bound.settings.restore(self.step)
+        self.idle = not going
         self.order = order
         self._tempo = {}
         begun = Pass(self, batches, order, going)

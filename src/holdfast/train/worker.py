@@ -86,9 +86,20 @@ def _left(leaving: SystemExit) -> None:
         return
     where = f" in the middle of step {run.step}" if run is not None and unfinished else ""
     raise ScriptFailed(
-        f"The script called sys.exit({leaving.code!r}){where}. Let every worker reach the script's end, or leave the "
-        "loop with `break` on run.step."
+        f"The script called sys.exit({leaving.code!r}){where}. Let every worker reach the script's end, or "
+        f"{_instead(run)}."
     ) from leaving
+
+
+def _instead(run: runs.Run | None) -> str:
+    """How a script can end a loop early."""
+    training = run._training if run is not None else None
+    if training is None or training._bound is None or training.bound.paced is None:
+        return "leave the loop with `break` on run.step"
+    return (
+        f"end the run from outside (Ctrl-C); with sync = {training.bound.mode.name} there is no step at which all "
+        "workers could leave the loop. With --sync exact `break` on run.step does it"
+    )
 
 
 def _result() -> dict[str, str | int | float | bool | None]:
@@ -103,6 +114,7 @@ def _result() -> dict[str, str | int | float | bool | None]:
 def _failure(spec: WorkerSpec, steered: Steered, error: BaseException) -> say.Failed:
     run = runs.current()
     unit = run.unit if run is not None else None
+    training = run._training if run is not None else None
     kind = type(error).__name__
     message = str(error)
     # `sys.exit()` became an error of ours on its way here: what counts is where it was called.
@@ -113,7 +125,7 @@ def _failure(spec: WorkerSpec, steered: Steered, error: BaseException) -> say.Fa
     return say.Failed(
         worker=spec.worker, generation=steered.generation, kind=kind, message=message[:4096], where=where,
         trace=trace[-_TRACE:], unit=unit[:2] if unit else None, samples=list(unit[2][:64]) if unit else [],
-        step=run.step if run is not None else -1,
+        step=run.step if run is not None else -1, idle=training is not None and training.idle,
     )  # fmt: skip
 
 

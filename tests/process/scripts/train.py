@@ -2,6 +2,7 @@
 
     train.py MODEL [--lanes L] [--epochs E] [--samples N] [--trace FILE] [--pace S] [--slow WORKER:FROM:TO:S]...
              [--slow-evaluation S] [--fetchers N] [--linger FILE] [--poison STEP:LANE:FILE] [--heavy WORKER:S]...
+             [--mean] [--range]
 
 Its last step has 4 samples, so with more than 4 lanes some of them have none. With --trace, every unit
 leaves a line, `step lane sample,sample,...`, *before* its gradient is handed over; the samples are those
@@ -114,6 +115,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--fetchers", type=int, default=0, help="processes of each worker that fetch samples")
     parser.add_argument("--poison", default="", help="see poison.py")
     parser.add_argument("--heavy", action="append", default=[], help="see heavy.py; for the wide model")
+    parser.add_argument("--mean", action="store_true", help="after every loop, divide by the number of its batches")
+    parser.add_argument("--range", action="store_true", help="in place of run.epochs")
     return parser.parse_args()
 
 
@@ -148,9 +151,11 @@ def main() -> None:
         return {"loss": F.cross_entropy(out, y), "accuracy": (out.argmax(1) == y).float().mean()}
 
     results: dict[str, float] = {}
-    for _ in run.epochs(args.epochs):
+    for _ in range(args.epochs) if args.range else run.epochs(args.epochs):
         model.train()
+        batches = 0
         for x, y, numbers in loader:
+            batches += 1
             if trace >= 0:
                 step, lane, _ = run.unit
                 os.write(trace, f"{step} {lane} {','.join(map(str, numbers.tolist()))}\n".encode())
@@ -171,6 +176,8 @@ def main() -> None:
             optimizer.zero_grad()
             if scheduler is not None:
                 scheduler.step()
+        if args.mean:
+            print(f"mean {float(loss) / batches:.6f}")
         model.eval()
         results = run.evaluate(measure, DataLoader(test, batch_size=10))
     digest = run.weights_sha256()

@@ -234,7 +234,7 @@ def test_a_run_that_only_coordinates_waits_for_hosts(tmp_path: Path) -> None:
         assert status["workers"] == [] and status["hosts"] == []
         run.signal(signal.SIGINT)
         assert run.end() == 130
-    assert "the run waits for hosts: this machine has no workers" in run.err
+    assert "the run waits for a host to join: this machine has no workers" in run.err
 
 
 def test_scaling_and_status_know_of_hosts(going: Launched) -> None:

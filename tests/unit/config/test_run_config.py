@@ -81,17 +81,17 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
         (
             {"sync": "bouned:3"},
             "sync = bouned:3: unknown; there is exact, bounded:S, async, quorum:K, local:H. Did you mean bounded:3? "
-            "(set by --sync). Use --sync exact, or leave it out.",
+            "(set by --sync). Use --sync bounded:3, or leave it out.",
         ),
         (
             {"sync": "bounded:-1"},
-            "sync = bounded:-1: a lane cannot be -1 steps ahead: S is 0 to 64 (set by --sync). Use --sync exact, or "
-            "leave it out.",
+            "sync = bounded:-1: a lane cannot be -1 steps ahead: S is 0 to 64 (set by --sync). Use --sync bounded:0, "
+            "or leave it out.",
         ),
         (
             {"sync": "quorum:5", "lanes": 4},
             "sync = quorum:5: a quorum of 5 cannot come together: K is 1 to 4, the number of lanes (set by --sync). "
-            "Use --sync exact, or leave it out.",
+            "Use --sync quorum:4, or leave it out.",
         ),
         ({"sets": ("local.lr=0",)}, "local.lr = 0.0: must be more than 0 (set by --set). The default is 0.8."),
         (

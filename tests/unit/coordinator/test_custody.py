@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.coordinator.commands import Command, Send
+from holdfast.coordinator.commands import Command, FailRun, Send
 from holdfast.coordinator.events import HostJoined, HostLevel, HostLost, RunStarted, WorkerLost
 from holdfast.coordinator.messages import Install, Paused, Seeded
 from tests.unit.coordinator.driven import Driven, ready
@@ -79,3 +79,13 @@ def test_one_machine_that_replaces_its_workers_loses_nothing() -> None:
         run(HostLevel(0, 9), Paused(stays, generation + 1, 3))
     assert run.machine.snapshot().generation > 2
     assert "made again" not in str(run.machine.story.tail(20))
+
+
+def test_where_one_host_holds_the_state_its_loss_is_told_with_what_would_have_helped() -> None:
+    run = begun(replicas=0)
+    run(HostLost(1, "its connection closed"))
+    (end,) = run.quiet(2, 1, step=9)
+    assert isinstance(end, FailRun) and end.message.endswith(
+        "no host that is left had all of it. Start the run again; with sync = async one host holds the state, unless "
+        "--replicas 1 has another hold a copy."
+    ), end

@@ -88,7 +88,7 @@ def test_once_the_hosts_are_there_their_other_workers_have_a_grace() -> None:
 def test_a_machine_without_workers_of_its_own() -> None:
     run = Driven(workers=0, listening=True, follow=False)
     assert run(RunStarted()) == []
-    assert run.told == "the run waits for hosts: this machine has no workers"
+    assert run.told == "the run waits for a host to join: this machine has no workers"
     assert run(ScaleRequested(2)) == []
     assert run.told == "2 workers were asked for, but the hosts have room for 0: still 0"
     assert run(HostJoined(1, "b", 1)) == [StartWorker(0, 0, 1)]

@@ -169,18 +169,18 @@ def test_scale_to_what_cannot_be(workers: int, why: str) -> None:
 def test_drain() -> None:
     run = Driven(workers=3).begun()
     run(WorkerLost(2, "signal", 9))
-    assert run(DrainRequested("Ctrl-C")) == [Send(3, Leave(3, "the run is ending"))]
+    assert run(DrainRequested("Ctrl-C", 2)) == [Send(3, Leave(3, "the run is ending"))]
     assert run.quiet(2, 0, 1) == to(install(2, [0, 1], [0, 0, 1, 1], stop=4), 0, 1)
     assert run(WorkerLost(0, "signal", 9)) == pause(3, 1)
     assert run.quiet(3, 1) == [Send(1, install(3, [1], [1] * 4, stop=4))]
-    assert run(Finished(1, 3, {"steps": 4})) == [EndRun("ended early (Ctrl-C)", {"steps": 4})]
+    assert run(Finished(1, 3, {"steps": 4})) == [EndRun("ended early (Ctrl-C)", {"steps": 4}, 2)]
     assert run(Ticked()) == []
 
 
 def test_drain_before_the_first_step() -> None:
     run = Driven()
     run.started()
-    assert run(DrainRequested("Ctrl-C")) == [EndRun("ended before its first step (Ctrl-C)", {})]
+    assert run(DrainRequested("Ctrl-C", 2)) == [EndRun("ended before its first step (Ctrl-C)", {}, 2)]
 
 
 def test_drain_with_nobody_left_needs_one_to_end_it() -> None:

@@ -5,10 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.coordinator.commands import Command, EndRun, FailRun, Send, StartWorker
-from holdfast.coordinator.events import HostJoined, HostLevel, HostLost, Measured, ServersRequested, WorkerLost
-from holdfast.coordinator.messages import Finished, Install, Leave, Ready, Seeded
-from tests.unit.coordinator.driven import Driven, ready
+from holdfast.coordinator.commands import Command, EndRun, FailRun, KillWorker, Send, StartWorker
+from holdfast.coordinator.events import (
+    HostJoined,
+    HostLevel,
+    HostLost,
+    Measured,
+    ScaleRequested,
+    ServersRequested,
+    WorkerLost,
+)
+from holdfast.coordinator.messages import Failed, Finished, Install, Leave, Ready, Seeded
+from tests.unit.coordinator.driven import Driven, failed, ready
 
 
 def installed(commands: list[Command]) -> Install:
@@ -59,6 +67,7 @@ def test_where_one_host_holds_the_state_servers_are_there() -> None:
     run(HostJoined(2, "elsewhere", 1), ready(2), ready(0), Seeded(0), HostLevel(1, 0))
     got = installed(run(ready(1)))
     assert (got.members, got.hosts, got.servers, got.sources) == ([0, 1, 2], [1, 1, 2], [1], {2: 1})
+    assert [(host.host, host.role) for host in run.machine.snapshot().hosts] == [(0, ""), (1, "home"), (2, "replica")]
     # With a replica the other host becomes the one that holds it, and its servers are there.
     run(HostLost(1, "its connection closed"), HostLevel(2, 7))
     assert installed(run.quiet(2, 2)).sources == {}
@@ -152,7 +161,7 @@ def test_slices_move_away_from_a_slow_server() -> None:
     slowed(run)
     assert run.told == (
         "slices move: a version should take 0.07 s and not 0.2 s (65% less): server 3 has 4 MB and applies 20 MB in a "
-        "second (median 60 MB): generation 2 with workers 0, 1, 2 and 3"
+        "second (median 60 MB): generation 2 with workers 0 and 1 and servers 2 and 3"
     )
     got = installed(run.quiet(2, 0, 1, 2, 3))
     assert got.owners == [(2, 7), (3, 1)] and got.drivers == [0, 0, 1, 1]
@@ -190,3 +199,81 @@ def test_more_servers_than_slices() -> None:
 def test_the_shares_of_many_servers_are_folded() -> None:
     run = owning(servers=5)
     assert run.told.endswith("servers 2-6 own the parameters (12% to 25%)")
+
+
+def idle(worker: int, step: int = 24) -> Failed:
+    return msgspec.structs.replace(failed(worker, kind="NameError", message="no 'loss'", step=step), idle=True)
+
+
+def test_a_server_that_fails_for_want_of_a_batch_is_let_go_for_good() -> None:
+    run = Driven(workers=2, servers=1).begun()
+    assert [c for c in run(idle(2)) if isinstance(c, KillWorker)] == [
+        KillWorker(2, "its script failed with NameError: no 'loss' at train.py:12")
+    ]
+    assert run.told.startswith(
+        "server 2 had no batch in its last loop over the loader, and failed after it, at step 24, with NameError: no "
+        "'loss' at train.py:12; the run goes on without it; servers run the code after a loop too: use run.loss, or "
+        "`if run.lead:` around what needs a batch: generation 2 with workers 0 and 1"
+    ), run.told
+    assert run(idle(2)) == [], "it may be said twice"
+    assert not run.quiet(2, 0, 1, step=24), "it may still write"
+    got = run(WorkerLost(2, "exit", 1, 24))
+    assert installed(got).members == [0, 1] and installed(got).servers == []
+    assert not started(got) and not started(run(Measured(30, {})))
+    assert run.machine.snapshot().servers_wanted == 0
+    assert started(run(ServersRequested(1))) == [(3, 0)], "who asks for one gets one"
+
+
+def test_without_another_worker_a_failure_for_want_of_a_batch_ends_the_run_and_is_told_as_what_it_is() -> None:
+    run = Driven(workers=1, servers=1).begun()
+    run(WorkerLost(0, "signal", 9, 24))  # worker 2 starts in its place, and comes late
+    run.quiet(2, 1, step=24)
+    run(ready(2))
+    run.quiet(2, 1, step=24)
+    run(idle(2))
+    (end,) = run(Measured(24, {}), after=1.0)
+    assert end == FailRun(
+        "ScriptFailed",
+        "worker 2 had no batch in its last loop over the loader, and failed after it, at step 24, with NameError: no "
+        "'loss' at train.py:12. Fix the script at train.py:12: loops that are over give a worker that comes late no "
+        "batch: use run.epochs in place of range, and run.loss, or `if run.lead:` around what needs a batch; the whole "
+        "output is in logs/worker-2.log.",
+        "trace of worker 2",
+    )
+
+
+def test_errors_of_ours_in_a_server_end_the_run() -> None:
+    run = Driven(workers=2, servers=1).begun()
+    (end,) = run(msgspec.structs.replace(idle(2), kind="OutOfSync", message="Worker 1 is further on."))
+    assert end == FailRun("OutOfSync", "Worker 1 is further on.", "trace of worker 2")
+
+
+def test_a_server_that_fails_is_called_one() -> None:
+    run = Driven(workers=2, servers=1).begun()
+    run(failed(2, step=24))
+    assert run.told == "server 2 failed with ValueError: boom at train.py:12"
+    (end,) = run(Measured(24, {}), after=1.0)
+    assert isinstance(end, FailRun) and end.message.startswith("server 2 failed with ValueError: boom at train.py:12. ")
+
+
+def test_a_late_worker_that_fails_for_want_of_a_batch_is_not_replaced() -> None:
+    run = Driven(workers=2).begun()
+    assert started(run(WorkerLost(1, "signal", 9, 24))) == [(2, 0)]
+    run.quiet(2, 0, step=24)
+    run(ready(2))
+    run.quiet(3, 0, step=24)
+    run(idle(2, step=30))
+    assert run.told.startswith(
+        "worker 2 had no batch in its last loop over the loader, and failed after it, at step 30, with NameError: no "
+        "'loss' at train.py:12; the run goes on without it; loops that are over give a worker that comes late no "
+        "batch: use run.epochs in place of range, and run.loss, or `if run.lead:` around what needs a batch"
+    ), run.told
+    run.quiet(4, 0, step=30)
+    got = run(WorkerLost(2, "exit", 1, 30))
+    assert installed(got).members == [0] and not started(got) and not started(run(Measured(36, {})))
+    assert started(run(ScaleRequested(2))) == [(3, 0)], "who asks for two gets two"
+    # Now the only one that can go on is lost, and nobody else gets that far.
+    run(ready(3))
+    run.quiet(5, 0, step=36)
+    run(WorkerLost(0, "signal", 9, 36), idle(3, step=36))
+    assert not run.machine.over, "another one may do better"

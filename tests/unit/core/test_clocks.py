@@ -18,6 +18,7 @@ from holdfast.core.clocks import (
     Mode,
     Reason,
     Taken,
+    advised,
     docket,
     held_back,
     next_lane,
@@ -81,6 +82,21 @@ def test_modes_by_name(text: str, mode: Mode, exact: bool, depth: int) -> None:
 def test_what_is_no_mode_is_refused_with_a_sentence(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         parse(text, lanes=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "lanes", "instead"),
+    [
+        ("quorum:9", 4, "quorum:4"), ("quorum:0", 4, "quorum:1"), ("quorum", 1, "quorum:1"),
+        ("quorum:half", 8, "quorum:7"), ("quorum", None, "quorum:3"), ("bounded", 4, "bounded:4"),
+        ("bounded:99", 4, "bounded:64"),
+        ("local:0", 4, "local:1"), ("exact:1", 4, "exact"), ("asinc", 4, "async"), ("", 4, "exact"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_is_answered_with_a_mode_that_is_not(text: str, lanes: int | None, instead: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse(text, lanes)
+    assert advised(text, lanes) == instead == parse(instead, lanes).name
 
 
 def test_a_quorum_has_no_upper_end_while_the_lanes_are_not_known() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -80,6 +81,14 @@ def test_the_script_is_sent_where_it_is_another(tmp_path: Path) -> None:
     ("end", "farewell"),
     [
         (EndRun("the script has ended", {}), Farewell("over", "the run has ended (the script has ended)", 0)),
+        (
+            EndRun("ended early (SIGTERM)", {}, signal.SIGTERM),
+            Farewell("over", "the run has ended (ended early (SIGTERM))", 143),
+        ),
+        (
+            FailRun("Stopped", "killed by a second Ctrl-C", signal=signal.SIGINT),
+            Farewell("over", "the run has failed (Stopped: killed by a second Ctrl-C)", 130),
+        ),
         (FailRun("NonFinite", "a nan.\nmore"), Farewell("over", "the run has failed (NonFinite: a nan.)", 4)),
         (FailRun("Bug", ""), Farewell("over", "the run has failed (Bug: Bug)", 70)),
         (ReleaseHost(1, "SIGTERM"), Farewell("released", "SIGTERM", 0)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -31,6 +32,7 @@ def test_a_row_as_the_launcher_sees_it() -> None:
     memory, board = board_of()
     board.format()
     board.claim(2, 9, 4711)
+    assert math.isnan(read_rows(memoryview(memory))[0].loss), "a loss of 0 would be one"
     board.put_loss(0.5)
     board.put_samples([5, 6, 7])
     board.put_plan(10, 3, 64)

@@ -123,10 +123,13 @@ def test_status_of_several_hosts() -> None:
         crew, View(step=7), pid=9, host="here", seconds=1.5, directory="runs/x", peers={1: "10.0.0.2:5000"}
     )
     assert told["hosts"] == [
-        {"host": 0, "name": "here", "address": None, "slots": 1, "workers": 1, "level": 7, "leaving": None},
+        {
+            "host": 0, "name": "here", "address": None, "slots": 1, "workers": 1, "level": 7, "role": None,
+            "leaving": None,
+        },
         {
             "host": 1, "name": "there", "address": "10.0.0.2:5000", "slots": 2, "workers": 1, "level": -1,
-            "leaving": "SIGTERM",
+            "role": None, "leaving": "SIGTERM",
         },
     ]  # fmt: skip
     assert [worker["host"] for worker in told["workers"]] == ["here", "there"]
@@ -135,6 +138,17 @@ def test_status_of_several_hosts() -> None:
     assert table[-2:] == [
         "  host 0 (here): this machine, 1 of 1 slots",
         "  host 1 (there): 10.0.0.2:5000, 1 of 2 slots, no state yet, leaving (SIGTERM)",
+    ]
+
+
+def test_status_of_several_hosts_of_which_one_holds_the_state() -> None:
+    hosts = [HostView(n, "there", 1, level, "", role) for n, level, role in
+             ((0, 3, "home"), (1, -1, "replica"), (2, -1, "mirror"), (3, -1, ""))]  # fmt: skip
+    crew = msgspec.structs.replace(snapshot(), hosts=hosts)
+    told = status.of_going(crew, View(step=7), pid=9, host="here", seconds=1.5, directory="runs/x")
+    assert [there["role"] for there in told["hosts"]] == ["home", "replica", "mirror", None]
+    assert [line.partition("slots, ")[2] for line in status.table(told).splitlines()[-4:]] == [
+        "the home: holds the state", "holds a replica", "mirrors the state", "no state yet",
     ]
 
 

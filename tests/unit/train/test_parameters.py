@@ -225,3 +225,18 @@ def test_a_complex_parameter_is_refused(join) -> None:
     model = nn.ParameterDict({"z": nn.Parameter(torch.zeros(2, dtype=torch.complex64))})
     with pytest.raises(NotExact, match=r"parameter z is torch.strided, torch.complex64; only dense real tensors"):
         join().prepare(model, optim.SGD(model.parameters(), lr=0.1), loader_of(points()))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_another_dtype_after_prepare(join, begun: bool) -> None:
+    run, model = join(lanes=4), net()
+    model, optimizer, loader = run.prepare(model, sgd(model), loader_of(points()))
+    if begun:
+        train(run, model, optimizer, loader)
+    model.double()
+    with pytest.raises(NotExact) as caught:
+        next(iter(loader))
+    assert str(caught.value) == (
+        "This cannot be kept exact: parameter 0.weight was float32 at run.prepare(...) and is float64 now. Convert the "
+        "model (model.double(), .half(), .to(dtype)) before run.prepare(...), and make the optimizer after that."
+    )

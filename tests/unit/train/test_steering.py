@@ -7,12 +7,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator import messages as say
-from holdfast.errors import RunError, Stopped
+from holdfast.core.clocks import parse
+from holdfast.errors import RunError, ScriptFailed, Stopped
 from holdfast.train import run, steering, worker
 from holdfast.train.steering import LetGo, Steered
 from holdfast.transport.link import Link
@@ -162,3 +164,27 @@ def test_a_script_that_swallows_its_dismissal_has_not_finished(
     assert ended == status
     out, err = capsys.readouterr()
     assert out == "I go on\n" and said in err
+
+
+@pytest.mark.parametrize(
+    ("paced", "advice"),
+    [
+        (None, "or leave the loop with `break` on run.step."),
+        (
+            object(),
+            "or end the run from outside (Ctrl-C); with sync = async there is no step at which all workers could "
+            "leave the loop. With --sync exact `break` on run.step does it.",
+        ),
+    ],
+)  # fmt: skip
+def test_sys_exit_in_a_unit_is_answered_with_what_works_in_this_mode(
+    paced: object, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = SimpleNamespace(paced=paced, mode=parse("async"))
+    training = SimpleNamespace(_bound=bound, bound=bound)
+    monkeypatch.setattr(run, "_current", SimpleNamespace(unit=(5, 0, []), step=5, _training=training))
+    with pytest.raises(ScriptFailed) as caught:
+        worker._left(SystemExit(0))
+    assert str(caught.value) == (
+        "The script called sys.exit(0) in the middle of step 5. Let every worker reach the script's end, " + advice
+    )
