@@ -28,6 +28,7 @@ from holdfast.exchange.buffers import Buffers
 from holdfast.exchange.crew import Member
 from holdfast.exchange.ferry import Ferry
 from holdfast.exchange.optimizer import SliceOptimizer
+from holdfast.exchange.premises import Premises
 from holdfast.exchange.schema import pin, probe
 from holdfast.exchange.slots import LaneSlots
 from holdfast.exchange.space import Space, dtype_name
@@ -100,7 +101,7 @@ class Crossing:
         buffers.add_sections(sections, space, hosts)
         schedule.add_sections(sections, rows)
         evaluation.add_sections(sections)
-        data = chart.add_section(sections, space.layout, hosts, rows, [], 0)
+        data = chart.add_section(sections, space.layout, space.room(hosts, 1), rows, [])
         arena = Arena(sections)
         self._board = Board(arena.section("board"), hosts, rows, count)
         self._board.format()
@@ -119,7 +120,7 @@ class Crossing:
         (meet / f"{rank}.new").write_text(str(self._listener.getsockname()[1]))
         os.rename(meet / f"{rank}.new", meet / f"port-{rank}")
         self._ferry = Ferry(
-            memoryview(arena._map), rank, Install(1, everybody, everybody, everybody, everybody, {}),
+            Premises(arena._map), rank, Install(1, everybody, everybody, everybody, everybody, {}),
             dial=lambda to, _: self._dial(to), ring=lambda: os.eventfd_write(bell, 1), report=print,
             broke=lambda _, why: print(why, file=sys.stderr),
         )  # fmt: skip
