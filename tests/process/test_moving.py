@@ -29,6 +29,7 @@ def moved(run: Launch) -> list[dict[str, int]]:
     return status["servers"]
 
 
+@pytest.mark.chaos
 def test_slices_move_away_from_a_slow_server(tmp_path: Path) -> None:
     args = f"--linger {tmp_path}/go {HEAVY}"
     with Launch(tmp_path, "wide", "--workers", 2, "--servers", 2, args=args) as run:

@@ -57,6 +57,7 @@ def counting(tmp_path: Path, *options: object, hosts: int, epochs: int = 16) -> 
         yield run
 
 
+@pytest.mark.chaos
 def test_every_push_is_applied_once_though_workers_and_hosts_are_lost_meanwhile(tmp_path: Path) -> None:
     with counting(tmp_path, "--workers", 1, "--servers", 1, hosts=3) as run, \
             Joined(tmp_path, run, name="a") as a, Joined(tmp_path, run, name="b") as b:  # fmt: skip

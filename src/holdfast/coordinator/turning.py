@@ -59,13 +59,16 @@ def _against(run: RunState, event: SyncRequested) -> str:
 
 
 def wanted(run: RunState) -> str:
-    """How lanes are to keep step. In a run that is to end, as they do: it ends where it would have had to stand."""
-    return run.sync if run.drain is None else run.modes[-1].sync
+    """How lanes are to keep step. In a run that is to end, or has for some, as they do: it ends as it is.
+
+    Whoever stood for another mode then would wait for ever: those who have ended do not stand.
+    """
+    return run.sync if run.drain is None and not run.finished else run.modes[-1].sync
 
 
 def _pending(run: RunState) -> bool:
     """Is the mode to become another one?"""
-    return wanted(run) != run.modes[-1].sync and not run.finished
+    return wanted(run) != run.modes[-1].sync
 
 
 def stood(run: RunState) -> Stands | None:

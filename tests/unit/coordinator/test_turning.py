@@ -16,7 +16,7 @@ from holdfast.coordinator.events import (
     SyncRequested,
     WorkerLost,
 )
-from holdfast.coordinator.messages import Install, Paused, Reached, Seeded, Stands
+from holdfast.coordinator.messages import Finished, Install, Paused, Reached, Seeded, Stands
 from tests.unit.coordinator.driven import Driven, pause, ready
 
 EXACT = Reached()
@@ -319,3 +319,12 @@ def test_a_run_that_is_to_end_stays_in_its_mode() -> None:
     run(Paused(1, 2, 6), DrainRequested("SIGTERM"), HostLevel(0, 7), Paused(0, 3, 7))
     install = installed(run(Paused(1, 3, 7)))
     assert (install.sync, install.turn, install.stop, install.reached) == ("exact", 0, 8, EXACT)
+
+
+def test_a_run_that_has_ended_for_some_stays_in_its_mode() -> None:
+    """Who stood for another mode would wait for ever for those who have ended."""
+    run = Driven(workers=2).begun()
+    assert run(SyncRequested("bounded:2")) == pause(2, 0, 1)
+    run(Finished(1, 1, {}), HostLevel(0, 7))
+    install = installed(run(Paused(0, 2, 7)))
+    assert (install.members, install.sync, install.turn, install.reached) == ([0], "exact", 0, EXACT)
