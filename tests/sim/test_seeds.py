@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.testing.cluster import draw, draw_hosts, simulate
 
-SEEDS, HOST_SEEDS, CHUNK = 2000, 1000, 50
+SEEDS, HOST_SEEDS, CHUNK = 1500, 800, 50
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
