@@ -107,6 +107,7 @@ def test_what_status_shows_of_servers(tmp_path: Path) -> None:
         finished(run)
 
 
+@pytest.mark.chaos
 def test_a_server_is_killed(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 2, "--servers", 1, args=PACED.format(tmp_path)) as run:
         run.at_step(5)

@@ -44,7 +44,8 @@ def audited(run: Launch) -> None:
 # ---------------------------------------------------------------- back to exact
 
 
-@pytest.mark.parametrize("model", ["normed", pytest.param("transformer", marks=pytest.mark.chaos)])
+@pytest.mark.chaos
+@pytest.mark.parametrize("model", ["normed", "transformer"])
 def test_there_and_back_in_the_middle_of_passes(tmp_path: Path, model: str) -> None:
     """By bounded:0 the weights are those of exact; a worker that is started later comes up in the present mode."""
     with Launch(tmp_path, model, "--workers", 2, "--servers", 1, args=SLOW.format(tmp_path)) as run:
