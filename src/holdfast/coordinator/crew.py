@@ -85,9 +85,9 @@ class Crew:
 
     def title(self, number: int) -> str:
         """What a sentence calls this worker, who may be gone."""
-        worker = self.workers.get(number)
-        server = worker.server if worker is not None else number in self.servers
-        return f"{'server' if server else 'worker'} {number}"
+        if number in self.workers:
+            return self.workers[number].title
+        return f"{'server' if number in self.servers else 'worker'} {number}"
 
     def role(self, host: int) -> str:
         """A host's part where one holds the state: home, replica or mirror; empty if it has none, or all hold it."""
@@ -95,7 +95,18 @@ class Crew:
             return ""
         if host == self.home:
             return "home"
-        return "replica" if host in replicas_of(self.where, self.home, self.limits.replicas) else "mirror"
+        return "replica" if host in self.replicas else "mirror"
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """The hosts that hold a copy of what the home of the installed generation holds."""
+        return replicas_of(self.where, self.home, self.limits.replicas)
+
+    def best_home(self, members: Sequence[int]) -> int:
+        """The host of these that is to hold the state: the newest; rather as it was, or where servers are."""
+        there = [self.workers[number] for number in members]
+        serving = sorted({worker.host for worker in there if worker.server})
+        return self.hosts.best([worker.host for worker in there], [self.home, *serving])
 
     def joining(self) -> list[Worker]:
         """Workers that are not in a generation yet."""
@@ -221,8 +232,7 @@ class Crew:
         if parse(reached.sync).exact:
             self.home = -1
         else:
-            serving = {self.workers[number].host for number in self.servers}
-            self.home = self.hosts.best(self.where, [self.home, *sorted(serving)])
+            self.home = self.best_home(members)
             self.sources = {host: self.home for host in sorted(set(self.where)) if host != self.home}
         self.reached = reached
         for number in members:

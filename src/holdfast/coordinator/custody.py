@@ -19,7 +19,6 @@ from collections import Counter
 from holdfast.coordinator.hosts import Host
 from holdfast.coordinator.roster import Worker
 from holdfast.coordinator.state import RunState
-from holdfast.core.standing import replicas_of
 
 __all__ = ["can_go", "custodians", "holders", "holding", "went_back"]
 
@@ -71,15 +70,12 @@ def went_back(run: RunState, home: Host) -> bool:
     if crew.home < 0 or home.number == crew.home or home.of == crew.generation:  # below 0: every host held it
         return False
     # What it holds is of the generation before: it was to get a copy in the last one, and nothing was shown until then.
-    return home.of < crew.generation - 1 or home.number not in _replicas(run)
+    return home.of < crew.generation - 1 or home.number not in crew.replicas
 
 
 def _has_all_shown(run: RunState, host: Host, newest: tuple[int, int]) -> bool:
-    return host.number in _replicas(run) and host.age == (newest[0], newest[1] - 1) and host.of == run.crew.generation
-
-
-def _replicas(run: RunState) -> tuple[int, ...]:
-    return replicas_of(run.crew.where, run.crew.home, run.limits.replicas)
+    crew = run.crew
+    return host.number in crew.replicas and host.age == (newest[0], newest[1] - 1) and host.of == crew.generation
 
 
 def _can_start(run: RunState, host: Host) -> bool:

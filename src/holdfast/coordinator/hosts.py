@@ -29,7 +29,7 @@ class Host:
     slots: int  #: workers it has room for, as it said when it joined
     share: int  #: workers it should have
     level: int = -1  #: the next step it has no need of others for; -1: it holds no state
-    of: int = 0  #: where lanes need not keep step: the generation that its state is of
+    of: int = 0  #: the generation that its state is of
     leaving: str = ""  #: why it goes; empty: it stays
     arena: bool = False  #: its arena was ordered
     refills: bool = True  #: a worker that is lost there can be replaced
@@ -48,7 +48,7 @@ class Host:
 
     @property
     def age(self) -> tuple[int, int]:
-        """How new its state is, where lanes need not keep step: what was made later counts more, then how far it is."""
+        """How new its state is: what was made in a later generation counts more, then how far it is."""
         return (self.of, self.level) if self.holds else (-1, -1)
 
     @property

@@ -136,7 +136,7 @@ def _install(run: RunState, members: tuple[int, ...], now: float) -> None:
     reached = turning.reached(run, max(newest))
     turn = turning.before(run, newest)
     if run.central:
-        home = run.hosts.live[run.hosts.best([crew.workers[number].host for number in members], [crew.home])]
+        home = run.hosts.live[crew.best_home(members)]
         if custody.went_back(run, home):
             run.follows.append(
                 f"host {home.number} has the newest state that is left, at version {home.level} in generation "

@@ -45,7 +45,7 @@ class RunState:
     proposal: Proposal | None = None  #: another assignment that is to be installed
     owning: Owning = field(default_factory=Owning)
     moving: Change | None = None  #: other owners among the same servers that are to be installed
-    servers: int = 0  #: how many there should be, on host 0
+    servers: int = 0  #: how many there should be
     sync: str = "exact"  #: how lanes should keep step
     modes: list[Reached] = field(default_factory=list)  #: how they have, the newest last
     running: bool = False

@@ -92,7 +92,7 @@ class Harbour:
         self._follower: Follower | None = None
         self._guides = Guides()
         self._shadow: Shadow | None = None
-        self._tenure = 0  # the newest generation in which this host was the home of the state
+        self._tenure = 0  # the newest generation in which this host held the state: as its home, or in exact
         self._pier: Pier | None = None
         self._tell: Callable[[str], None] | None = None
         self._premises: Premises | None = None

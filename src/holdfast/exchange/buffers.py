@@ -27,23 +27,14 @@ from holdfast.errors import NotExact
 from holdfast.exchange.space import Space, typed
 from holdfast.transport.arena import Arena, Sections
 
-__all__ = ["Buffers", "add_sections", "placed"]
+__all__ = ["Buffers", "add_sections"]
 
 _SMALL = 64 * 1024  # bytes
 
 
-def placed(space: Space) -> tuple[list[int], int]:
-    """(offset of every buffer in a copy, size of a copy)."""
-    offsets, size = [], 0
-    for _, buffer in space.buffers:
-        offsets.append(size)
-        size += -(-buffer.numel() * buffer.element_size() // 64) * 64
-    return offsets, size
-
-
 def add_sections(sections: Sections, space: Space, num_lanes: int, turns: int = 2) -> None:
     """Lay out the buffers' base, of which two copies take turns with the versions, and `turns` records per lane."""
-    _, size = placed(space)
+    _, size = space.placed()
     sections.add("buffers", size * (2 + turns * num_lanes))
     sections.add("buffers-changed", turns * max(1, len(space.buffers)) * num_lanes)
     sections.add("buffers-versions", 8 * max(1, len(space.buffers)))
@@ -73,7 +64,7 @@ class Buffers:
         self._dirty = [False] * self._count
 
     def _copies(self, arena: Arena, section: str, number: int) -> list[list[Tensor]]:
-        offsets, size = placed(self._space)
+        offsets, size = self._space.placed()
         raw = typed(arena.section(section), torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
         return [
             [

@@ -98,8 +98,15 @@ class Space:
     def room(self, lanes: int, turns: int, *, reads: bool = False) -> Room:
         """What decides how much memory a mode takes in which lanes need not keep step."""
         flats = {name: total * self.dtypes[name].itemsize for name, total in self.layout.totals.items()}
-        size = sum(-(-b.numel() * b.element_size() // 64) * 64 for _, b in self.buffers)
-        return Room(lanes, flats, len(self.trainable), len(self.buffers), size, turns, reads)
+        return Room(lanes, flats, len(self.trainable), len(self.buffers), self.placed()[1], turns, reads)
+
+    def placed(self) -> tuple[list[int], int]:
+        """(offset of every buffer in a copy of all of them, size of a copy)."""
+        offsets, size = [], 0
+        for _, buffer in self.buffers:
+            offsets.append(size)
+            size += -(-buffer.numel() * buffer.element_size() // 64) * 64
+        return offsets, size
 
     def views(self, flats: dict[str, Tensor]) -> list[Tensor]:
         """For each trainable parameter its window into flat tensors (one per dtype)."""

@@ -91,7 +91,7 @@ class Binding:
         evaluation.add_sections(sections)
         for index, parameter in enumerate(space.fixed):
             sections.add(f"fixed/{index}", parameter.numel() * parameter.element_size())
-        offsets, _ = buffers.placed(space)
+        offsets, _ = space.placed()
         placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, space.buffers, strict=True)]
         depth = 0 if mode.exact else mode.depth
         self._chart = chart.add_section(sections, space.layout, self._room, rows, placed, depth)

@@ -101,7 +101,7 @@ class Worker:
         buffers.add_sections(sections, self.space, LANES)
         schedule.add_sections(sections, ROWS)
         evaluation.add_sections(sections)
-        offsets, _ = buffers.placed(self.space)
+        offsets, _ = self.space.placed()
         placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, self.space.buffers, strict=True)]
         self.chart = chart.add_section(sections, self.space.layout, self.space.room(LANES, 2), ROWS, placed)
         self.arena = arena or Arena(sections)

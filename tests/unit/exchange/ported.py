@@ -47,7 +47,7 @@ class Port:
         annex.add_sections(sections, room, parse(f"bounded:{DEPTH - 1}"))
         schedule.add_sections(sections, ROWS)
         evaluation.add_sections(sections)
-        offsets, _ = buffers.placed(space)
+        offsets, _ = space.placed()
         placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, space.buffers, strict=True)]
         data = chart.add_section(sections, space.layout, room, ROWS, placed, DEPTH)
         self.arena = Arena(sections)
