@@ -26,7 +26,8 @@ from holdfast.testing.arena import Arena
 from holdfast.testing.cluster import Config, draw, draw_hosts, simulate
 from holdfast.testing.faults import Schedule, after, host
 from holdfast.testing.ferry import FakeFerry
-from holdfast.testing.model import Model, Violation
+from holdfast.testing.model import Model
+from tests.sim.mutants import caught
 
 SEEDS = range(800)
 
@@ -129,16 +130,8 @@ def in_order_of_arrival(nodes: Sequence[Node], lanes: Sequence[int], num_lanes: 
     return (first, *(code for lane in others for code in (lane, -1)))
 
 
-def caught(drawn: Callable[[int], Config], mutate: Callable[[Config], Config], expected: str) -> None:
-    for seed in SEEDS:
-        try:
-            simulate(seed, mutate(drawn(seed)))
-        except Violation as violation:
-            if expected in str(violation):
-                break
-    else:
-        pytest.fail(f"the mutant came through {len(SEEDS)} seeds")
-    assert simulate(seed, drawn(seed)).outcome  # and the machine as it is comes through this one
+def outcome(seed: int, config: Config) -> str:
+    return simulate(seed, config).outcome
 
 
 class TurnsTooEarly(Machine):
@@ -174,7 +167,7 @@ MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught(name: str) -> None:
     mutate, expected = MUTANTS[name]
-    caught(draw, mutate, expected)
+    caught(outcome, SEEDS, draw, mutate, expected)
 
 
 # ---------------------------------------------------------------- several hosts
@@ -345,10 +338,10 @@ GUIDE_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
 @pytest.mark.parametrize("name", HOST_MUTANTS)
 def test_mutant_is_caught_on_several_hosts(name: str) -> None:
     mutate, expected = HOST_MUTANTS[name]
-    caught(draw_hosts, mutate, expected)
+    caught(outcome, SEEDS, draw_hosts, mutate, expected)
 
 
 @pytest.mark.parametrize("name", GUIDE_MUTANTS)
 def test_mutant_is_caught_when_somebody_follows(name: str) -> None:
     mutate, expected = GUIDE_MUTANTS[name]
-    caught(draw_followers, mutate, expected)
+    caught(outcome, SEEDS, draw_followers, mutate, expected)

@@ -19,9 +19,10 @@ from holdfast.core.tending import Due
 from holdfast.testing import faults
 from holdfast.testing.cluster import Config, Report
 from holdfast.testing.faults import Fault, Schedule
-from holdfast.testing.model import Model, Violation
+from holdfast.testing.model import Model
 from holdfast.testing.paced import PacedWorker, draw, paced, simulate
 from holdfast.testing.tending import Rules, TendingFerry
+from tests.sim.mutants import caught
 
 SEEDS, CHUNK = 300, 50
 MODEL = Model(lanes=6, slices=4, steps=12)
@@ -170,12 +171,4 @@ MUTANTS: dict[str, tuple[Callable[[Config], Config], str, Callable[[int], Config
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_caught(name: str) -> None:
     mutate, expected, drawn = MUTANTS[name]
-    for seed in range(SEEDS):
-        try:
-            simulate(seed, mutate(drawn(seed)))
-        except Violation as violation:
-            if expected in str(violation):
-                break
-    else:
-        pytest.fail(f"the mutant came through {SEEDS} seeds")
-    simulate(seed, drawn(seed))  # and the rules as they are come through this one
+    caught(simulate, range(SEEDS), drawn, mutate, expected)
