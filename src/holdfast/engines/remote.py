@@ -149,7 +149,8 @@ class RemoteHost:
 
     def _order(self, order: orders.Order) -> None:
         if not self._closed and not self._channel.send(orders.encode(order)) and not self._lost:
-            self._loop.call_soon(self._lose, "it takes no more orders")
+            # The end of a connection is noticed here and by its reader, in either order, and has one reason.
+            self._loop.call_soon(self._lose, self._channel.ended or "it takes no more orders")
 
     def _lose(self, reason: str) -> None:
         if self._lost or self._closed:

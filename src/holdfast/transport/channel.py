@@ -51,7 +51,8 @@ class Channel:
         self._messages = self._bytes = 0  # said, and not yet with the kernel
         self._changed = threading.Condition()
         self._ending = False
-        self._reason = ""  # why, where it is this side that ends it
+        #: Why it has ended; nothing as long as it goes on.
+        self.ended = ""
         self._reader = threading.Thread(target=self._read, name=f"holdfast-channel-in {self.peer}", daemon=True)
         self._writer = threading.Thread(target=self._write, name=f"holdfast-channel-out {self.peer}", daemon=True)
         self._reader.start()
@@ -91,7 +92,7 @@ class Channel:
     def _end(self, reason: str) -> None:
         with self._changed:
             self._ending = True
-            self._reason = self._reason or reason
+            self.ended = self.ended or reason
             self._changed.notify()
 
     def _write(self) -> None:
@@ -128,7 +129,7 @@ class Channel:
         finally:
             self._end(reason)
             self._stream.close()
-            self._on_closed(self._reason)
+            self._on_closed(self.ended)
 
     def _listen(self) -> str:
         buffer = bytearray()

@@ -139,6 +139,21 @@ def test_an_agent_that_ends_is_a_lost_host(tmp_path: Path) -> None:
     assert play(tmp_path, act)[1].of(HostLost) == [HostLost(1, "the other side closed the connection")]
 
 
+@pytest.mark.parametrize("ended", ["the other side closed the connection", ""])
+def test_an_order_that_is_not_taken_is_the_loss_of_the_host(tmp_path: Path, ended: str) -> None:
+    async def act(one: Far, visit: asyncio.Task[Farewell], ear: Ear) -> None:
+        channel = one.host._channel
+        channel._on_closed = lambda reason: None  # the reader is slower than the order
+        if ended:
+            channel.close(ended)
+        else:
+            channel.send = lambda *args, **kinds: False  # type: ignore[method-assign]  # the other side does not read
+        one.host.kill(0)
+        await ear.until_heard(HostLost)
+
+    assert play(tmp_path, act)[1].of(HostLost) == [HostLost(1, ended or "it takes no more orders")]
+
+
 def test_what_an_agent_cannot_do_is_told_as_the_loss_of_its_host(tmp_path: Path) -> None:
     async def act(one: Far, visit: asyncio.Task[Farewell], ear: Ear) -> None:
         one.host.make_arena(1 << 50)
