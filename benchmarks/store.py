@@ -1,8 +1,9 @@
 """Push + apply + pull: Holdfast's store beside torch RPC, a Ray actor and gRPC on one host; and between two hosts.
 
 One client, one server, and real arithmetic on the server (w -= 0.1 g). Every contender is a process that is started
-once (scripts/store_contender.py) and asked in turns, so that a machine that slows down slows all of them. Both
-directions are counted: a trip of 100 MB moves 200.
+once (scripts/store_contender.py) and asked in turns, so that a machine that slows down slows all of them. Whoever's turn
+it is not is stopped: torch RPC's processes look for work without a pause, on as many cores as there are, and whoever is
+measured beside them would have to share. Both directions are counted: a trip of 100 MB moves 200.
 
 Peers live in an environment of their own, which has torch, ray, grpcio and numpy: HOLDFAST_PEERS=/path/to/venv. Those
 that it lacks are left out, and the result says so. Between hosts see `store_hosts`.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,13 +56,25 @@ class Contender:
     def ask(self, words: str) -> str:
         """Ask for a measurement."""
         assert self._child.stdin is not None
+        self._signal(signal.SIGCONT)
         self._child.stdin.write(words + "\n")
         self._child.stdin.flush()
-        return self.line()
+        answer = self.line()
+        self.rest()
+        return answer
+
+    def rest(self) -> None:
+        """Have all its processes stand still until it is asked for something."""
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it is said why where its next line is missing
+            os.killpg(self._child.pid, number)
 
     def close(self) -> None:
         """Let it end by itself; make it, if it does not."""
         assert self._child.stdin is not None
+        self._signal(signal.SIGCONT)
         self._child.stdin.close()
         try:
             self._child.wait(20)
@@ -84,6 +98,7 @@ def going(notes: list[str]) -> Iterator[dict[str, Contender]]:
             try:
                 if contender.line() == "ready":
                     found[name] = contender
+                    contender.rest()
             except Failed:
                 if name in OURS:
                     raise
