@@ -150,14 +150,18 @@ def contribution(nodes: Sequence[Node], num_lanes: int) -> Contribution:
     >>> contribution([Node(0, 2), Node(2, 1), Node(3, 1)], 6).merged
     Node(lane=0, span=4)
     """
+    return _contribution(tuple(sorted(nodes)), num_lanes)
+
+
+@lru_cache(maxsize=4096)
+def _contribution(ordered: tuple[Node, ...], num_lanes: int) -> Contribution:
     stack: list[Node] = []
-    ordered = sorted(nodes)
     for node in ordered:
         _, stack = push(stack, node, num_lanes)
     parts = {top: tuple(n for n in ordered if top.lane <= n.lane < top.lane + top.span) for top in stack}
     best = max(parts, key=lambda top: (len(parts[top]), -top.lane), default=None)
     if best is None or len(parts[best]) < 2:
-        return Contribution(None, (), tuple(ordered))
+        return Contribution(None, (), ordered)
     return Contribution(best, parts[best], tuple(n for n in ordered if n not in parts[best]))
 
 

@@ -85,10 +85,12 @@ class Hold:
             return None
         return self.run(f"slot/{node.lane}", first, last)
 
-    def covers(self, step: int, slice_: int) -> bool:
-        """Are partial sums of all lanes here for this slice, as far as is known?"""
-        nodes = self.board.nodes(step)
-        return not uncovered(self.board.work(step) or (), [*nodes, *self.pieces.nodes(step, slice_, but=nodes)])
+    def covers(self, step: int, first: int, last: int) -> bool:
+        """Are partial sums of all lanes here for one of these slices, as far as is known?"""
+        nodes, work, pieces = self.board.nodes(step), self.board.work(step) or (), self.pieces
+        return any(
+            not uncovered(work, [*nodes, *pieces.nodes(step, slice_, but=nodes)]) for slice_ in range(first, last)
+        )
 
     def place_for_total(self, step: int, first: int, last: int) -> memoryview | None:
         """Where a sum that comes in goes; None where it is here already, or not wanted any more."""

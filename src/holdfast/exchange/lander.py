@@ -63,7 +63,7 @@ class Lander:
             self._body(header, place)
             if place is not None:
                 self.hold.pieces.put(node, step, first, last)
-            return any(self.hold.covers(step, slice_) for slice_ in range(first, last))
+            return self.hold.covers(step, first, last)
         if header.kind is Kind.SUM:
             step, first, norms = _totals.decode(meta)
             self.turn(step)

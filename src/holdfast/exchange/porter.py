@@ -33,7 +33,10 @@ class Carrier(Protocol):
     packer: Packer
 
     def carry(self, sight: Sight) -> bool:
-        """Send the next load. False: nothing is due. Raises OSError when the other host is gone."""
+        """Send the next load, if one is due. False: nothing more is, before somebody rings.
+
+        Raises OSError when the other host is gone.
+        """
 
 
 class Sight:
@@ -70,21 +73,25 @@ class Leg:
     step: int  #: at which the route begins
     _sent: Sent = field(init=False)
     _loads: deque[Buffers] = field(default_factory=deque)  #: what is due, in order; each is sent in one go
+    _new: bool = True  #: nobody has looked yet what of this step is due
 
     def __post_init__(self) -> None:
         self._sent = Sent(self.step)
 
     def carry(self, sight: Sight) -> bool:
-        """Send the next load. False: nothing is due. Raises OSError when the other host is gone."""
-        if not self._loads and not self._look(sight):
-            return False
+        """Send the next load, if one is due. False: nothing more is, before somebody rings.
+
+        Whatever makes something due rings, so what was found at one look is all there is until then.
+        """
+        if not self._loads:
+            self._look(sight)
         if self._loads:
             self.stream.send(*self._loads.popleft())
-        return True
+        return self._new or bool(self._loads)
 
-    def _look(self, sight: Sight) -> bool:
-        """Find out what is due. False: nothing, and the step is not over."""
-        sent = self._sent
+    def _look(self, sight: Sight) -> None:
+        """Find out what is due."""
+        sent, self._new = self._sent, False
         buffers = self.packer.changes()
         where = self.packer.where(sight.rows)
         view = sight.view(sent.step)
@@ -102,9 +109,7 @@ class Leg:
         if buffers:
             self._loads.append(buffers)
         if view.version > sent.step:
-            self._sent = Sent(sent.step + 1)  # all that was left of the last step is on its way
-            return True
-        return bool(self._loads)
+            self._sent, self._new = Sent(sent.step + 1), True  # all that was left of the last step is on its way
 
 
 class Porter:
