@@ -5,8 +5,9 @@ One thread may send while another receives. Rules:
 * a call moves all of its bytes or raises: OSError (TimeoutError among them), or EOFError where the other
   side closed. After that nobody knows what has travelled: the stream can only be closed;
 * the kernel does the waiting: sockets block, a receive waits for all of its bytes (MSG_WAITALL), and a
-  megabyte costs one call. Time limits are the kernel's too (SO_RCVTIMEO), because a Python time-out would turn
-  every wait into many short reads;
+  megabyte costs one call. What is small and has come already is taken along with what was asked for. Time
+  limits are the kernel's too (SO_RCVTIMEO), because a Python time-out would turn every wait into many short
+  reads;
 * `close` ends both directions at once, also for threads that are inside a call. The descriptor's number is
   given back only when they are out, so none of them can meet a stranger under it. Such a call may still fill its
   view until it returns: who needs a fence closes, and then joins its threads.
@@ -35,6 +36,9 @@ _LARGE = 128 * 1024
 _WAKE = 1024 * 1024
 #: Linux takes at most 1024 buffers in one call.
 _MOST_BUFFERS = 512
+#: Who asks for fewer bytes than these gets them from what has come so far, up to so many: head, meta and small bodies
+#: in one call. What follows a head and is long is received where it belongs, but for these.
+_AHEAD = 4096
 #: How much is taken from the socket, or encrypted, at a time: large enough that calls are few, small enough
 #: to stay in the cache between the kernel, the cipher and the caller.
 _CHUNK = 256 * 1024
@@ -210,6 +214,8 @@ class PlainStream(_Socket):
 
     def __init__(self, sock: socket.socket, peer: str = "") -> None:
         super().__init__(sock, peer)
+        self._ahead = memoryview(bytearray(_AHEAD))
+        self._here = self._ahead[:0]  # what was received and not asked for yet
 
     @classmethod
     def pair(cls) -> tuple[PlainStream, PlainStream]:
@@ -223,7 +229,25 @@ class PlainStream(_Socket):
 
     def recv_into(self, view: memoryview) -> None:
         """Receive exactly as many bytes as the view has. Raises EOFError, OSError."""
-        self._call(lambda: self._recv_all(view.cast("B")))
+        view, here = view.cast("B"), self._here
+        if len(here) >= len(view) and not self._closed:  # often: heads and other small things come many at a time
+            view[:], self._here = here[: len(view)], here[len(view) :]
+        else:
+            self._call(lambda: self._receive(view))
+
+    def _receive(self, view: memoryview) -> None:
+        had = len(self._here)
+        view[:had], view, self._here = self._here, view[had:], self._ahead[:0]
+        if len(view) >= _AHEAD:
+            self._recv_all(view)
+            return
+        count = 0
+        while count < len(view):
+            more = self._socket.recv_into(self._ahead[count:])
+            if not more:
+                raise self._ended()
+            count += more
+        view[:], self._here = self._ahead[: len(view)], self._ahead[len(view) : count]
 
 
 class TlsStream(_Socket):

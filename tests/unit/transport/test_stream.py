@@ -80,6 +80,25 @@ def test_both_directions_at_once_with_bodies_of_any_size(pair: tuple[Stream, Str
         assert all(job.result(SOON) for job in jobs)
 
 
+def test_what_comes_together_is_received_in_one_call() -> None:
+    with nothing_left():
+        ours, theirs = PlainStream.pair()
+        calls: list[int] = []
+        real, theirs._call = theirs._call, lambda act: calls.append(1) or real(act)  # type: ignore[method-assign]
+        small, large = pattern(3000, 1)[:3000], pattern(65536, 2)[:65536]
+        ours.send(b"head", b"meta", small, b"head", b"meta", large)
+        assert [receive(theirs, size) for size in (4, 4, 3000, 4, 4)] == [b"head", b"meta", small, b"head", b"meta"]
+        assert len(calls) == 1
+        assert receive(theirs, 65536) == large
+        assert len(calls) == 2
+        ours.send(b"head", b"meta")
+        receive(theirs, 4)
+        theirs.close()
+        with pytest.raises(ConnectionAbortedError, match=r"was closed on this side$"):
+            receive(theirs, 4)  # though it is here
+        ours.close()
+
+
 def test_an_end_is_seen_at_once_after_what_was_said(pair: tuple[Stream, Stream]) -> None:
     ours, theirs = pair
     ours.send(b"last words")
