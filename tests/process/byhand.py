@@ -41,10 +41,13 @@ def gradient(weights: Tensor, samples: Sequence[int]) -> Tensor:
     return weights.grad
 
 
-def by_hand(units: Mapping[tuple[int, int], Sequence[int]], modes: Sequence[Mapping[str, Any]], steps: int) -> Tensor:
+def by_hand(
+    units: Mapping[tuple[int, int], Sequence[int]], modes: Sequence[Mapping[str, Any]], steps: int,
+    loaded: tuple[int, float, float] = (0, 0.0, 0.0),
+) -> Tensor:  # fmt: skip
     """The weights after `steps`. `modes` is what the summary says; of those that depend on timing there may be none."""
     weights = torch.tensor([0.5, 0.5, 0.5, 0.0], dtype=torch.float64)
-    owners = State(0, torch.zeros_like(weights), torch.zeros_like(weights))
+    owners = State(loaded[0], *(torch.full_like(weights, number) for number in loaded[1:]))
     lanes: list[State] = []
     momentum: Tensor | None = None
     ends = [*(mode["step"] for mode in modes[1:]), steps]

@@ -16,6 +16,7 @@ from holdfast.coordinator.requests import Set
 from tests.process.byhand import STEPS, by_hand
 from tests.process.harness import SCRIPTS, Launch, until
 from tests.process.joined import Joined
+from tests.process.scripts.adam import LOADED
 from tests.process.test_modes_on_hosts import LOOPBACK, first
 from tests.process.test_turning import COUNTING, applied_once, modes, turn
 
@@ -39,13 +40,13 @@ def through(run: Launch, tmp_path: Path, syncs: Sequence[str], struck: Callable[
     (tmp_path / "go").touch()
 
 
-def computed_again(run: Launch, epochs: int) -> None:
+def computed_again(run: Launch, epochs: int, loaded: tuple[int, float, float] = (0, 0.0, 0.0)) -> None:
     """The weights are those that plain torch comes to, with these samples, through these modes."""
     run.trace.audit(samples=64, steps_of_epoch=STEPS, epochs=epochs)
     assert run.summary["steps"] == epochs * STEPS and run.summary["samples"] == epochs * 64
     line = next(line for line in run.out.splitlines() if line.startswith("weights "))
     found = torch.tensor([float.fromhex(word) for word in line.split()[1:]], dtype=torch.float64)
-    wanted = by_hand(run.trace.units, run.summary["modes"], epochs * STEPS)
+    wanted = by_hand(run.trace.units, run.summary["modes"], epochs * STEPS, loaded)
     assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12), (found, wanted, run.summary["modes"])
 
 
@@ -57,6 +58,13 @@ def test_each_lane_goes_on_with_the_owners_state_and_the_owners_with_the_mean(tm
         assert run.end() == 0, run.err
     assert modes(run) == ["exact", *syncs]
     computed_again(run, 14)
+
+
+def test_a_run_that_begins_with_local_steps_has_the_state_that_was_loaded(tmp_path: Path) -> None:
+    args = f"--epochs 2 --go {tmp_path}/go --trace {tmp_path}/trace-run --loaded"
+    with Launch(tmp_path, ADAM, "--workers", 1, "--sync", "local:3", args=args) as run:
+        assert run.end() == 0, run.err
+    computed_again(run, 2, LOADED)
 
 
 def test_the_same_bits_whoever_is_killed(tmp_path: Path) -> None:

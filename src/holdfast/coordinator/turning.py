@@ -27,7 +27,8 @@ def requested(run: RunState, event: SyncRequested) -> None:
         when = "" if run.modes[-1].sync == run.sync else ", which is on its way"
         run.happened.append(f"{asked}, as before{when}")
     else:
-        run.happened.append(f"{asked} instead of {run.sync}; it counts from the next step boundary on")
+        when = "the end of the round at hand" if parse(run.modes[-1].sync).rounds else "the next step boundary"
+        run.happened.append(f"{asked} instead of {run.sync}; it counts from {when} on")
         run.sync = sync
 
 

@@ -106,13 +106,15 @@ class Local(Paced):
     def settle(self, turning: bool, turn: int) -> None:
         """The mode is to change before version `turn` at the latest: every round is a version. Or it is not to."""
         super().settle(turning, turn)
-        if turning and not self._stopping:
+        while turning and not self._stopping:
             version = self.version
             self._limit = self.pushes.made(version) + max(0, turn - version)
+            if self.version == version:  # else those who act already have gone on between the two looks
+                return
 
     def steps_of(self, pushes: int) -> int:
         """Steps of the pass that a lane has made with so many pushes: it may have begun in another mode."""
-        return min(self.pushes.resumed + pushes * self.mode.inner, self._course.steps)
+        return min(self.pushes.resumed + pushes * self.mode.inner, self.pushes.total)
 
     # ------------------------------------------------------------ units
 

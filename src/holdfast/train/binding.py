@@ -76,7 +76,7 @@ class Binding:
         schemas = _schemas(space, user)
         self._user, self._schemas = user, schemas
         self._outer = outer_optimizer(user, *crewing.outer)  # what owners run with local steps
-        self._outer_schemas = _schemas(space, self._outer)
+        self._outer_schemas = _alike(space, self._outer, schemas)
         sections = Sections()
         sections.add("board", board_bytes(crewing.lanes, rows, len(space.layout.slices)))
         optimizer.add_sections(sections, space, schemas, rows)
@@ -296,3 +296,12 @@ class Binding:
 def _schemas(space: Space, optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], Schema]:
     kinds = dict.fromkeys((group, p.dtype) for p, group in zip(space.trainable, space.groups, strict=True))
     return {(group, dtype_name(dtype)): probe(optimizer, group, dtype) for group, dtype in kinds}
+
+
+def _alike(
+    space: Space, optimizer: torch.optim.Optimizer, schemas: dict[tuple[int, str], Schema]
+) -> dict[tuple[int, str], Schema]:
+    """The same for one that treats all groups alike: it is tried once for each type of parameters."""
+    first = {name: group for group, name in reversed(schemas)}
+    kinds = {name: probe(optimizer, group, space.dtypes[name]) for name, group in first.items()}
+    return {(group, name): kinds[name] for group, name in schemas}

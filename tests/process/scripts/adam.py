@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 import holdfast as hf
 
 SAMPLES, BATCH, LANES, RATE, DECAY = 64, 8, 4, 0.05, 0.98
+LOADED = 7, 0.25, 0.5  #: steps, mean and square of the gradients so far
 
 
 class Points(Dataset[tuple[Tensor, Tensor, int]]):
@@ -37,6 +38,7 @@ def main() -> None:
     options.add_argument("--pace", type=float, default=0.0)
     options.add_argument("--go", type=Path, required=True)
     options.add_argument("--trace", type=Path, required=True)
+    options.add_argument("--loaded", action="store_true", help="the optimizer goes on from a checkpoint")
     options.add_argument("--hold", action="append", default=[], help="STEP:FILE, units of it wait until it is there")
     options = options.parse_args()
     run = hf.join(lanes=LANES, seed=3)
@@ -45,6 +47,12 @@ def main() -> None:
     nn.init.zeros_(model.bias)
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, DECAY)
+    if options.loaded:
+        for parameter in model.parameters():
+            optimizer.state[parameter] = {
+                "step": torch.tensor(float(LOADED[0])), "exp_avg": torch.full_like(parameter, LOADED[1]).detach(),
+                "exp_avg_sq": torch.full_like(parameter, LOADED[2]).detach(),
+            }  # fmt: skip
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Points(), batch_size=BATCH, shuffle=True))
     holds = {int(step): Path(file) for step, _, file in (text.partition(":") for text in options.hold)}
     trace = os.open(options.trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

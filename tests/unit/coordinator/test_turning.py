@@ -353,7 +353,9 @@ def test_local_steps_begin_with_the_owners_state_and_end_with_the_mean() -> None
 def rounds() -> Driven:
     """A run that has made 50 steps in 12 versions with local:8, and is in exact since: in generation 3."""
     run = Driven(workers=2, sync="local:8").begun()
-    run(Measured(50, {}), SyncRequested("exact"), HostLevel(0, 11), Paused(0, 2, 50))
+    run(Measured(50, {}), SyncRequested("exact"))
+    assert run.told.startswith("sync = exact was asked for instead of local:8; it counts from the end of the round at ")
+    run(HostLevel(0, 11), Paused(0, 2, 50))
     install = installed(run(Paused(1, 2, 50)))
     assert (install.sync, install.turn) == ("exact", 12), "the round at hand is made to its end: it makes a version"
     assert turned(run, 2, 12, 56).reached == Reached(1, "exact", 12, 56)

@@ -94,6 +94,7 @@ class Worker:
             (group, dtype_name(p.dtype)): probe(self.user, group, p.dtype)
             for p, group in zip(self.space.trainable, self.space.groups, strict=True)
         }
+        self.schemas = schemas
         sections = Sections()
         count = len(self.space.layout.slices)
         sections.add("board", board_bytes(LANES, ROWS, count))
