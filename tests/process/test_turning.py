@@ -194,7 +194,7 @@ def test_what_is_said_at_the_command_line(tmp_path: Path) -> None:
             "sync=bouned:2": "sync = bouned:2: unknown; there is exact, bounded:S, async, quorum:K, local:H. Did you "
             "mean bounded:2?",
             "sync=quorum:9": "a quorum of 9 cannot come together: K is 1 to 4, the number of lanes: still exact",
-            "sync=local:8": "with local:H every lane has an optimizer of its own and the owners another one",
+            "sync=local:0": "0 steps cannot lie between two exchanges: H is 1 to 100000",
         }.items():
             refused = holdfast("set", run.dir, setting)
             assert refused.returncode == 2 and sentence in refused.stderr, refused

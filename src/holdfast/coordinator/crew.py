@@ -72,7 +72,7 @@ class Crew:
     summed: bool = False  #: its steps are finished from sums, also on one host, because somebody follows
     stop: int = 0  #: the step before which the installed generation ends; 0: it goes on
     sync: str = ""  #: how its lanes are to keep step
-    turn: int = 0  #: the version before which they stand for that, if they keep step exactly; 0: they need not
+    turn: int = 0  #: the version before which they stand for that, see `messages.Install`; 0: they need not
     reached: Reached = field(default_factory=Reached)  #: how its lanes keep step, and since when
     arena_bytes: int = 0  #: of every host's arena, once the first worker has said so
     out: list[Command] = field(default_factory=list)

@@ -50,7 +50,7 @@ def attend(run: RunState, now: float) -> None:
                 host.told = None
         if host.guide >= 0 and host.guide not in guides:
             host.left_alone()
-        if host.guide >= 0 and not host.caught_up and host.level >= max(run.blame.step - 1, 0):
+        if host.guide >= 0 and not host.caught_up and host.level >= max(run.version - 1, 0):
             host.caught_up = True
             run.follows.append(f"host {host.number} has caught up")
         follows = bool(joiners) and _to_follow(run, host, guides)
@@ -111,7 +111,7 @@ def _to_follow(run: RunState, host: Host, guides: Sequence[int]) -> bool:
         return False
     if any(worker.host == host.number for worker in run.crew.driving()):
         return False
-    behind = not host.holds or host.level < run.blame.step - 1
+    behind = not host.holds or host.level < run.version - 1
     return host.guide >= 0 or (behind and bool(guides))
 
 

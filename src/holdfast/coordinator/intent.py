@@ -132,7 +132,7 @@ def _install(run: RunState, members: tuple[int, ...], now: float) -> None:
     newest = [run.hosts.live[crew.workers[number].host].level for number in members]
     stop = 0
     if run.drain is not None:  # one number for all, beyond any step that somebody may have begun
-        stop = crew.stop or 1 + max(run.blame.step, *newest)
+        stop = crew.stop or 1 + max(run.version, *newest)
     reached = turning.reached(run, max(newest))
     turn = turning.before(run, newest)
     if run.central:

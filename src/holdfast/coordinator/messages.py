@@ -36,8 +36,8 @@ class Ready(_Message, frozen=True):
 
     `numerics` is what decides the bits (torch build, instruction set, threads, ...), `golden` the
     hash of a small fixed computation, `model` a fingerprint of model, optimizer and loader. `push_bytes` is how much
-    memory one push takes, in modes that keep some. `sizes` are the bytes of the parameters' slices, or of bundles of
-    them (`core.placement`).
+    memory one push takes, in modes that keep some, and `state_bytes` what the optimizer keeps. `sizes` are the bytes of
+    the parameters' slices, or of bundles of them (`core.placement`).
     """
 
     worker: int
@@ -48,6 +48,7 @@ class Ready(_Message, frozen=True):
     lanes: int = 0
     push_bytes: int = 0
     sizes: list[int] = []
+    state_bytes: int = 0
 
 
 class Seeded(_Message, frozen=True):
@@ -168,8 +169,8 @@ class Install(_Message, frozen=True):
     `reached` is how lanes keep step in this generation, and since when. A host for which that is news takes it up
     before any of its workers hears of the generation. `sync` is how they are to keep step. Where that is another way,
     the members go to a step boundary and stand there; when all of them do, the next generation is one of that mode.
-    From `exact` they stand before the version `turn`, which is beyond any step that somebody may have begun; elsewhere
-    no lane goes beyond the furthest one.
+    From `exact` and from local steps they stand before the version `turn`, which is beyond any step, or round, that
+    somebody may have begun; elsewhere no lane goes beyond the furthest one.
     """
 
     generation: int

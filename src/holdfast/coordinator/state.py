@@ -86,6 +86,12 @@ class RunState:
         return not parse(self.modes[-1].sync).exact
 
     @property
+    def version(self) -> int:
+        """The version that the run has come to, as far as is known. Where lanes keep step, each step makes one."""
+        reached = self.modes[-1]
+        return reached.version if self.central else self.blame.step + reached.version - reached.step
+
+    @property
     def wanted(self) -> int:
         """How many workers there should be: what the hosts have room for, at most one a lane."""
         there = self.hosts.staying() or list(self.hosts.live.values())

@@ -3,7 +3,7 @@
 Every generation has one mode (`Reached`), the same on all its hosts. Another one that is wanted is said with it; then
 its members go to a step boundary and stand there (see `train.turning`). When all of them do, nothing is under way
 anywhere: that generation ends, and the next one has the new mode. Who is lost in between takes nothing along; the state
-is the same at a boundary, whatever the mode.
+is the same at a boundary, whatever the mode, but for local steps: see `exchange.inner`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from holdfast.coordinator.events import SyncRequested
 from holdfast.coordinator.messages import Reached, Stands
 from holdfast.coordinator.state import RunState
-from holdfast.core.clocks import parse
+from holdfast.core.clocks import Mode, parse
 
 __all__ = ["before", "centralizes", "reached", "requested", "stood", "wanted"]
 
@@ -27,7 +27,8 @@ def requested(run: RunState, event: SyncRequested) -> None:
         when = "" if run.modes[-1].sync == run.sync else ", which is on its way"
         run.happened.append(f"{asked}, as before{when}")
     else:
-        run.happened.append(f"{asked} instead of {run.sync}; it counts from the next step boundary on")
+        when = "the end of the round at hand" if parse(run.modes[-1].sync).rounds else "the next step boundary"
+        run.happened.append(f"{asked} instead of {run.sync}; it counts from {when} on")
         run.sync = sync
 
 
@@ -43,19 +44,27 @@ def _against(run: RunState, event: SyncRequested) -> str:
         return "the run is ending"
     if not run.crew.generation:
         return "the run has not begun its first step; ask again then"
-    if wanted.rounds or present.rounds:
-        return (
-            "with local:H every lane has an optimizer of its own and the owners another one, so there is no state that "
-            "both could go on from; start a run with the mode that is wanted"
-        )
     if run.limits.sums_only:
         return "with optimizer = workers servers only sum, and in other modes they have to run the optimizer themselves"
     if run.limits.replicas:
         return "the run has replicas, and with them the mode cannot change while it is going"
-    need = 0 if wanted.exact or run.first is None else wanted.depth * run.limits.lanes * run.first.push_bytes
+    need, what = _needs(run, wanted, present)
     if need > event.free and 0 in run.hosts.live:
-        return f"its pushes need {need / 2**20:,.1f} MiB, and only {event.free / 2**20:,.1f} MiB are {event.where}"
+        return f"{what} {need / 2**20:,.1f} MiB, and only {event.free / 2**20:,.1f} MiB are {event.where}"
     return ""
+
+
+def _needs(run: RunState, wanted: Mode, present: Mode) -> tuple[int, str]:
+    """How much memory a mode needs that the present one has not, and what for."""
+    if run.first is None or (wanted.rounds and present.rounds):
+        return 0, ""
+    lanes, push, state = run.limits.lanes, run.first.push_bytes, run.first.state_bytes
+    need = 0 if wanted.exact else wanted.depth * lanes * push
+    if wanted.rounds:  # each lane's state twice, and the owners' momentum
+        return need + 2 * lanes * state + push, "its pushes and the lanes' optimizers need"
+    if present.rounds and parse(run.modes[0].sync).rounds:  # the owners may not have had a state like theirs before
+        return need + state, "its pushes and the owners' optimizer need" if need else "the owners' optimizer needs"
+    return need, "its pushes need"
 
 
 def wanted(run: RunState) -> str:
@@ -98,17 +107,28 @@ def reached(run: RunState, level: int) -> Reached:
         run.modes[-1] = Reached(serial, run.modes[-1].sync, run.modes[-1].version, run.modes[-1].step)
         run.follows.append(f"the state is from before sync = {left}: lanes keep step by {run.modes[-1].sync} again")
     elif at is not None and _pending(run) and at.version == level:
+        carried = _carried(parse(run.modes[-1].sync), parse(run.sync))
         run.modes.append(Reached(run.modes[-1].serial + 1, run.sync, at.version, at.step))
-        run.follows.append(f"lanes keep step by {run.sync} from step {at.step} on")
+        run.follows.append(f"lanes keep step by {run.sync} from step {at.step} on{carried}")
     return run.modes[-1]
 
 
+def _carried(before: Mode, after: Mode) -> str:
+    """What becomes of the optimizer's state. Between modes without local steps, nothing."""
+    if before.rounds == after.rounds:
+        return ""
+    if after.rounds:
+        return ", each with an optimizer of its own, whose state is the owners'"
+    return ", with the mean of the lanes' optimizer states; the outer momentum is given up"
+
+
 def before(run: RunState, levels: list[int]) -> int:
-    """The version before which lanes that keep step exactly stand for the sake of a change; 0: there is none.
+    """The version before which lanes stand for the sake of a change, if they keep step exactly or make local steps;
+    0: there is none.
 
     One number for all, beyond any step that somebody may have begun; as it was, while the same mode is wanted.
     """
     if not _pending(run):
         return 0
     crew = run.crew
-    return crew.turn if crew.turn and crew.sync == run.sync else 1 + max(run.blame.step, *levels)
+    return crew.turn if crew.turn and crew.sync == run.sync else 1 + max(run.version, *levels)

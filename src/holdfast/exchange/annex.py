@@ -3,6 +3,9 @@
 What a run is started with has its sections in the arena itself. When the mode changes while the run is going, the new
 one gets an annex behind the arena, in the same descriptor; memory of the mode before it is given back. How an annex is
 laid out follows from the mode and a few numbers (`Room`), so whoever holds the memory can do it. No torch here.
+
+With local steps the owners run another optimizer than the script's. What that one keeps lies here (`outer/`), as does
+what each lane's optimizer keeps (`inner/`). The place of the owners' state in other modes is left as it is meanwhile.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from holdfast.core.clocks import Mode
+from holdfast.exchange.inner import SINCE
 from holdfast.exchange.pushes import pushes_bytes
 from holdfast.transport.arena import Sections
 
@@ -27,6 +31,8 @@ class Room(NamedTuple):
     buffers_size: int  #: of one copy of them
     turns: int = 2  #: records of the buffers that the arena has for each lane
     reads: bool = False  #: also the parameters that a push was computed from are kept
+    state: int = 0  #: what a lane's optimizer keeps, with local steps
+    outer: Mapping[str, int] = {}  #: sections of the owners' optimizer, with local steps
 
 
 def add_sections(sections: Sections, room: Room, mode: Mode) -> None:
@@ -44,8 +50,15 @@ def add_sections(sections: Sections, room: Room, mode: Mode) -> None:
     if depth > room.turns:
         sections.add("push-buffers", room.buffers_size * depth * lanes)
         sections.add("push-buffers-changed", depth * max(1, room.buffers) * lanes)
+    if mode.rounds:
+        for name, size in room.outer.items():
+            sections.add(f"outer/{name}", size)
+        sections.add(SINCE, 8)
+        for lane in range(lanes):
+            for turn in range(2):
+                sections.add(f"inner/{lane}/{turn}", room.state)
 
 
 def passing(section: str) -> bool:
     """Does this section hold nothing that outlives a mode?"""
-    return section.startswith(("push", "read/"))
+    return section.startswith(("push", "read/", "outer/", "inner/"))

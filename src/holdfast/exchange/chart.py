@@ -6,20 +6,21 @@ no torch and runs no user code; it reads the chart that the first workers leave 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from holdfast.core.slices import Layout
 from holdfast.exchange.annex import Room
 from holdfast.exchange.board import H_CHART, H_CHART_SIZE, Board
+from holdfast.exchange.inner import SINCE, state_bytes
 from holdfast.transport.arena import Arena, Sections
 
 __all__ = ["Chart", "add_section", "read_chart", "write_chart"]
 
 #: What a host without state fetches from another one, besides the board: all that outlives a step.
 _STATE = ("parameters/", "state/", "scalar/", "ready", "buffers", "settings", "evaluation", "fixed/")
-_NOT_STATE = ("buffers-changed",)
+_NOT_STATE = ("buffers-changed", "outer/undo")
 #: What only the owners of slices use. Where lanes need not keep step, one host has it, and the others mirror the rest.
 _OWNERS = ("state/", "scalar/", "ready")
 
@@ -37,6 +38,9 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
     depth: int = 0  #: pushes of a lane that there is room for, where lanes need not keep step; 0: they do
     turns: int = 2  #: records of the buffers that there are for each lane
     reads: bool = False  #: are the parameters kept that pushes were computed from, where lanes need not keep step
+    outer: dict[str, int] = {}  #: sections of the owners' optimizer with local steps, and their bytes
+    kinds: dict[str, str] = {}  #: section of the optimizer's state -> of what type its numbers are
+    pieces: list[tuple[str, int, int]] = []  #: (dtype, begin, end in numbers): what the optimizer has a state of
 
     def room(self) -> Room:
         """What decides how much memory another mode takes."""
@@ -45,8 +49,18 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
             for name, (_, size) in self.sections.items() if name.startswith("parameters/")
         }  # fmt: skip
         return Room(
-            self.lanes, flats, self.entries, len(self.buffers), self.buffers_size, self.turns, self.reads
+            self.lanes, flats, self.entries, len(self.buffers), self.buffers_size, self.turns, self.reads,
+            state_bytes(self.owners()), self.outer,
         )
+
+    @property
+    def rounds(self) -> bool:
+        """Do lanes train by themselves between two pushes?"""
+        return SINCE in self.sections
+
+    def owners(self) -> dict[str, int]:
+        """The sections that only the owners of slices use, and their bytes."""
+        return {name: size for name, (_, size) in self.sections.items() if name.startswith(_OWNERS)}
 
     def spaces(self) -> tuple[str, ...]:
         """Slice -> the flat space it lies in."""
@@ -63,19 +77,21 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
 
     def whole(self) -> list[str]:
         """The sections of a state that is mirrored, with what only its owners use: all that a replica holds."""
-        kinds = ("parameters/", "buffers", *_OWNERS, "inner/")
+        kinds = ("parameters/", "buffers", *_OWNERS, "outer/", "inner/")
         return [name for name in self.sections if name.startswith(kinds) and name not in _NOT_STATE]
 
 
 def add_section(
-    sections: Sections, layout: Layout, room: Room, rows: int, buffers: Sequence[tuple[int, int]], depth: int = 0
-) -> bytes:
+    sections: Sections, layout: Layout, room: Room, rows: int, buffers: Sequence[tuple[int, int]], depth: int = 0,
+    kinds: Mapping[str, str] | None = None,
+) -> bytes:  # fmt: skip
     """Lay out the chart itself, as the last section; returns its bytes. `buffers` are (begin, size) in one copy."""
     slices = [(s.dtype, s.start * s.itemsize, s.stop * s.itemsize) for s in layout.slices]
+    pieces = [(s.dtype, part.start, part.stop) for s in layout.slices for part in s.pieces]
     data = msgspec.msgpack.encode(
         Chart(
             room.lanes, rows, room.entries, slices, list(buffers), room.buffers_size, dict(sections.spans), depth,
-            room.turns, room.reads,
+            room.turns, room.reads, dict(room.outer), dict(kinds or {}), pieces,
         )
     )
     sections.add("chart", len(data))

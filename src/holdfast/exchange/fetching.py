@@ -19,6 +19,7 @@ import msgspec
 from holdfast.errors import FrameError
 from holdfast.exchange import board as cells
 from holdfast.exchange.hold import CELL, Hold
+from holdfast.exchange.inner import SINCE, Inner
 from holdfast.exchange.pushes import Told
 from holdfast.exchange.tender import Tender
 from holdfast.transport.frames import Kind, pack
@@ -82,6 +83,7 @@ def serve_mirror(
     # With local steps, a round that was pushed whole is applied first: then it is settled with what the next begins.
     while inner and tender.pushes.decided(min(hold.board.versions())) and not closing():
         time.sleep(_POLL)
+    inner += _first(hold) if inner else []
     for name in [name for name in hold.chart.state() if not name.startswith("parameters/")] + inner:
         send_section(hold, stream.send, generation, closing, name)
     words = memoryview(bytearray(hold.board.state_words())).cast("q")
@@ -110,13 +112,13 @@ def fetch(hold: Hold, stream: Stream, generation: int, lanes: Collection[int] = 
     `lanes` are those that this host is to compute.
     """
     began = time.monotonic()
-    names = hold.chart.state() + _inner(hold, lanes)
+    names = hold.chart.state() + _inner(hold, lanes) + (list(hold.chart.owners()) if hold.chart.rounds else [])
     apart = set(names) if hold.board.words[cells.H_MAGIC] == cells.MAGIC else {"settings"}
     places = {name: _apart(hold, name) if name in apart else hold.section(name) for name in names}
-    told = bytearray()
-    words, size = receive_state(stream, generation, places, told)
+    told, came = bytearray(), set[str]()
+    words, size = receive_state(stream, generation, places, told, came=came)
     hold.board.words[cells.H_MAGIC] = 0  # while it is put in place there is no state here
-    for name in apart - {"settings"}:
+    for name in apart & came - {"settings"}:
         hold.section(name)[:] = places[name]
     _land_settings(hold, places["settings"])
     clocks = _mirror(hold, memoryview(told)) if hold.chart.depth else None
@@ -126,11 +128,11 @@ def fetch(hold: Hold, stream: Stream, generation: int, lanes: Collection[int] = 
 
 def receive_state(
     stream: Stream, generation: int, places: Mapping[str, memoryview], told: bytearray | None = None,
-    onward: Callable[..., None] | None = None,
+    onward: Callable[..., None] | None = None, came: set[str] | None = None,
 ) -> tuple[bytes, int]:  # fmt: skip
     """Receive sections into their places, clocks into `told`, and what ends them: (that, bytes in all).
 
-    Each frame is passed `onward` as soon as it is here and verified.
+    Each frame is passed `onward` as soon as it is here and verified. `came` gets the names of sections.
     """
     size = 0
     while True:
@@ -156,6 +158,8 @@ def receive_state(
         if name not in places:
             raise FrameError(f"it brings the section {name!r}, which is no state")
         place = places[name]
+        if came is not None:
+            came.add(name)
         if not 0 <= at < at + length <= place.nbytes or length > _CHUNK or header.body not in (0, length):
             raise FrameError(f"it brings bytes {at} to {at + length} of {name!r}, which has {place.nbytes}")
         if header.body:
@@ -187,8 +191,15 @@ def send_section(
 
 def _inner(hold: Hold, lanes: Collection[int]) -> list[str]:
     """With local steps: what the next rounds of these lanes begin with, in either turn."""
-    names = (f"inner/{lane}/{turn}" for lane in sorted(lanes) for turn in (0, 1))
-    return [name for name in names if name in hold.chart.sections]
+    if not hold.chart.rounds or not lanes:
+        return []
+    return [SINCE, *(f"inner/{lane}/{turn}" for lane in sorted(lanes) for turn in (0, 1))]
+
+
+def _first(hold: Hold) -> list[str]:
+    """What the very first round begins with, if it is not over: see `inner`."""
+    owners = hold.chart.owners()
+    return list(owners) if min(hold.board.versions()) == Inner(hold.section, owners).since else []
 
 
 def _mirror(hold: Hold, data: memoryview) -> Told:

@@ -5,14 +5,16 @@ on the lane's own parameters, with state that belongs to the lane. At the round'
 gone, as if that were a gradient, and the owners take one outer step with it: SGD with Nesterov momentum on the mean of
 all lanes.
 
-A round is a pure function of the published parameters and the lane's state as the round began, which lies in the arena,
-in two places that take turns. So whoever takes a lane over in the middle of a round begins it again, and the result is
-the same, as in exact training.
+A round is a pure function of the published parameters and the lane's state as the round began, which lies in shared
+memory, in two places that take turns (`inner`). So whoever takes a lane over in the middle of a round begins it again,
+and the result is the same, as in exact training.
+
+When the mode is to change, the round at hand is made to its end, by all lanes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from holdfast.core.standing import Crewed
 from holdfast.errors import NonFinite
 from holdfast.exchange import optimizer as slices
 from holdfast.exchange.crew import clip_scale
+from holdfast.exchange.inner import Inner
 from holdfast.exchange.optimizer import SliceOptimizer
 from holdfast.exchange.paced import Paced
 from holdfast.exchange.pushes import Record
@@ -31,7 +34,7 @@ from holdfast.exchange.space import Space
 from holdfast.exchange.work import UnitResult
 from holdfast.transport.arena import Arena, Sections
 
-__all__ = ["Local", "add_sections", "outer_optimizer"]
+__all__ = ["Local", "outer_optimizer"]
 
 
 def outer_optimizer(user: torch.optim.Optimizer, lr: float, momentum: float) -> torch.optim.Optimizer:
@@ -40,40 +43,25 @@ def outer_optimizer(user: torch.optim.Optimizer, lr: float, momentum: float) -> 
     return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0.0)
 
 
-def add_sections(sections: Sections, space: Space, schemas: dict[tuple[int, str], Schema], num_lanes: int) -> None:
-    """Lay out the state of every lane's own optimizer, twice."""
-    size = _private(space, schemas).size
-    for lane in range(num_lanes):
-        for turn in range(2):
-            sections.add(f"inner/{lane}/{turn}", size)
-
-
-def _private(space: Space, schemas: dict[tuple[int, str], Schema]) -> Sections:
-    sections = Sections()
-    slices.add_sections(sections, space, schemas, 1)
-    return sections
-
-
 class _Lane:
     """A lane's own parameters and optimizer, while it is in a round here."""
 
     def __init__(self, user: torch.optim.Optimizer, space: Space, schemas: dict[tuple[int, str], Schema]) -> None:
-        self._space, self._sections = space, _private(space, schemas)
-        self._arena = Arena(self._sections)
-        self.optimizer = SliceOptimizer(user, space, schemas, self._arena, 1)
+        sections = Sections()
+        slices.add_sections(sections, space, schemas, 1)
+        self._space, self._arena = space, Arena(sections)
+        self.optimizer = SliceOptimizer(user, space, schemas, self._arena.section, 1)
         self.views = space.views(self.optimizer.parameters)
-        self._kept = [n for n in self._sections.spans if not n.startswith(("parameters/", "undo"))]
         self.unit = -1  #: of the round, the next one; -1: it is in none
         self.loss, self.samples = 0.0, 0
         self.buffers: list[Tensor] = []  #: as its last unit left them
 
-    def begin(self, published: dict[str, Tensor], state: memoryview) -> None:
+    def begin(self, published: dict[str, Tensor], state: Mapping[str, memoryview]) -> None:
         """A round begins, with these parameters and this state."""
         for name, flat in self.optimizer.parameters.items():
             flat.copy_(published[name])
-        for name in self._kept:
-            start, size = self._sections.spans[name]
-            self._arena.section(name)[:] = state[start : start + size]
+        for name, data in state.items():
+            self._arena.section(name)[:] = data
         self.optimizer.forget()
         self.unit, self.loss, self.samples, self.buffers = 0, 0.0, 0, []
 
@@ -91,22 +79,21 @@ class _Lane:
             if any(part.entry not in absent for part in piece.pieces):
                 self.optimizer.apply(piece.index, hyper[piece.group], absent)
 
-    def save(self, state: memoryview) -> None:
+    def save(self, state: Mapping[str, memoryview]) -> None:
         """Leave the state for the next round, whoever makes it."""
-        for name in self._kept:
-            start, size = self._sections.spans[name]
-            state[start : start + size] = self._arena.section(name)
+        for name, place in state.items():
+            place[:] = self._arena.section(name)
 
 
 class Local(Paced):
     """This worker as a member of a crew whose lanes train by themselves between exchanges."""
 
     def set_inner(
-        self, user: torch.optim.Optimizer, schemas: dict[tuple[int, str], Schema], arena: Arena,
+        self, user: torch.optim.Optimizer, schemas: dict[tuple[int, str], Schema], inner: Inner,
         outer: torch.optim.Optimizer, show: Callable[[Sequence[Tensor]], None],
     ) -> None:  # fmt: skip
         """`user` is the script's optimizer; `show` lets the model look at other parameters."""
-        self._user, self._schemas, self._arena, self._show_model = user, schemas, arena, show
+        self._user, self._schemas, self._inner, self._show_model = user, schemas, inner, show
         self._outer = [{k: v for k, v in group.items() if k != "params"} for group in outer.param_groups]
         self._lanes: dict[int, _Lane] = {}
         self._published = self.space.views(self.parameters)
@@ -115,6 +102,19 @@ class Local(Paced):
         """Take my place in a new generation. Rounds of lanes that are not mine any more are forgotten."""
         super().install(worker, crew)
         self._lanes = {lane: one for lane, one in self._lanes.items() if self.drives(lane)}
+
+    def settle(self, turning: bool, turn: int) -> None:
+        """The mode is to change before version `turn` at the latest: every round is a version. Or it is not to."""
+        super().settle(turning, turn)
+        while turning and not self._stopping:
+            version = self.version
+            self._limit = self.pushes.made(version) + max(0, turn - version)
+            if self.version == version:  # else those who act already have gone on between the two looks
+                return
+
+    def steps_of(self, pushes: int) -> int:
+        """Steps of the pass that a lane has made with so many pushes: it may have begun in another mode."""
+        return min(self.pushes.resumed + pushes * self.mode.inner, self.pushes.total)
 
     # ------------------------------------------------------------ units
 
@@ -127,12 +127,12 @@ class Local(Paced):
             if round_ >= clocks.steps:
                 continue
             if one is not None and one.unit >= 0:
-                found.append((round_ * self.mode.inner + one.unit, lane))
+                found.append((self.steps_of(round_) + one.unit, lane))
             else:
                 held = held_back(self.mode, clocks, lane)
                 first = first or held
                 if held is None:
-                    found.append((round_ * self.mode.inner, lane))
+                    found.append((self.steps_of(round_), lane))
         return min(found) if found else first
 
     def _lane(self, lane: int) -> _Lane | None:
@@ -143,7 +143,7 @@ class Local(Paced):
         if one.unit < 0:
             if not self.pull():
                 return None
-            one.begin(self.parameters, self._arena.section(f"inner/{lane}/{self.version % 2}"))
+            one.begin(self.parameters, self._inner.at(lane, self.version))
         return one
 
     def _open(self, step: int, lane: int) -> bool:
@@ -171,7 +171,7 @@ class Local(Paced):
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take the step of the lane's own optimizer."""
         one = self._lanes[lane]
-        samples = self.course_counts(self.pushes.pushed(lane) * self.mode.inner + one.unit)[lane]
+        samples = self.course_counts(self.steps_of(self.pushes.pushed(lane)) + one.unit)[lane]
         if result.clip_norm > 0.0 or result.clip_value > 0.0:
             _clip(gradients, result)
         one.step(gradients, self.hyper)
@@ -188,7 +188,7 @@ class Local(Paced):
         """Push what the round has led to, if this was its last unit."""
         one.unit += 1
         round_, version = self.pushes.pushed(lane), self.version
-        if one.unit < self.mode.inner and round_ * self.mode.inner + one.unit < self._course.steps:
+        if one.unit < self.mode.inner and self.steps_of(round_) + one.unit < self._course.steps:
             return
         if one.buffers:
             self.buffers.put(one.buffers)
@@ -198,11 +198,11 @@ class Local(Paced):
         self.buffers.record(lane, round_, version)
         gone = [was - now for was, now in zip(self._published, one.views, strict=True)]
         if self.finite and (bad := self.unclean(gone)):
-            step = self.pushes.base + round_ * self.mode.inner + one.unit - 1
+            step = self.pushes.base + self.steps_of(round_) + one.unit - 1
             what = f"{self.space.names[bad[0]]} is not finite at the end of a round"
             raise NonFinite.in_unit(step, lane, what, self.samples_of(step, lane))
         self.push_slots.fill(Taken(lane, round_), gone)
-        one.save(self._arena.section(f"inner/{lane}/{(version + 1) % 2}"))
+        one.save(self._inner.after(lane, version))
         loss = one.loss / max(1, one.samples)
         self.pushes.push(lane, Record(round_, version, one.samples, loss, 0.0, 0.0))
         one.unit = -1

@@ -23,38 +23,53 @@ from holdfast.core.slices import Slice
 from holdfast.errors import NotExact
 from holdfast.exchange.schema import Schema, clone
 from holdfast.exchange.space import Space, dtype_name, typed
-from holdfast.transport.arena import Arena, Sections
+from holdfast.transport.arena import Sections
 
-__all__ = ["SliceOptimizer", "add_sections"]
+__all__ = ["SliceOptimizer", "add_sections", "state_kinds", "state_sizes", "undo_bytes"]
 
 
 def add_sections(sections: Sections, space: Space, schemas: dict[tuple[int, str], Schema], num_rows: int) -> None:
     """Lay out parameters, optimizer state and undo sections."""
-    undo = 0
     for name, total in space.layout.totals.items():
         sections.add(f"parameters/{name}", total * space.dtypes[name].itemsize)
-    for key, (dtype, count) in _state_arrays(space, schemas).items():
-        sections.add(key, dtype.itemsize * count)
-    sections.add("ready", _num_pieces(space))
-    for piece in space.layout.slices:
-        undo = max(undo, sum(-(-size // 64) * 64 for size in _undo_sizes(space, schemas, piece)))
-    sections.add("undo", undo * num_rows)
+    for name, size in state_sizes(space, schemas).items():
+        sections.add(name, size)
+    sections.add("undo", undo_bytes(space, schemas) * num_rows)
+
+
+def state_sizes(space: Space, schemas: dict[tuple[int, str], Schema]) -> dict[str, int]:
+    """The sections of the optimizer's state, with their bytes."""
+    sizes = {key: dtype.itemsize * count for key, (dtype, count) in _state_arrays(space, schemas).items()}
+    return {**sizes, "ready": _num_pieces(space)}
+
+
+def state_kinds(space: Space, schemas: dict[tuple[int, str], Schema]) -> dict[str, str]:
+    """Of what type the numbers of these sections are."""
+    return {key: dtype_name(dtype) for key, (dtype, _) in _state_arrays(space, schemas).items()}
+
+
+def undo_bytes(space: Space, schemas: dict[tuple[int, str], Schema]) -> int:
+    """How much a worker needs to undo an update of any slice."""
+    return max(
+        (sum(-(-size // 64) * 64 for size in _undo_sizes(space, schemas, piece)) for piece in space.layout.slices),
+        default=0,
+    )
 
 
 class SliceOptimizer:
-    """Runs the user's optimizer on the slices this worker owns."""
+    """Runs the user's optimizer on the slices this worker owns. `section` finds the bytes of a section."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, space: Space, schemas: dict[tuple[int, str], Schema], arena: Arena,
-        num_rows: int,
+        self, optimizer: torch.optim.Optimizer, space: Space, schemas: dict[tuple[int, str], Schema],
+        section: Callable[[str], memoryview], num_rows: int,
     ) -> None:  # fmt: skip
         self._optimizer, self._space, self._schemas = optimizer, space, schemas
-        self.parameters = {n: typed(arena.section(f"parameters/{n}"), d)[:t] for (n, d), t in _totals(space)}
+        self.parameters = {n: typed(section(f"parameters/{n}"), d)[:t] for (n, d), t in _totals(space)}
         arrays = _state_arrays(space, schemas)
-        self._arrays = {key: typed(arena.section(key), dtype)[:count] for key, (dtype, count) in arrays.items()}
-        self._ready = typed(arena.section("ready"), torch.uint8)
-        self._flags = arena.section("ready").cast("B")  # the same bytes, for the looks that every step takes
-        undo = typed(arena.section("undo"), torch.uint8)
+        self._arrays = {key: typed(section(key), dtype)[:count] for key, (dtype, count) in arrays.items()}
+        self._ready = typed(section("ready"), torch.uint8)
+        self._flags = section("ready").cast("B")  # the same bytes, for the looks that every step takes
+        undo = typed(section("undo"), torch.uint8)
         self._undo_rows = undo[: len(undo) // num_rows * num_rows].view(num_rows, -1)
         self._first_piece = _first_pieces(space)
         self._scratch = {n: torch.empty(_longest(space, n), dtype=d) for (n, d), _ in _totals(space)}

@@ -72,7 +72,7 @@ class Homeward(Aside):
         pushes, sent = self.tender.pushes, self.sent
         if pushes.op != self.op:  # all of the last pass have been applied, or there would be no other
             self.op = pushes.op
-            sent.update(dict.fromkeys(sent, pushes.resumed))
+            sent.update(dict.fromkeys(sent, 0 if self.hold.chart.rounds else pushes.resumed))
         for push in homeward(sent, {lane: pushes.pushed(lane) for lane in sent}):
             self._push(push)
             sent[push.lane] += 1

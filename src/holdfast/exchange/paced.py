@@ -92,15 +92,22 @@ class Paced(Member):
 
     def committed(self) -> int:
         """Steps of the run of which every lane's push has been applied."""
-        return self.pushes.committed(lambda: min(self._clocks().applied) * self.mode.inner)
+        return self.pushes.committed(lambda: self.steps_of(min(self._clocks().applied)))
+
+    def steps_of(self, pushes: int) -> int:
+        """Steps of the pass that a lane has made with so many pushes."""
+        return pushes
 
     def stop(self) -> None:
         """The run is to end: no lane goes beyond the furthest one. Everybody is quiet when this is called."""
         self._stopping = True
         self._limit = self.pushes.furthest()  # nobody has gone beyond it, and from now on nobody does
 
-    def settle(self, turning: bool) -> None:
-        """The mode is to change: the same, to the step boundary at which that can be. Or it is not to, any more."""
+    def settle(self, turning: bool, turn: int) -> None:
+        """The mode is to change: the same, to the step boundary at which that can be. Or it is not to, any more.
+
+        Here that is where the furthest lane is, whatever the `turn` is that was named.
+        """
         self.turning = turning
         if not self._stopping:
             self._limit = self.pushes.furthest() if turning else None
@@ -149,8 +156,9 @@ class Paced(Member):
             if found is None and min(clocks.applied) >= clocks.steps:
                 if not self._complete():
                     continue
-                short = clocks.steps < course.steps and not self._stopping
-                return Boundary(clocks.steps) if self.turning and short else None
+                done = self.steps_of(clocks.steps)
+                short = done < course.steps and not self._stopping
+                return Boundary(done) if self.turning and short else None
             self._await(self._whom(found, clocks), found.word if isinstance(found, Held) else 0)
 
     def _ends_before(self) -> bool:
@@ -186,7 +194,10 @@ class Paced(Member):
         return self._course.counts(step)
 
     def _clocks(self) -> Clocks:
-        steps = -(-self._course.steps // self.mode.inner) if self._limit is None else self._limit
+        left = self._course.steps - (self.pushes.resumed if self.mode.rounds else 0)
+        steps = -(-left // self.mode.inner)
+        if self._limit is not None:
+            steps = min(steps, self._limit)
         while True:
             version = self.version
             found = self.pushes.clocks(version, steps)
@@ -272,7 +283,8 @@ class Paced(Member):
         if self.at.owner[0] == self.at.worker:
             begun = pushes.begun(self._course.op)
             if not begun and not self._ends_before() and max(self.board.versions()) == version:
-                pushes.begin(self._course.op, self._course.steps, version, self._course.done)
+                course = self._course
+                pushes.begin(course.op, course.steps, version, course.done, rounds=self.mode.rounds)
                 return True
             versions, held = self.board.versions(), pushes.held(version)
             if begun and may_decide(versions, decided=pushes.decided(version), held=held):

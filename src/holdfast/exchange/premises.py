@@ -2,8 +2,9 @@
 
 A generation says how lanes keep step in it. A host for which that is news takes it up here, before any of its workers
 hears of the generation: they are quiet, and nothing is under way. The new mode's annex is laid out, what the old one
-left is given back, and the board says what counts. Nothing is converted: parameters, optimizer state and versions are
-the same in all modes. Nobody can be killed in the middle of it but the host as a whole. No torch here.
+left is given back, and the board says what counts. Parameters and versions are the same in all modes, and so is the
+optimizer's state, but after local steps: then the owners go on with the mean of all lanes (`inner`). Nobody can be
+killed in the middle of it but the host as a whole. No torch here.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import msgspec
 from holdfast.coordinator.messages import Reached
 from holdfast.core.clocks import parse
 from holdfast.exchange import annex
+from holdfast.exchange import board as cells
 from holdfast.exchange.board import Board, Pace
 from holdfast.exchange.chart import Chart, read_chart
 from holdfast.exchange.hold import Hold
+from holdfast.exchange.inner import Inner, merge
 from holdfast.exchange.pushes import Pushes
 from holdfast.transport.arena import Sections, discard, grow
 
@@ -50,8 +53,7 @@ class Premises:
             board = Board(self.memory, chart.lanes, chart.rows, len(chart.slices))
             if reached is not None and reached.serial > board.pace_serial():
                 self._turn(chart, board, reached)
-            pace = board.pace()
-            return Hold(self.memory, chart) if pace is None else Hold(self._mapped(pace), _charted(chart, pace))
+            return self._now(chart, board.pace())
 
     def close(self) -> None:
         """Let go of the memory, as far as nobody looks at it any more. May be called twice."""
@@ -59,19 +61,30 @@ class Premises:
         with contextlib.suppress(BufferError):
             self.memory.release()
 
+    def _now(self, chart: Chart, pace: Pace | None) -> Hold:
+        return Hold(self.memory, chart) if pace is None else Hold(self._mapped(pace), _charted(chart, pace))
+
     def _turn(self, chart: Chart, board: Board, reached: Reached) -> None:
         """Another mode counts from now on."""
-        discard(self._fd, [span for name, span in chart.sections.items() if annex.passing(name)])
-        if (old := board.pace()) is not None and old.size:
-            discard(self._fd, [(old.begin, old.size)])
-        mode, begin = parse(reached.sync), len(self.memory)
-        sections = _sections(chart, reached.sync)
-        pace = Pace(reached.serial, reached.sync, begin, sections.size, reached.version, reached.step)
-        if sections.size:
-            grow(self._fd, begin + sections.size)
-            place, size = sections.spans["pushes"]
-            pushes = self._mapped(pace)[begin + place : begin + place + size]
-            Pushes(pushes, chart.lanes, mode.depth).go_on_from(reached.step)
+        old = board.pace()
+        mode, before = parse(reached.sync), self._now(chart, old)
+        begin, size = (old.begin, old.size) if old is not None else (0, 0)
+        if goes_on := before.chart.rounds and mode.rounds:  # with rounds of another length: all lies where it did
+            _wipe(before.section("pushes"))
+        else:
+            if before.chart.rounds:
+                _end_rounds(before)
+            discard(self._fd, [span for name, span in chart.sections.items() if annex.passing(name)])
+            if size:
+                discard(self._fd, [(begin, size)])
+            begin, size = len(self.memory), _sections(chart, reached.sync).size
+            grow(self._fd, begin + size)
+        pace = Pace(reached.serial, reached.sync, begin, size, reached.version, reached.step)
+        after = self._now(chart, pace)
+        if not mode.exact:
+            Pushes(after.section("pushes"), chart.lanes, mode.depth).go_on_from(reached.step)
+        if mode.rounds and not goes_on:
+            Inner(after.section, chart.owners()).begin(reached.version)
         board.put_pace(pace)
 
     def _mapped(self, pace: Pace) -> memoryview:
@@ -91,6 +104,20 @@ def await_hold(find: Callable[[], Hold | None], closing: Callable[[], bool]) -> 
     return None
 
 
+def _wipe(section: memoryview) -> None:
+    section[:] = bytes(len(section))
+
+
+def _end_rounds(hold: Hold) -> None:
+    """Local steps are over: have the owners go on with the mean of all lanes, if the state is here."""
+    board, chart = hold.board, hold.chart
+    inner = Inner(hold.section, chart.owners())
+    version = min(board.versions(), default=0)
+    if board.words[cells.H_MAGIC] != cells.MAGIC or board.words[cells.H_MIRROR] or version == inner.since:
+        return
+    merge([inner.at(lane, version) for lane in range(chart.lanes)], inner.owners(), chart.kinds, chart.pieces)
+
+
 def _sections(chart: Chart, sync: str) -> Sections:
     sections = Sections()
     annex.add_sections(sections, chart.room(), parse(sync))
@@ -100,6 +127,8 @@ def _sections(chart: Chart, sync: str) -> Sections:
 def _charted(chart: Chart, pace: Pace) -> Chart:
     """The chart of an arena, with the sections of the mode that counts and without those of others."""
     mode = parse(pace.sync)
+    if not pace.size and not mode.exact:  # it has them in the arena, from a mode of its kind that the run began with
+        return chart
     lasting = {name: span for name, span in chart.sections.items() if not annex.passing(name)}
     spans = _sections(chart, pace.sync).spans.items()
     more = {name: (pace.begin + begin, size) for name, (begin, size) in spans}

@@ -87,24 +87,25 @@ class Pushes:
         """Has a later pass begun, or is it about to?"""
         return abs(self._words[P_OP]) > op + 1
 
-    def begin(self, op: int, steps: int, version: int, done: int = 0) -> None:
+    def begin(self, op: int, steps: int, version: int, done: int = 0, *, rounds: bool = False) -> None:
         """A pass of so many steps begins at this version: no lane has pushed anything.
 
-        Or goes on there: of each lane `done` pushes were made and applied in another mode.
-        By one owner; the word that says so goes last.
+        Or goes on there: of each lane `done` steps were made and applied in another mode, each of which counts as a
+        push; not so with `rounds`, where a push is of several steps. By one owner; the word that says so goes last.
         """
+        pushed = 0 if rounds else done
         words = self._words
         if words[P_OP] > 0:
             words[P_DONE] = words[P_BASE] + words[P_TOTAL]  # said twice, it says the same
         words[P_OP] = -(op + 1)
         words[P_BASE], words[P_TOTAL] = words[P_DONE] - done, steps
         for lane in range(self._num_lanes):
-            words[self._lanes + lane * self._stride] = done
+            words[self._lanes + lane * self._stride] = pushed
         for tag, place in ((version, version - 1), (0, version)):  # all that was pushed before is in `version`
             at = self._docket(place)
             words[at] = 0
             for lane in range(self._num_lanes):
-                words[at + 1 + lane] = done
+                words[at + 1 + lane] = pushed
             words[at] = tag
         words[P_OP] = op + 1
 
@@ -122,7 +123,7 @@ class Pushes:
 
     @property
     def resumed(self) -> int:
-        """How many pushes each lane had behind it when this pass was begun."""
+        """How many steps each lane had behind it when this pass was begun."""
         return self._words[P_DONE] - self._words[P_BASE]
 
     @property
@@ -163,6 +164,10 @@ class Pushes:
     def pushed(self, lane: int) -> int:
         """How many pushes a lane has made in this pass."""
         return self._words[self._lanes + lane * self._stride]
+
+    def made(self, version: int) -> int:
+        """Pushes of the slowest lane that are in this version, which is published."""
+        return min(self._counts(0 if self._words[P_MIRRORED] else version - 1))
 
     def furthest(self) -> int:
         """Pushes of the lane that has made most."""

@@ -20,11 +20,12 @@ from holdfast.core.clocks import Mode, parse
 from holdfast.core.placement import bundled
 from holdfast.core.staleness import Staleness
 from holdfast.core.standing import Crewed
-from holdfast.exchange import annex, buffers, chart, local, optimizer, slots
+from holdfast.exchange import annex, buffers, chart, optimizer, slots
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import Board, Pace, board_bytes
 from holdfast.exchange.buffers import Buffers
 from holdfast.exchange.crew import Member
+from holdfast.exchange.inner import Inner, state_bytes
 from holdfast.exchange.local import Local, outer_optimizer
 from holdfast.exchange.optimizer import SliceOptimizer
 from holdfast.exchange.paced import Paced
@@ -72,21 +73,23 @@ class Binding:
         self._steered = crewing.steered
         rows = board_rows(crewing.lanes)
         mode = crewing.mode
-        inner, script = _schemas(space, user), user
-        schemas = inner
-        if mode.rounds:  # the owners run another optimizer than the lanes
-            user = outer_optimizer(script, *crewing.outer)
-            schemas = _schemas(space, user)
+        schemas = _schemas(space, user)
+        self._user, self._schemas = user, schemas
+        self._outer = outer_optimizer(user, *crewing.outer)  # what owners run with local steps
+        self._outer_schemas = _alike(space, self._outer, schemas)
         sections = Sections()
         sections.add("board", board_bytes(crewing.lanes, rows, len(space.layout.slices)))
         optimizer.add_sections(sections, space, schemas, rows)
         slots.add_sections(sections, space, crewing.lanes)
         turns, reads = max(2, mode.depth), crewing.staleness(parse("async")).compensates
         buffers.add_sections(sections, space, crewing.lanes, turns)
-        self._room = space.room(crewing.lanes, turns, reads=reads)
+        self._sizes = optimizer.state_sizes(space, schemas)
+        outer = optimizer.state_sizes(space, self._outer_schemas)
+        outer["undo"] = optimizer.undo_bytes(space, self._outer_schemas) * rows
+        self._room = space.room(crewing.lanes, turns, reads=reads)._replace(
+            state=state_bytes(self._sizes), outer=outer
+        )
         annex.add_sections(sections, self._room, mode)
-        if mode.rounds:
-            local.add_sections(sections, space, inner, crewing.lanes)
         schedule.add_sections(sections, rows)
         evaluation.add_sections(sections)
         for index, parameter in enumerate(space.fixed):
@@ -94,25 +97,26 @@ class Binding:
         offsets, _ = space.placed()
         placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, space.buffers, strict=True)]
         depth = 0 if mode.exact else mode.depth
-        self._chart = chart.add_section(sections, space.layout, self._room, rows, placed, depth)
+        kinds = optimizer.state_kinds(space, schemas)
+        self._chart = chart.add_section(sections, space.layout, self._room, rows, placed, depth, kinds)
         self.late = False
         self._stop_at: int | None = None
         self._wanted, self._turn_at = mode.name, 0
         self._fd = -1
-        welcome, arena = self._arena(sections, script, facts)
+        welcome, arena = self._arena(sections, user, facts)
         self.arena = self._annex = arena
         self.pace = Pace(0, mode.name)  #: how this worker keeps step
         self.mode = mode
         self.rebound: Callable[[], None] = lambda: None  #: called when there is another member
         self.board = Board(arena.section("board"), crewing.lanes, rows, len(space.layout.slices))
-        self.optimizer = SliceOptimizer(user, space, schemas, arena, rows)
+        self._script = SliceOptimizer(user, space, schemas, arena.section, rows)
+        self.optimizer = self._owners()  #: what the owners of slices run
         self.buffers = Buffers(models, space, arena, crewing.lanes, turns)
         self.evaluation = evaluation.Table(arena)
         controls = self._steered or Alone()
         self.controls: Alone | Steered = controls
         self._slots = LaneSlots(space, arena, self.board)
         self.member = self._new_member()
-        self._inner = script, inner, user
         self._seeds = welcome is None or welcome.seed
 
     def enter(self) -> None:
@@ -182,6 +186,7 @@ class Binding:
         sections = Sections()
         annex.add_sections(sections, self._room, self.mode)
         self._annex = Arena(sections, fd=self._fd, begin=pace.begin) if pace.size else self.arena
+        self.optimizer = self._owners()
         self.buffers.use_records(self._annex if pace.size else None, self.mode.depth)
         self.member = self._new_member()
         self.member.at, self.member.guarded = before.at, before.guarded
@@ -189,6 +194,22 @@ class Binding:
         self._look()
         self.rebound()
         return True
+
+    def _owners(self) -> SliceOptimizer:
+        """The script's optimizer; with local steps lanes run that by themselves, and the owners another one."""
+        if not self.mode.rounds:
+            return self._script
+        outer = self._annex.section
+
+        def section(name: str) -> memoryview:
+            return self.arena.section(name) if name.startswith("parameters/") else outer(f"outer/{name}")
+
+        return SliceOptimizer(self._outer, self._space, self._outer_schemas, section, self.board.num_rows)
+
+    def _lanes_state(self) -> Inner:
+        """What lanes' optimizers keep, with local steps."""
+        annexed = self._annex.section
+        return Inner(lambda name: (annexed if annex.passing(name) else self.arena.section)(name), self._sizes)
 
     def _new_member(self) -> Member:
         kind = Member if self.mode.exact else Local if self.mode.rounds else Paced
@@ -212,7 +233,9 @@ class Binding:
         model = self._space.fingerprint(crewing.lanes, crewing.seed, type(user).__name__, groups, *facts, *named)
         push = sum(self._room.flats.values()) + self._room.buffers_size
         sizes = bundled([piece.nbytes for piece in self._space.layout.slices])
-        self._ready = say.Ready(crewing.worker, numerics(), golden(), model, sections.size, crewing.lanes, push, sizes)
+        self._ready = say.Ready(
+            crewing.worker, numerics(), golden(), model, sections.size, crewing.lanes, push, sizes, self._room.state
+        )
         welcome, fd = self._steered.enlist(self._ready)
         self._fd = fd  # kept: another mode may need more of it
         return welcome, Arena(sections, fd=fd)
@@ -227,7 +250,7 @@ class Binding:
         self.catch_up()
         self._wanted, self._turn_at = install.sync, install.turn
         if self.paced is not None:
-            self.paced.settle(self.turning)
+            self.paced.settle(self.turning, install.turn)
             if install.stop:
                 self.paced.stop()
         self.member.install(self._crewing.worker, install.crewed(len(self._space.layout.slices)))
@@ -236,7 +259,7 @@ class Binding:
 
     def _seed(self) -> None:
         self.board.format()
-        self.optimizer.seed()
+        self._script.seed()
         self.buffers.seed()
         for index, parameter in enumerate(self._space.fixed):
             self._fixed(index, parameter).copy_(parameter.detach())
@@ -253,8 +276,7 @@ class Binding:
             if self._stop_at is not None:
                 self.paced.stop()
         if isinstance(self.member, Local):
-            script, schemas, outer = self._inner
-            self.member.set_inner(script, schemas, self.arena, outer, self._show)
+            self.member.set_inner(self._user, self._schemas, self._lanes_state(), self._outer, self._show)
         self._show(self._space.views(self.optimizer.parameters if self.paced is None else self.paced.parameters))
         for index, parameter in enumerate(self._space.fixed):
             parameter.data = self._fixed(index, parameter)
@@ -274,3 +296,12 @@ class Binding:
 def _schemas(space: Space, optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], Schema]:
     kinds = dict.fromkeys((group, p.dtype) for p, group in zip(space.trainable, space.groups, strict=True))
     return {(group, dtype_name(dtype)): probe(optimizer, group, dtype) for group, dtype in kinds}
+
+
+def _alike(
+    space: Space, optimizer: torch.optim.Optimizer, schemas: dict[tuple[int, str], Schema]
+) -> dict[tuple[int, str], Schema]:
+    """The same for one that treats all groups alike: it is tried once for each type of parameters."""
+    first = {name: group for group, name in reversed(schemas)}
+    kinds = {name: probe(optimizer, group, space.dtypes[name]) for name, group in first.items()}
+    return {(group, name): kinds[name] for group, name in schemas}

@@ -5,6 +5,8 @@ there, in their loop over the loader, and say so. When all of them do, on all ho
 generation; the next one is of the new mode. Each host takes that up before its workers hear of it
 (`exchange.premises`), and then they go on with the pass.
 
+With local steps the boundary is the end of the round at hand, and one thing is converted there: see `exchange.inner`.
+
 Whoever is killed before all stand is replaced, and the next generation stands at the same boundary. After that, the
 boundary is where the run is: those who come later find it in the new mode.
 """

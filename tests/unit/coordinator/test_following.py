@@ -18,7 +18,7 @@ from holdfast.coordinator.events import (
     Ticked,
     WorkerLost,
 )
-from holdfast.coordinator.messages import Finished, Install, Leave, Leaving, Paused, Seeded
+from holdfast.coordinator.messages import Finished, Install, Leave, Leaving, Paused, Reached, Seeded
 from tests.unit.coordinator.driven import Driven, install, pause, ready, to, welcome
 
 
@@ -51,6 +51,14 @@ def test_a_host_that_comes_late_follows() -> None:
     assert run.quiet(2, 0, 1, step=50) == to(two, 0, 1)
     assert run(Ticked()) == [Send(2, guided())]
     assert run.told == "host 1 follows host 0 until it has caught up"
+
+
+def test_after_local_steps_it_has_caught_up_with_the_version_and_not_with_the_step() -> None:
+    """Their rounds made one version each, so there are fewer of them."""
+    run = following()
+    run.machine._run.modes[-1] = Reached(1, "exact", version=12, step=40)
+    assert run(Measured(60, {}), HostLevel(1, 27)) == []
+    assert run(HostLevel(1, 31), after=1.0) == pause(3, 0, 1)
 
 
 def test_it_is_taken_in_when_it_has_caught_up() -> None:

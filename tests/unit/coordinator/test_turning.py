@@ -255,12 +255,9 @@ def test_with_replicas() -> None:
     [
         ("bouned:2", "unknown; there is exact, bounded:S, async, quorum:K, local:H. Did you mean bounded:2?"),
         ("quorum:5", "a quorum of 5 cannot come together: K is 1 to 4, the number of lanes"),
-        (
-            "local:8", "with local:H every lane has an optimizer of its own and the owners another one, so there is no "
-            "state that both could go on from; start a run with the mode that is wanted",
-        ),
+        ("local:0", "0 steps cannot lie between two exchanges: H is 1 to 100000"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_said(sync: str, why: str) -> None:
     run = Driven(workers=2).begun()
     assert run(SyncRequested(sync)) == []
@@ -273,12 +270,6 @@ def test_the_same_as_before() -> None:
     assert run.told == "sync = bounded:2 was asked for, as before"
     run(SyncRequested("async"), SyncRequested("async"))
     assert run.told == "sync = async was asked for, as before, which is on its way"
-
-
-def test_from_local_steps() -> None:
-    run = Driven(workers=2, sync="local:8").begun()
-    assert run(SyncRequested("exact")) == []
-    assert "with local:H every lane has an optimizer of its own" in run.told and run.told.endswith(": still local:8")
 
 
 def test_where_servers_only_sum() -> None:
@@ -313,6 +304,83 @@ def test_too_little_memory_for_the_pushes_of_all_lanes() -> None:
     )
     assert run(SyncRequested("bounded:6", free=30 << 20, where="free on this machine")) == pause(2, 0, 1)
 
+
+@pytest.mark.parametrize(
+    ("before", "sync", "need"),
+    [
+        ("exact", "local:8", "its pushes and the lanes' optimizers need 21.0 MiB"),
+        ("local:8", "exact", "the owners' optimizer needs 2.0 MiB"),
+        ("local:8", "bounded:0", "its pushes and the owners' optimizer need 6.0 MiB"),
+    ],
+)
+def test_too_little_memory_for_what_optimizers_keep(before: str, sync: str, need: str) -> None:
+    """With local steps each of four lanes keeps its state twice, and the owners their momentum."""
+    run = Driven(workers=2, sync=before)
+    run.started()
+    like = {"push_bytes": 1 << 20, "state_bytes": 2 << 20}
+    run(*(msgspec.structs.replace(ready(worker), **like) for worker in (0, 1)), Seeded(0))
+    run(SyncRequested(sync, free=1 << 20, where="free on this machine"))
+    assert run.told == (
+        f"sync = {sync} was asked for, but {need}, and only 1.0 MiB are free on this machine: still {before}"
+    )
+    assert run(SyncRequested(sync, free=21 << 20, where="free on this machine")) == pause(2, 0, 1)
+
+
+def test_rounds_of_another_length_need_no_memory() -> None:
+    run = Driven(workers=2, sync="local:8")
+    run.started()
+    run(*(msgspec.structs.replace(ready(worker), state_bytes=1 << 20) for worker in (0, 1)), Seeded(0))
+    assert run(SyncRequested("local:9", free=1, where="free on this machine")) == pause(2, 0, 1)
+
+
+# ---------------------------------------------------------------- local steps
+
+
+def test_local_steps_begin_with_the_owners_state_and_end_with_the_mean() -> None:
+    run = asked("local:8")
+    run(Paused(1, 2, 6))
+    assert turned(run, 2, 8, 8).reached == Reached(1, "local:8", 8, 8)
+    assert run.told.startswith(
+        "lanes keep step by local:8 from step 8 on, each with an optimizer of its own, whose state is the owners'; "
+    )
+    for generation, sync in ((4, "local:4"), (6, "exact")):
+        run(SyncRequested(sync), HostLevel(0, generation + 5), *(Paused(worker, generation, 50) for worker in (0, 1)))
+        turned(run, generation, generation + 6, 50)
+        how = ", with the mean of the lanes' optimizer states; the outer momentum is given up" * (sync == "exact")
+        assert run.told.startswith(f"lanes keep step by {sync} from step 50 on{how}; generation ")
+
+
+def rounds() -> Driven:
+    """A run that has made 50 steps in 12 versions with local:8, and is in exact since: in generation 3."""
+    run = Driven(workers=2, sync="local:8").begun()
+    run(Measured(50, {}), SyncRequested("exact"))
+    assert run.told.startswith("sync = exact was asked for instead of local:8; it counts from the end of the round at ")
+    run(HostLevel(0, 11), Paused(0, 2, 50))
+    install = installed(run(Paused(1, 2, 50)))
+    assert (install.sync, install.turn) == ("exact", 12), "the round at hand is made to its end: it makes a version"
+    assert turned(run, 2, 12, 56).reached == Reached(1, "exact", 12, 56)
+    return run
+
+
+def test_a_round_that_is_begun_is_made_to_its_end_by_all() -> None:
+    """Whoever is lost meanwhile: the version is the same for those who come later."""
+    run = Driven(workers=2, sync="local:8").begun()
+    run(Measured(50, {}), SyncRequested("exact"), HostLevel(0, 11), Paused(0, 2, 50), Paused(1, 2, 50))
+    run(Stands(0, 2, 12, 56), WorkerLost(1, "signal", 9, 55), HostLevel(0, 12))
+    assert told(run(Paused(0, 3, 56))) == (3, "exact", 12)
+
+
+def test_after_local_steps_there_are_fewer_versions_than_steps() -> None:
+    """A change, and the end, are a version away, and not as many as there were steps."""
+    run = rounds()
+    run(Measured(60, {}), SyncRequested("bounded:2"), HostLevel(0, 16))
+    assert told(run(Paused(0, 4, 60), Paused(1, 4, 60))) == (4, "bounded:2", 17)
+    run = rounds()
+    run(Measured(60, {}), DrainRequested("SIGTERM"), HostLevel(0, 16))
+    assert installed(run(Paused(0, 4, 60), Paused(1, 4, 60))).stop == 17
+
+
+# ---------------------------------------------------------------- the end
 
 def test_a_run_that_is_to_end_stays_in_its_mode() -> None:
     run = asked()

@@ -17,6 +17,7 @@ from holdfast.exchange import buffers, chart, optimizer, slots
 from holdfast.exchange.board import Board, board_bytes
 from holdfast.exchange.buffers import Buffers
 from holdfast.exchange.crew import Member
+from holdfast.exchange.inner import state_bytes
 from holdfast.exchange.optimizer import SliceOptimizer
 from holdfast.exchange.schema import pin, probe
 from holdfast.exchange.slots import LaneSlots
@@ -93,6 +94,7 @@ class Worker:
             (group, dtype_name(p.dtype)): probe(self.user, group, p.dtype)
             for p, group in zip(self.space.trainable, self.space.groups, strict=True)
         }
+        self.schemas = schemas
         sections = Sections()
         count = len(self.space.layout.slices)
         sections.add("board", board_bytes(LANES, ROWS, count))
@@ -103,10 +105,14 @@ class Worker:
         evaluation.add_sections(sections)
         offsets, _ = self.space.placed()
         placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, self.space.buffers, strict=True)]
-        self.chart = chart.add_section(sections, self.space.layout, self.space.room(LANES, 2), ROWS, placed)
+        kinds = optimizer.state_kinds(self.space, schemas)
+        self.room = self.space.room(LANES, 2)._replace(
+            state=state_bytes(optimizer.state_sizes(self.space, schemas)), outer={"ready": 8, "undo": 64}
+        )
+        self.chart = chart.add_section(sections, self.space.layout, self.room, ROWS, placed, kinds=kinds)
         self.arena = arena or Arena(sections)
         self.board = Board(self.arena.section("board"), LANES, ROWS, count)
-        self.slices = SliceOptimizer(self.user, self.space, schemas, self.arena, ROWS)
+        self.slices = SliceOptimizer(self.user, self.space, schemas, self.arena.section, ROWS)
         self.buffers = Buffers([self.model], self.space, self.arena, LANES)
         self.slots = LaneSlots(self.space, self.arena, self.board)
         self.controls = ByHand()

@@ -90,19 +90,19 @@ def test_a_docket_that_is_made_during_a_look_does_not_count_as_applied(monkeypat
 def test_where_the_mode_is_to_change_all_lanes_go_to_the_furthest_one_and_no_further() -> None:
     paced = paced_of()
     paced.pushes.push(1, Record(3, 3, 0, 0.0, 0.0, 0.0))
-    paced.settle(True)
+    paced.settle(True, 0)
     assert paced.next_unit(COURSE) == (3, 0)
     for lane in (0, 2, 3):
         paced.pushes.push(lane, Record(3, 3, 0, 0.0, 0.0, 0.0))
     assert paced.next_unit(COURSE) is None, "the pass is complete: the boundary is before the next one"
     assert paced.next_unit(Course(1, STEPS, COURSE.counts)) == Boundary(0)
-    paced.settle(False)
+    paced.settle(False, 0)
     assert paced.next_unit(Course(1, STEPS, COURSE.counts)) == (0, 0), "nobody wants it any more"
 
 
 def test_in_the_middle_of_a_pass() -> None:
     paced = paced_of()
-    paced.settle(True)
+    paced.settle(True, 0)
     assert paced.next_unit(COURSE) == Boundary(3)
     paced.stop()
     assert paced.next_unit(COURSE) is None, "a run that is to end does, at the same boundary"
@@ -111,7 +111,7 @@ def test_in_the_middle_of_a_pass() -> None:
 def test_a_pass_that_another_mode_has_begun_and_this_one_has_not() -> None:
     """The mode is to change again before anybody has gone on with the pass: it is where it was."""
     paced = paced_of()
-    paced.settle(True)
+    paced.settle(True, 0)
     assert paced.next_unit(Course(1, STEPS, COURSE.counts, done=2)) == Boundary(2)
 
 

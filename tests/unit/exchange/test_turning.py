@@ -50,6 +50,23 @@ def test_a_pass_goes_on_where_another_mode_left_it(version: int) -> None:
     assert pushes.clocks(version + 1, 8).applied == [0] * 3
 
 
+def test_a_pass_that_goes_on_in_rounds() -> None:
+    """What was done of it counts as steps, and not as pushes: a push is of a whole round."""
+    pushes = pushes_of(depth=1)
+    pushes.go_on_from(23)
+    pushes.begin(4, 10, 7, done=3, rounds=True)
+    assert (pushes.base, pushes.resumed, pushes.total, pushes.furthest(), pushes.made(7)) == (20, 3, 10, 0, 0)
+    for lane in range(3):
+        pushes.push(lane, Record(0, 7, 5, 0.5, 0.0, 0.0))
+    pushes.decide(7, [Taken(lane, 0) for lane in range(3)])
+    assert (pushes.made(7), pushes.made(8), pushes.furthest()) == (0, 1, 1)
+    told = pushes.told(8)
+    mirror = pushes_of(depth=1)
+    assert told is not None
+    mirror.mirror(told, ())
+    assert (mirror.made(8), mirror.resumed) == (1, 3)
+
+
 def test_who_dies_while_it_begins_a_pass_leaves_the_one_before_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half-made, the words say neither that the old pass goes on nor that the new one has begun."""
     pushes = pushes_of()
