@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from holdfast.coordinator.cast import Cast
 from holdfast.coordinator.commands import Command, KillWorker, MakeArena, Send, StartWorker
 from holdfast.coordinator.hosts import Hosts
 from holdfast.coordinator.messages import Install, Leave, Pause, Reached, Stands, ToWorker, Welcome
@@ -57,6 +58,7 @@ class Crew:
     limits: CrewLimits
     hosts: Hosts = field(default_factory=Hosts)
     workers: dict[int, Worker] = field(default_factory=dict)  #: live ones only
+    cast: Cast = field(init=False)  #: what all are called, also those who are gone
     generation: int = 0  #: installed; 0 before the first
     started: int = 0  #: workers ever ordered; the next one's number
     members: tuple[int, ...] = ()  #: of the installed generation, by host and number, the lost ones included
@@ -76,6 +78,9 @@ class Crew:
     reached: Reached = field(default_factory=Reached)  #: how its lanes keep step, and since when
     arena_bytes: int = 0  #: of every host's arena, once the first worker has said so
     out: list[Command] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.cast = Cast(self.hosts)
 
     # ------------------------------------------------------------ who is there
 
@@ -163,6 +168,7 @@ class Crew:
         if row is None:
             return None
         worker = Worker(self.started, row, host, server)
+        self.cast.enter(worker.number, host=host, server=server)
         self.started += 1
         self.hosts.live[host].started += 1
         self.workers[worker.number] = worker

@@ -326,7 +326,7 @@ class Machine:
             run.first = event
             run.learn_lanes(event.lanes)
             run.crew.arena_bytes = event.arena_bytes
-        if why := misfit(run.first, event):
+        if why := misfit(run.first, event, run.crew.cast):
             worker.stage, worker.leaving = Stage.REFUSED, why[1]
             if worker.server:
                 run.servers -= 1  # another one would not fit either

@@ -100,7 +100,7 @@ class Training:
         if self._bound is None:
             self.space.check_dtypes()
             settings = Settings(self._optimizer, find_schedulers(self._optimizer, self._given))
-            facts = [(b.size, b.batch, b.steps) for b in self.loaders]
+            facts = [(f"loader {number}", batches.described()) for number, batches in enumerate(self.loaders)]
             self._bound = Binding(self._crewing, self._models, self._optimizer, self.space, settings, facts)
             self._bound.enter()
             self._watch_gradients()

@@ -191,6 +191,8 @@ def test_nobody_fits() -> None:
     run = Driven(workers=1)
     run.started()
     run(ready(0), Seeded(0), WorkerLost(0, "signal", 9))
-    why = "worker 1 has built something else than the run trains: model is other, but net on worker 0. " \
-          "Build model, optimizer and loader alike in every process (no random sizes, no rank-dependent layers)."
+    why = "worker 1 has built something else than worker 0, which was ready first. They differ in hash of all parts " \
+          "(worker 0: net; worker 1: other). Build model, optimizer and loader alike in every process: no sizes that " \
+          "are random, or that follow from a rank, a machine or the files it has; and give every machine the same " \
+          "script, arguments and data."
     assert run(ready(1, model="other")) == [FailRun("OutOfSync", f"No worker is left that fits the run: {why}")]
