@@ -67,7 +67,7 @@ def awaited(snapshot: Snapshot) -> str:
     late = [person for person in snapshot.people if person.stage == "starting"]
     missing = snapshot.hosts_wanted - sum(not host.leaving for host in snapshot.hosts)
     more = " more" if snapshot.hosts else ""
-    who = titled([p.worker for p in late if not p.server], [p.worker for p in late if p.server])
+    who = titled([p.worker for p in late], [p.worker for p in late if p.server])
     parts = [f"for {who} to reach the first step"] if late else []
     if missing > 0 or not parts:
         hosts = f"{max(missing, 1)}{more} host{'s' * (missing > 1)}"

@@ -17,7 +17,7 @@ __all__ = ["Cast"]
 
 @dataclass(slots=True)
 class Cast:
-    """All who were ever started.
+    """All who were ever started. Nobody leaves it: a number is told of long after its process is gone.
 
     >>> cast = Cast()
     >>> cast.enter(0, host=0); cast.enter(1, host=0, server=True)
@@ -44,6 +44,10 @@ class Cast:
         where = self._where.get(number)
         return self.title(number) + (self.hosts.on([where]) if where is not None else "")
 
+    def serves(self, number: int) -> bool:
+        """Is it, or was it, a server?"""
+        return number in self._servers
+
     def all(self, numbers: Collection[int]) -> str:
         """Several of them."""
-        return titled(set(numbers) - self._servers, self._servers.intersection(numbers)) or "nobody"
+        return titled(numbers, self._servers)

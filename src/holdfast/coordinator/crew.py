@@ -88,12 +88,6 @@ class Crew:
         """Workers that count towards the wanted number: they drive lanes, or are on their way to."""
         return [w for w in self.workers.values() if w.stage in _ACTIVE and not w.leaving]
 
-    def title(self, number: int) -> str:
-        """What a sentence calls this worker, who may be gone."""
-        if number in self.workers:
-            return self.workers[number].title
-        return f"{'server' if number in self.servers else 'worker'} {number}"
-
     def role(self, host: int) -> str:
         """A host's part where one holds the state: home, replica or mirror; empty if it has none, or all hold it."""
         if self.home < 0 or host not in self.where:

@@ -28,6 +28,7 @@ class Sight(msgspec.Struct, frozen=True):
     watched: list[int] = []  #: workers that have a part in training
     quiet: list[int] = []  #: those of them who stand still because they were asked to
     limit: float = 0.0  #: seconds of silence after which the other side counts as lost
+    servers: list[int] = []  #: those of them that own slices and drive no lanes
 
 
 class Ear(Protocol):
@@ -117,8 +118,10 @@ class Eyes(Protocol):
     def closed(self) -> None:
         """The arena goes away: let go of every view of it."""
 
-    async def look(self, pids: Mapping[int, int], quiet: Set[int], now: float) -> Sequence[Event]:
-        """What has been seen, given the pid of each live worker, and who was asked to stand still."""
+    async def look(
+        self, pids: Mapping[int, int], quiet: Set[int], now: float, servers: Set[int] = frozenset()
+    ) -> Sequence[Event]:
+        """What has been seen, given the pid of each live worker, who was asked to stand still, and who is a server."""
 
     def lost(self, event: WorkerLost) -> WorkerLost:
         """Add what the dead worker's row still shows: its step and the unit it was in."""

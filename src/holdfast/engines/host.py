@@ -120,7 +120,7 @@ class LocalHost:
     async def look(self, sight: Sight, now: float) -> None:
         """See how the workers are."""
         pids = {worker: self._pids[worker] for worker in sight.watched if worker in self._pids}
-        for event in await self._eyes.look(pids, frozenset(sight.quiet), now):
+        for event in await self._eyes.look(pids, frozenset(sight.quiet), now, frozenset(sight.servers)):
             self._tell(event)
         if self._harbour is not None and self._harbour.following:
             self._tell_level(news=True)

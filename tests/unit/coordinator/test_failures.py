@@ -18,7 +18,7 @@ def test_script_failed_in_all_alike() -> None:
     assert run(failed(1), failed(3), failed(0)) == []
     assert run(failed(2)) == [FailRun(
         "ScriptFailed",
-        "worker 1 failed with ValueError: boom at train.py:12; workers 0, 2-3 the same. "
+        "worker 1 failed with ValueError: boom at train.py:12; workers 0, 2 and 3 the same. "
         "Fix the script at train.py:12; the whole output is in logs/worker-1.log.",
         "trace of worker 1",
     )]
@@ -166,9 +166,9 @@ def test_crew_lost() -> None:
     run(WorkerLost(0, "signal", 9), ready(1), WorkerLost(1, "exit", 3), ready(2))
     assert run(WorkerLost(2, "signal", 9)) == [FailRun(
         "CrewLost",
-        "Workers were lost 3 times in a row without a step of progress (step 0); 2 are forgiven. "
+        "Processes of the run were lost 3 times in a row without a step of progress (step 0); 2 are forgiven. "
         "The last ones: worker 0 (signal 9); worker 1 (exit status 3); worker 2 (signal 9). "
-        "Look at the end of logs/worker-2.log, and at the memory the workers need.",
+        "Look at the end of logs/worker-2.log, and at the memory they need.",
     )]
 
 

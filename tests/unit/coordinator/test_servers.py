@@ -13,6 +13,7 @@ from holdfast.coordinator.events import (
     Measured,
     ScaleRequested,
     ServersRequested,
+    WorkerHung,
     WorkerLost,
 )
 from holdfast.coordinator.messages import Failed, Finished, Install, Leave, Ready, Seeded
@@ -277,3 +278,52 @@ def test_a_late_worker_that_fails_for_want_of_a_batch_is_not_replaced() -> None:
     run.quiet(5, 0, step=36)
     run(WorkerLost(0, "signal", 9, 36), idle(3, step=36))
     assert not run.machine.over, "another one may do better"
+
+
+# ---------------------------------------------------------------- how they are called
+
+
+def test_servers_that_are_lost_again_and_again_are_called_servers() -> None:
+    run = Driven(workers=1, servers=1, luck_budget=1).begun()
+    run(WorkerLost(1, "signal", 9))
+    (end,) = run(WorkerLost(2, "signal", 11))
+    assert end == FailRun(
+        "CrewLost",
+        "Processes of the run were lost 2 times in a row without a step of progress (step 0); 1 are forgiven. The last "
+        "ones: server 1 (signal 9); server 2 (signal 11). Look at the end of logs/worker-2.log, and at the memory they "
+        "need.",
+    )
+
+
+def test_a_server_that_hangs_is_called_one() -> None:
+    (end,) = Driven(workers=1, servers=1).begun()(WorkerHung(1, 31.0, "train.py:5"))
+    assert end == FailRun(
+        "Hang",
+        "server 1 made no progress for 31.0 s outside any unit; it stands at train.py:5. Look at that line first: it "
+        "waits for something that does not come.",
+    )
+
+
+def test_on_several_hosts_it_is_said_where_who_was_lost_is() -> None:
+    run = Driven(workers=1, servers=1, listening=True, follow=False).begun()
+    run(HostJoined(1, "there", 1), WorkerLost(1, "signal", 9))
+    assert run.told.startswith("server 1 on host 0 lost (signal 9): server 3 starts on host 0")
+    run(WorkerLost(2, "signal", 9))
+    assert run.told.startswith("worker 2 on host 1 lost (signal 9): worker 4 starts in its place on host 1")
+
+
+def test_a_host_is_lost_with_its_servers() -> None:
+    run = Driven(workers=0, servers=1, listening=True)
+    run.started()
+    run(HostJoined(1, "there", 1), HostLost(1, "its connection closed"))
+    assert run.told.startswith("host 1 lost (its connection closed) with worker 0 and server 1")
+
+
+def test_workers_and_servers_that_fail_alike_are_told_together() -> None:
+    run = Driven(workers=2, servers=1)
+    run.started()
+    (end,) = run(failed(0), failed(2), failed(1))
+    assert isinstance(end, FailRun)
+    assert end.message.startswith(
+        "worker 0 failed with ValueError: boom at train.py:12; worker 1 and server 2 the same. Fix the script"
+    )
