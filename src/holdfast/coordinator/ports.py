@@ -17,6 +17,7 @@ import msgspec
 from holdfast.coordinator.commands import EndRun, FailRun, ReleaseHost
 from holdfast.coordinator.events import Event, WorkerLost, WorkerStarted
 from holdfast.coordinator.messages import StoreWanted, ToWorker
+from holdfast.coordinator.roster import Snapshot
 from holdfast.transport.link import Link
 
 __all__ = ["Depot", "Ear", "Engine", "Eyes", "Host", "Notebook", "Sight", "StoryEntry"]
@@ -132,6 +133,9 @@ class Depot(Protocol):
 
     def wanted(self, message: StoreWanted, host: Host) -> None:
         """A worker on this host asks for it; it is answered with StoreAt, now or when it asks again."""
+
+    def crewed(self, crew: Snapshot) -> None:
+        """The crew may be another one; said before any of its workers hears of that."""
 
 
 class StoryEntry(Protocol):

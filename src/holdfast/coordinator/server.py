@@ -223,7 +223,10 @@ class Server:
     def _handle(self, event: Event) -> None:
         if self._end is None or self._end.done():
             return
-        for command in self._decide(event):
+        commands = self._decide(event)
+        if self._depot is not None and (commands or not isinstance(event, Ticked | Measured)):
+            self._depot.crewed(self.snapshot())
+        for command in commands:
             self._obey(command)
 
     def _decide(self, event: Event) -> Sequence[Command]:

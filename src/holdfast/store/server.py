@@ -11,6 +11,7 @@ import os
 import select
 import socket
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -22,6 +23,7 @@ from holdfast.store.desk import Desk, Visitor
 from holdfast.store.handlers import Handler, add
 from holdfast.store.keeper import caller
 from holdfast.store.ledger import LEDGER, Ledger
+from holdfast.store.meeting import Crew
 from holdfast.store.messages import Answer, Failed, Hello, Say, Welcome, pack, says
 from holdfast.store.region import Limit, Owned, Region, create
 from holdfast.store.waiting import Waiting, look_seconds
@@ -64,16 +66,23 @@ class Server:
         self._poll = select.poll()
         self._waiting = Waiting()
 
-    def serve(self, lifeline: int) -> None:
-        """Serve until the descriptor `lifeline` has something to read or is at its end."""
+    def meets(self, crew: Crew) -> None:
+        """Who belongs to the crew of the run has changed."""
+        self._desk.meets(crew)
+
+    def serve(self, lifeline: int, news: Callable[[], bool] = lambda: False) -> None:
+        """Serve until the descriptor `lifeline` has something to read or is at its end, and `news` says that it is."""
         torch.set_grad_enabled(False)  # of this thread
         self._poll.register(self._listener, select.POLLIN)
         self._poll.register(lifeline, select.POLLIN)
         try:
             while True:
-                for fd, event in self._waiting.wait(self._poll, None):
+                # Whoever keeps us is heard first: what it said counts for what clients have said since.
+                for fd, event in sorted(self._waiting.wait(self._poll, None), key=lambda one: one[0] != lifeline):
                     if fd == lifeline:
-                        return
+                        if not news():
+                            return
+                        continue
                     if fd == self._listener.fileno():
                         self._accept()
                     elif (peer := self._peers.get(fd)) is not None:
