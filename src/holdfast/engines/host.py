@@ -242,7 +242,9 @@ class LocalHost:
                 os.close(fd)
             message = _read(frame.data)
             if message is None or message.worker != worker:
-                self.kill(worker)  # it does not speak our language: not one of ours
+                if self._ear is not None:
+                    self._ear.told(self.number, f"process {worker} is killed: it said what no worker says")
+                self.kill(worker)
                 return
             if isinstance(message, Finished):
                 self._finished.add(worker)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -26,10 +27,15 @@ from holdfast.store.ledger import LEDGER, Ledger
 from holdfast.store.meeting import Crew
 from holdfast.store.messages import Answer, Failed, Hello, Say, Welcome, pack, says
 from holdfast.store.region import Limit, Owned, Region, create
+from holdfast.store.voice import complain
 from holdfast.store.waiting import Waiting, look_seconds
+from holdfast.transport.doorkeeper import SHORT
 from holdfast.transport.link import DescriptorsLost, Link, Outcome
 
 __all__ = ["Server"]
+
+#: Seconds that a server rests when it can take nobody for want of descriptors or memory.
+_PAUSE = 0.2
 
 
 class Peer:
@@ -110,8 +116,11 @@ class Server:
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:
-            return  # it went away again
+        except OSError as error:
+            if error.errno in SHORT:  # it stays in the kernel's queue, so looking again at once would be vain
+                complain(f"Server {self.index} can take no client at the moment: {error.strerror}. It tries again.")
+                time.sleep(_PAUSE)
+            return  # else it went away again
         pid, uid = caller(sock)
         if uid != os.getuid():
             sock.close()
@@ -125,7 +134,11 @@ class Server:
             frame = peer.link.recv()
         except BlockingIOError:
             return
-        except (DescriptorsLost, ValueError):
+        except DescriptorsLost as error:
+            complain(f"Server {self.index} lets go of a client, which will come again. {error}")
+            time.sleep(_PAUSE)
+            frame = None
+        except ValueError:  # not one of ours: no client of the store sends so much
             frame = None
         if frame is None:
             self._lose(peer)
