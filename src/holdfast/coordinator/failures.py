@@ -156,6 +156,8 @@ class Blame:
 def told(event: Failed) -> str:
     """What a worker raised, in one line."""
     message = event.message.strip().splitlines()[0] if event.message.strip() else ""
+    if message.endswith("."):  # sentences, as our own errors have: the place would look like part of the last one
+        return f"{event.kind} at {event.where}: {message.rstrip('.')}"
     return f"{event.kind}{': ' + message if message else ''} at {event.where}"
 
 

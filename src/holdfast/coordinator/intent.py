@@ -182,7 +182,12 @@ def _owning(run: RunState) -> str:
     owned = f", {crew.cast.all(crew.servers)} {does}"
     if len(crew.servers) == 1 or not crew.owners:
         return owned
-    shares = owning.shares(crew.owners, run.sizes)
+    shares, slices = owning.shares(crew.owners, run.sizes), len(run.sizes)
+    if slices < len(crew.servers):
+        idle = [server for server in crew.servers if server not in shares]
+        there = "there is 1 slice" if slices == 1 else f"there are {slices} slices"
+        owned += f"; {there} of them, so {crew.cast.all(idle)} {'has' if len(idle) == 1 else 'have'} none"
+        return f"{owned}, and --servers {slices} would do"
     parts = [f"{shares.get(server, 0.0):.0%}" for server in sorted(crew.servers)]
     if len(parts) > 4:  # their names are folded, too
         parts = [f"{min(shares.get(server, 0.0) for server in crew.servers):.0%} to {max(shares.values()):.0%}"]

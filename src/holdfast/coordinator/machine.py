@@ -174,8 +174,9 @@ class Machine:
             return
         run.lost += 1
         run.replacing = True
-        run.happened.append(f"{run.crew.cast.placed(worker.number)} lost ({how})")
-        judged = worker.stage is Stage.DOOMED or worker.leaving or run.blame.failed(event.worker)
+        doomed = worker.stage is Stage.DOOMED  # we have killed it, and said why
+        run.happened.append(f"{run.crew.cast.placed(worker.number)} {'has ended' if doomed else f'lost ({how})'}")
+        judged = doomed or worker.leaving or run.blame.failed(event.worker)
         if judged or run.gather is not None:
             return
         verdict = run.blame.lost_unit(event.worker, event.unit, how, event.samples) if event.unit else None

@@ -194,7 +194,10 @@ def test_more_servers_than_slices() -> None:
     run(*(msgspec.structs.replace(ready(worker), sizes=[4096]) for worker in range(4)))
     got = installed(run(Seeded(0)))
     assert (got.servers, got.owners) == ([1, 2, 3], [(2, 1)])
-    assert run.told.endswith("servers 1, 2 and 3 own the parameters (0%, 100%, 0%)")
+    assert run.told.endswith(
+        "servers 1, 2 and 3 own the parameters; there is 1 slice of them, so servers 1 and 3 have none, and --servers "
+        "1 would do"
+    )
 
 
 def test_the_shares_of_many_servers_are_folded() -> None:
