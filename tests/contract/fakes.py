@@ -97,7 +97,9 @@ class FakeEyes:
         if self.view is not None:
             self.view.release()
 
-    async def look(self, pids: Mapping[int, int], quiet: Set[int], now: float) -> Sequence[Event]:
+    async def look(
+        self, pids: Mapping[int, int], quiet: Set[int], now: float, servers: Set[int] = frozenset()
+    ) -> Sequence[Event]:
         if self.broken:
             raise KeyError("a bug in the eyes")
         self.asked.append((dict(pids), set(quiet)))

@@ -142,6 +142,7 @@ def test_who_does_not_speak_our_language_is_killed_and_a_kill_is_told(play: Call
         host.kill(1)
         host.kill(77)
         await ear.until(lambda: len(ear.of(WorkerLost)) == 2)
+        await ear.until(lambda: ear.sentences == ["process 0 is killed: it said what no worker says"])
 
     assert play(act).of(WorkerLost) == [WorkerLost(0, "signal", 9), WorkerLost(1, "signal", 9)]
 

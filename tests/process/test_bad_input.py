@@ -192,6 +192,17 @@ def test_a_script_that_never_joins(tmp_path: Path) -> None:
     assert "without hf.join()" in failed(tmp_path, "never-join", "--workers", 2, code=2)
 
 
+def test_workers_that_build_different_models(tmp_path: Path) -> None:
+    """The one that is ready first is the measure, and goes on."""
+    with Launch(tmp_path, BAD, "--workers", 2, args="another-width") as run:
+        assert run.end() == 0, run.err
+    found = re.search(
+        r"worker (\d) has built something else than worker (\d), which was ready first. They differ in parameter "
+        r"0.weight \(worker \2: \[(\d+), 1\] float32; worker \1: \[(\d+), 1\] float32\), parameter 0.bias \(", run.err
+    )
+    assert found and int(found[3]) == 16 + int(found[2]) and int(found[4]) == 16 + int(found[1]), run.err
+
+
 # ---------------------------------------------------------------- resources
 
 

@@ -248,11 +248,11 @@ def test_a_worker_and_a_nursery_elsewhere_are_killed_and_replaced(tmp_path: Path
         run.at_step(5)
         (victim,) = [worker["pid"] for worker in run.status()["workers"] if worker["host_number"] == 1]
         run.strike(victim)
-        run.told("worker 1 lost (signal 9)")
+        run.told("worker 1 on host 1 lost (signal 9)")
         run.crewed(2)
         (nursery,) = [pid for pid, command in other.processes().items() if _parent(pid) == other.process.pid]
         run.strike(nursery)
-        run.told("worker 2 lost (signal 9)")
+        run.told("worker 2 on host 1 lost (signal 9)")
         run.crewed(2)
         go(tmp_path)
         finished(run)

@@ -49,6 +49,16 @@ class RayLaunch(Launch):
 
 
 @RAY
+@pytest.mark.parametrize("sync", ["exact", "async"])
+def test_servers_on_a_node(tmp_path: Path, cluster: RealCluster, sync: str) -> None:
+    crew = ("--hosts", 2, "--workers", 1, "--servers", 1, "--lanes", 4, "--sync", sync, "--set", "ray.most=2")
+    with RayLaunch(tmp_path, cluster, "normed", *crew) as run:
+        assert run.end() == 0, run.err
+    assert any(re.search(r"server \d owns the parameters", line) for line in run.story), run.story
+    assert sync != "exact" or run.sha256 == golden("normed", 4)
+
+
+@RAY
 @pytest.mark.parametrize(
     ("model", "hosts", "workers", "lanes"),
     [("lenet", 1, 2, 4), ("normed", 2, 1, 6), ("transformer", 2, 2, 4)],

@@ -41,6 +41,14 @@ def test_a_worker_and_a_server_are_killed_and_every_push_counts_once(tmp_path: P
         assert logged(run, "worker-1 sees 8000 to 8000\n")
 
 
+def test_who_was_scaled_away_is_not_waited_for_at_a_barrier(tmp_path: Path) -> None:
+    with Launch(tmp_path, SCRIPT, "--workers", "2", args="400") as run:
+        until(lambda: logged(run, "worker-1 at 40\n"), lambda: f"pushes\n{run.err}", 90.0)
+        run.scale(1)
+        assert run.end(60.0) == 0, run.err
+        assert logged(run, "worker-0 sees ") and not logged(run, "worker-1 sees ")
+
+
 @pytest.mark.chaos
 def test_no_server_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     with Launch(tmp_path, SCRIPT, "--workers", "2", args="1000000") as run:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,23 +18,42 @@ import msgspec
 
 from holdfast.coordinator.messages import SCRIPT, StoreAt, StoreWanted
 from holdfast.coordinator.ports import Host
+from holdfast.coordinator.roster import Snapshot, titled
 from holdfast.errors import HoldfastError
 from holdfast.quantities import Size
+from holdfast.store.meeting import Crew, client_of
 from holdfast.transport.credentials import Credentials
 
 if TYPE_CHECKING:  # a run without a store does not load it
     from holdfast.store.keeper import Keeper
 
-__all__ = ["Depot", "differing"]
+__all__ = ["Depot", "crew_of", "differing"]
+
+#: Of processes that have not been in a generation yet.
+_COMING = frozenset({"starting", "ready", "seeding", "waiting"})
 
 
+def crew_of(crew: Snapshot) -> Crew:
+    """Who meets at barriers and broadcasts of the run's store, by the names of its clients. Pure.
 
-def differing(first: StoreWanted, other: StoreWanted) -> str:
-    """Why two workers cannot have the same store, in a sentence; empty when they can. Pure."""
+    Before the first generation all who were started, once as many machines are there as the run begins with. Then its
+    members: who is to leave goes when the others go on, and who is on its way comes in when they do, so neither is
+    waited for.
+    """
+    coming = tuple(client_of(person.row) for person in crew.people if person.stage in _COMING)
+    if not crew.generation:
+        there = sum(not host.leaving for host in crew.hosts)
+        return Crew(coming, complete=bool(coming) and there >= crew.hosts_wanted)
+    return Crew(tuple(client_of(person.row) for person in crew.people if person.stage == "member"), coming, True)
+
+
+def differing(first: StoreWanted, other: StoreWanted, servers: Collection[int] = ()) -> str:
+    """Why two processes, some of which are servers, cannot have the same store; empty when they can. Pure."""
     if (first.servers, first.handler, first.memory) == (other.servers, other.handler, other.memory):
         return ""
+    who, before = (titled([wanted.worker], servers) for wanted in (other, first))
     return (
-        f"Worker {other.worker} asks for a store with {_said(other)}, but worker {first.worker} has asked for one with "
+        f"{who.capitalize()} asks for a store with {_said(other)}, but {before} has asked for one with "
         f"{_said(first)}, and there is one store in a run. Call run.store with the same arguments in every worker."
     )
 
@@ -56,6 +76,8 @@ class Depot:
         self._script, self._clients = Path(script).resolve(), clients
         self._bind, self._ours, self._theirs = bind, ours, theirs
         self._first: StoreWanted | None = None
+        self._crew = Crew()
+        self._servers: set[int] = set()  # of all that were ever seen
         self._keeper: Keeper | None = None
         self._problem = ""
         self._ready = False
@@ -70,12 +92,21 @@ class Depot:
                 target=self._start, args=(message, asyncio.get_running_loop()), name="holdfast-depot", daemon=True
             )
             self._thread.start()
-        if problem := differing(self._first, message):
+        if problem := differing(self._first, message, self._servers):
             host.send(message.worker, StoreAt(message.worker, "", problem=problem))
         elif self._ready:
             host.send(message.worker, self._answer(message, host))
         else:
             self._asking = [(one, at) for one, at in self._asking if one.worker != message.worker] + [(message, host)]
+
+    def crewed(self, crew: Snapshot) -> None:
+        """The crew may be another one; called in the loop."""
+        self._servers.update(person.worker for person in crew.people if person.server)
+        now = crew_of(crew)
+        if now != self._crew:
+            self._crew = now
+            if self._ready and self._keeper is not None:
+                self._keeper.meets(now)
 
     def close(self) -> None:
         """End the servers, also those that are just starting. May be called twice."""
@@ -92,7 +123,7 @@ class Depot:
 
         try:
             paths = [str(self._script.parent), *sys.path]
-            self._keeper = keeper = Keeper(wanted.servers, self._clients, wanted.memory, paths)
+            self._keeper = keeper = Keeper(wanted.servers, self._clients, wanted.memory, paths, crew=self._crew)
             keeper.start(wanted.handler.replace(SCRIPT, str(self._script)))
             if self._bind is not None and self._ours is not None and self._theirs is not None:
                 keeper.open_gate((self._bind[0], 0), self._ours, self._theirs)
@@ -107,6 +138,8 @@ class Depot:
 
     def _started(self) -> None:
         self._ready = True
+        if self._keeper is not None:
+            self._keeper.meets(self._crew)
         asking, self._asking = self._asking, []
         for message, host in asking:
             host.send(message.worker, self._answer(message, host))

@@ -11,7 +11,7 @@ from holdfast.observe.meter import Meter
 from holdfast.observe.progress import line
 from holdfast.observe.screen import Screen, Tail
 
-__all__ = ["Display", "awaited"]
+__all__ = ["Display", "awaited", "heard"]
 
 #: Seconds between two updates of the progress line.
 _SHOW = 0.25
@@ -39,8 +39,7 @@ class Display:
 
     def echo(self, *, last: bool = False) -> None:
         """Pass on what the lead worker printed."""
-        lead = self._server.snapshot().lead
-        lead = -1 if lead is None else lead
+        lead = heard(self._server.snapshot(), last=last)
         if lead != self._lead:
             self._flush(last=True)
             # The first lead is heard from its beginning; a later one has said it all before.
@@ -62,12 +61,22 @@ class Display:
         self._held = [] if last else new
 
 
+def heard(snapshot: Snapshot, *, last: bool) -> int:
+    """Whose output is shown: the lead's. In a run that has ended without a step, that of whose result counts; -1: none.
+
+    Before the end nobody knows whether there will be a lead, and who.
+    """
+    if snapshot.lead is not None or not last:
+        return -1 if snapshot.lead is None else snapshot.lead
+    return min((person.worker for person in snapshot.people if person.stage == "finished"), default=-1)
+
+
 def awaited(snapshot: Snapshot) -> str:
     """Whom the first step waits for."""
     late = [person for person in snapshot.people if person.stage == "starting"]
     missing = snapshot.hosts_wanted - sum(not host.leaving for host in snapshot.hosts)
     more = " more" if snapshot.hosts else ""
-    who = titled([p.worker for p in late if not p.server], [p.worker for p in late if p.server])
+    who = titled([p.worker for p in late], [p.worker for p in late if p.server])
     parts = [f"for {who} to reach the first step"] if late else []
     if missing > 0 or not parts:
         hosts = f"{max(missing, 1)}{more} host{'s' * (missing > 1)}"

@@ -270,7 +270,7 @@ class _Launch:
     def keep(self, name: str, data: bytes) -> None:
         """Add to a file in the run's directory."""
         if name.startswith("audit/"):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # `append` meets the same, and says so
                 (self._directory.path / "audit").mkdir(exist_ok=True)
         self._directory.append(name, data)
 

@@ -151,7 +151,7 @@ def needs(config: RunConfig) -> Needs:
     """What each host of the run takes from its machine."""
     threads = config.threads or DEFAULTS_OF_JOIN["threads"]
     others = ray.resources(config.ray, {})
-    return Needs(config.workers or 1, float(config.ray.cpus or threads), float(config.ray.gpus), others)
+    return Needs(config.workers or 1, float(config.ray.cpus or threads), float(config.ray.gpus), others, config.servers)
 
 
 def _lost(event: AgentLost) -> str:

@@ -166,11 +166,6 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         raise wrong("servers", config.servers, "must be 0 or more", "Use --servers 0.")
     if config.servers > MAX_SERVERS:
         raise wrong("servers", config.servers, f"must be 0 to {MAX_SERVERS}", "Use --servers 1.")
-    if config.servers and config.on != "local":
-        raise wrong(
-            "servers", config.servers, f"with --on {config.on} every process has a place of a worker's size, and there "
-            "is none for servers", "Leave --servers out.",
-        )
     try:
         mode = clocks.parse(config.sync, config.lanes)
     except ValueError as error:

@@ -41,7 +41,11 @@ def ask(directory: Path, request: Ask, timeout: float = ANSWER_SECONDS) -> dict[
                 f"The launcher of {directory} does not answer within {timeout:g} s: it is stopped or very busy. "
                 "Look at its process; `kill -CONT` wakes a stopped one."
             ) from None
-        except OSError:
+        except PermissionError:
+            raise RunError(
+                f"The run in {directory} belongs to another user, and answers nobody else. Ask as that user (sudo -u)."
+            ) from None
+        except OSError:  # nobody listens there any more
             data = b""
     if not data:
         raise NotRunning(f"No run is going in {directory}. `holdfast status {directory}` shows how it ended.")

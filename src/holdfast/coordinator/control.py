@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from holdfast.coordinator.requests import Ask, short_address
 __all__ = ["ControlSocket"]
 
 _MAX_REQUEST = 4096
+#: Seconds without a look at who asks, when there is no descriptor left to hear them. Whoever asks has a deadline.
+_PAUSE = 0.5
 _decoder = msgspec.json.Decoder(Ask)
 
 
@@ -43,7 +46,11 @@ class ControlSocket:
         except OSError:
             self._socket.close()
             raise
-        self._loop.add_reader(self._socket.fileno(), self._accept)
+        self._listen()
+
+    def _listen(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket.fileno(), self._accept)
 
     def close(self) -> None:
         """Stop listening. May be called twice."""
@@ -59,8 +66,12 @@ class ControlSocket:
     def _accept(self) -> None:
         try:
             connection, _ = self._socket.accept()
-        except OSError:  # it hung up before we came, or we are out of descriptors: they may ask again
-            return
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                # It stays in the kernel's queue: looking again at once would be vain, and keep the loop from its work.
+                self._loop.remove_reader(self._socket.fileno())
+                self._loop.call_later(_PAUSE, self._listen)
+            return  # else it hung up before we came
         connection.setblocking(False)
         self._open.add(connection)
         self._loop.add_reader(connection.fileno(), self._hear, connection)

@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from holdfast.coordinator.cast import Cast
 from holdfast.coordinator.commands import Command, KillWorker, MakeArena, Send, StartWorker
 from holdfast.coordinator.hosts import Hosts
 from holdfast.coordinator.messages import Install, Leave, Pause, Reached, Stands, ToWorker, Welcome
@@ -57,6 +58,7 @@ class Crew:
     limits: CrewLimits
     hosts: Hosts = field(default_factory=Hosts)
     workers: dict[int, Worker] = field(default_factory=dict)  #: live ones only
+    cast: Cast = field(init=False)  #: what all are called, also those who are gone
     generation: int = 0  #: installed; 0 before the first
     started: int = 0  #: workers ever ordered; the next one's number
     members: tuple[int, ...] = ()  #: of the installed generation, by host and number, the lost ones included
@@ -77,17 +79,14 @@ class Crew:
     arena_bytes: int = 0  #: of every host's arena, once the first worker has said so
     out: list[Command] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.cast = Cast(self.hosts)
+
     # ------------------------------------------------------------ who is there
 
     def active(self) -> list[Worker]:
         """Workers that count towards the wanted number: they drive lanes, or are on their way to."""
         return [w for w in self.workers.values() if w.stage in _ACTIVE and not w.leaving]
-
-    def title(self, number: int) -> str:
-        """What a sentence calls this worker, who may be gone."""
-        if number in self.workers:
-            return self.workers[number].title
-        return f"{'server' if number in self.servers else 'worker'} {number}"
 
     def role(self, host: int) -> str:
         """A host's part where one holds the state: home, replica or mirror; empty if it has none, or all hold it."""
@@ -163,6 +162,7 @@ class Crew:
         if row is None:
             return None
         worker = Worker(self.started, row, host, server)
+        self.cast.enter(worker.number, host=host, server=server)
         self.started += 1
         self.hosts.live[host].started += 1
         self.workers[worker.number] = worker

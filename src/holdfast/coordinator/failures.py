@@ -3,9 +3,9 @@
 Pure. `Blame` keeps the evidence; each of its methods takes one piece more and answers with the
 `FailRun` that ends the run, or None: the worker is replaced and its work tried again.
 
-* **Bad luck**: a worker was killed or left without a word. Forgiven, until `luck_budget` such losses
-  came in a row without a step of progress. One stroke hits all who are there: a loss counts only if that
-  worker was started after the last loss that counted.
+* **Bad luck**: a worker was killed, left without a word, or had no memory outside of a unit. Forgiven, until
+  `luck_budget` such losses came in a row without a step of progress. One stroke hits all who are there: a loss counts
+  only if that worker was started after the last loss that counted.
 * **Bad data**: one unit was lost `unit_attempts` times, whoever tried it. One that gave a NaN, or an infinity, is tried
   once more: a broken machine, or a race in somebody's code, may give one; data that does it does it again.
 * **Bad code**: the script raised before any step was committed, or outside a unit, or at the same
@@ -17,15 +17,15 @@ Pure. `Blame` keeps the evidence; each of its methods takes one piece more and a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from holdfast import errors
+from holdfast.coordinator.cast import Cast
 from holdfast.coordinator.commands import FailRun
 from holdfast.coordinator.messages import Failed
-from holdfast.coordinator.roster import CrewLimits, compact, names
+from holdfast.coordinator.roster import CrewLimits
 
-__all__ = ["Blame", "cure", "idled", "told", "told_idle", "told_together"]
+__all__ = ["Blame", "cure", "idled", "starved", "told", "told_idle", "told_together"]
 
 Unit = tuple[int, int]
 
@@ -40,6 +40,7 @@ class Blame:
     """The evidence so far."""
 
     limits: CrewLimits
+    cast: Cast
     step: int = 0  #: steps known to be committed
     _losses: list[str] = field(default_factory=list)  # since the last step of progress
     _struck: int = 0  # workers up to this number were there when the last loss was counted
@@ -69,15 +70,15 @@ class Blame:
         if worker < self._struck:
             return None
         self._struck = started
-        self._losses.append(f"worker {worker} ({how})")
+        self._losses.append(f"{self.cast.placed(worker)} ({how})")
         if len(self._losses) <= self.limits.luck_budget:
             return None
-        shown = "; ".join(self._losses[-4:])
+        shown, forgiven = "; ".join(self._losses[-4:]), self.limits.luck_budget
         return FailRun(
             "CrewLost",
-            f"Workers were lost {len(self._losses)} times in a row without a step of progress (step {self.step}); "
-            f"{self.limits.luck_budget} are forgiven. The last ones: {shown}. "
-            f"Look at the end of logs/worker-{worker}.log, and at the memory the workers need.",
+            f"Processes of the run were lost {len(self._losses)} times in a row without a step of progress (step "
+            f"{self.step}); {forgiven} {'is' if forgiven == 1 else 'are'} forgiven. The last ones: {shown}. "
+            f"Look at the end of logs/worker-{worker}.log, and at the memory they need.",
         )
 
     def lost_unit(self, worker: int, unit: Unit, how: str, samples: list[int]) -> FailRun | None:
@@ -89,7 +90,7 @@ class Blame:
         if len(tried) < self.limits.unit_attempts:
             return None
         causes = list(dict.fromkeys(tried.values()))
-        error = errors.BadUnit(unit[0], unit[1], self._samples.get(unit, []), names(tried), "; ".join(causes))
+        error = errors.BadUnit(unit[0], unit[1], self._samples.get(unit, []), self.cast.all(tried), "; ".join(causes))
         return FailRun("BadUnit", str(error), self._trace(tried))
 
     def hung(self, worker: int, unit: Unit | None, seconds: float, where: str) -> FailRun | None:
@@ -99,12 +100,12 @@ class Blame:
             hangs.add(worker)
             if len(hangs) < 2:
                 return None
-            place = f"in unit (step {unit[0]}, lane {unit[1]}), as {names(hangs - {worker})} did before"
+            place = f"in unit (step {unit[0]}, lane {unit[1]}), as {self.cast.all(hangs - {worker})} did before"
         else:
             place = "outside any unit"
         return FailRun(
             "Hang",
-            f"worker {worker} made no progress for {seconds:.1f} s {place}; it stands at {where}. "
+            f"{self.cast.placed(worker)} made no progress for {seconds:.1f} s {place}; it stands at {where}. "
             "Look at that line first: it waits for something that does not come.",
         )
 
@@ -131,7 +132,7 @@ class Blame:
         tried.add(event.worker)
         if len(tried) < 2:
             return None
-        return FailRun("NonFinite", f"{event.message} It was so on {names(tried)}.", event.trace)
+        return FailRun("NonFinite", f"{event.message} It was so on {self.cast.all(tried)}.", event.trace)
 
     def untried(self) -> FailRun | None:
         """A unit was not finite, and nobody is left to compute it again."""
@@ -155,12 +156,22 @@ class Blame:
 def told(event: Failed) -> str:
     """What a worker raised, in one line."""
     message = event.message.strip().splitlines()[0] if event.message.strip() else ""
+    if message.endswith("."):  # sentences, as our own errors have: the place would look like part of the last one
+        return f"{event.kind} at {event.where}: {message.rstrip('.')}"
     return f"{event.kind}{': ' + message if message else ''} at {event.where}"
 
 
 def idled(event: Failed) -> bool:
     """Whether the script raised for want of a batch, as far as one can tell; an error of ours tells another tale."""
     return event.idle and event.unit is None and event.kind not in _OURS
+
+
+def starved(event: Failed) -> bool:
+    """Whether there was no memory for a process of a run that has made steps, and that was not in a unit.
+
+    A script that has no memory before its first step needs too much; and a unit may be what needs it.
+    """
+    return event.kind == "MemoryError" and event.unit is None and event.step > 0
 
 
 def told_idle(event: Failed, title: str) -> str:
@@ -171,9 +182,9 @@ def told_idle(event: Failed, title: str) -> str:
     )
 
 
-def cure(title: str) -> str:
+def cure(*, server: bool) -> str:
     """What to do about a script that raises where it had no batch."""
-    if title.startswith("server"):
+    if server:
         return "servers run the code after a loop too: use run.loss, or `if run.lead:` around what needs a batch"
     return (
         "loops that are over give a worker that comes late no batch: use run.epochs in place of range, and run.loss, "
@@ -181,7 +192,7 @@ def cure(title: str) -> str:
     )
 
 
-def told_together(failures: list[Failed], title: Callable[[int], str] = "worker {}".format) -> FailRun:
+def told_together(failures: list[Failed], cast: Cast) -> FailRun:
     """One error for many failures: the first in full, the same ones grouped, others in a line each."""
     groups: dict[tuple[str, str], list[Failed]] = {}
     for failure in failures:
@@ -189,10 +200,11 @@ def told_together(failures: list[Failed], title: Callable[[int], str] = "worker 
     lines = []
     for first, *same in groups.values():
         unit = "" if first.unit is None else f" in unit (step {first.unit[0]}, lane {first.unit[1]})"
-        others = f"; worker{'s' * (len(same) > 1)} {compact([f.worker for f in same])} the same" if same else ""
-        what = f"{title(first.worker)} failed{unit} with {told(first)}"
-        lines.append((told_idle(first, title(first.worker)) if idled(first) else what) + others)
+        others = f"; {cast.all([failure.worker for failure in same])} the same" if same else ""
+        title = cast.placed(first.worker)
+        what = f"{title} failed{unit} with {told(first)}"
+        lines.append((told_idle(first, title) if idled(first) else what) + others)
     lead = failures[0]
-    hint = f": {cure(title(lead.worker))}" if idled(lead) else ""
+    hint = f": {cure(server=cast.serves(lead.worker))}" if idled(lead) else ""
     lines[0] += f". Fix the script at {lead.where}{hint}; the whole output is in logs/worker-{lead.worker}.log."
     return FailRun("ScriptFailed", "\n".join(lines), lead.trace)

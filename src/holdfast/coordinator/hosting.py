@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from holdfast.coordinator import custody
 from holdfast.coordinator.events import FollowingEnded, HostJoined, HostLeaving, HostLevel, HostLost, LinkBroken
-from holdfast.coordinator.roster import Stage, names
+from holdfast.coordinator.roster import Stage
 from holdfast.coordinator.state import RunState
 
 __all__ = ["following_ended", "is_news", "joined", "leaving", "link_broken", "lost"]
@@ -59,7 +59,7 @@ def lost(run: RunState, event: HostLost) -> None:
     missed = [w.number for w in gone if w.stage not in (Stage.FINISHED, Stage.DISMISSED, Stage.REFUSED)]
     run.lost += len(missed)
     run.replacing = bool(missed)
-    whom = f" with {names(missed)}" if missed else ""
+    whom = f" with {crew.cast.all(missed)}" if missed else ""
     run.happened.append(f"host {host.number} lost ({event.reason}){whom}")
     for other in run.hosts.live.values():
         if other.guide == host.number:

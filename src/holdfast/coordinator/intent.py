@@ -13,7 +13,7 @@ from holdfast.coordinator import custody, following, owning, policy, staffing, t
 from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.failures import told_together
 from holdfast.coordinator.hosts import spread
-from holdfast.coordinator.roster import Stage, compact, names, titled
+from holdfast.coordinator.roster import Stage, compact
 from holdfast.coordinator.state import RunState
 
 __all__ = ["reconcile"]
@@ -24,7 +24,7 @@ def reconcile(run: RunState, now: float) -> None:
     if run.gather is not None:
         told = {failure.worker for failure in run.failures}
         if now >= run.gather or all(worker.number in told for worker in run.crew.active()):
-            run.end(told_together(run.failures, run.crew.title))
+            run.end(told_together(run.failures, run.crew.cast))
     elif run.running:
         for part in (_end, staffing.fill, _welcome, following.attend, _turn):
             if not run.over:
@@ -92,8 +92,7 @@ def _turn(run: RunState, now: float) -> None:
         _install(run, coming, now)
     elif coming != crew.change.planned:
         crew.change.planned = coming
-        workers = _workers(run, coming)
-        whom = titled(workers, set(coming).difference(workers)) if coming else "whoever comes first"
+        whom = crew.cast.all(coming) if coming else "whoever comes first"
         run.follows.append(f"generation {crew.change.generation} with {whom}")
 
 
@@ -180,10 +179,15 @@ def _owning(run: RunState) -> str:
     if not crew.servers:
         return ""
     does = ("own{} the parameters", "sum{} the gradients")[run.limits.sums_only].format("s" * (len(crew.servers) == 1))
-    owned = f", {names(crew.servers, 'server')} {does}"
+    owned = f", {crew.cast.all(crew.servers)} {does}"
     if len(crew.servers) == 1 or not crew.owners:
         return owned
-    shares = owning.shares(crew.owners, run.sizes)
+    shares, slices = owning.shares(crew.owners, run.sizes), len(run.sizes)
+    if slices < len(crew.servers):
+        idle = [server for server in crew.servers if server not in shares]
+        there = "there is 1 slice" if slices == 1 else f"there are {slices} slices"
+        owned += f"; {there} of them, so {crew.cast.all(idle)} {'has' if len(idle) == 1 else 'have'} none"
+        return f"{owned}, and --servers {slices} would do"
     parts = [f"{shares.get(server, 0.0):.0%}" for server in sorted(crew.servers)]
     if len(parts) > 4:  # their names are folded, too
         parts = [f"{min(shares.get(server, 0.0) for server in crew.servers):.0%} to {max(shares.values()):.0%}"]

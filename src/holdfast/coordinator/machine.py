@@ -21,7 +21,7 @@ from holdfast.coordinator import events, following, hosting, messages, owning, p
 from holdfast.coordinator.commands import Command, FailRun
 from holdfast.coordinator.crew import Crew
 from holdfast.coordinator.events import Event
-from holdfast.coordinator.failures import Blame, cure, idled, told, told_idle
+from holdfast.coordinator.failures import Blame, cure, idled, starved, told, told_idle
 from holdfast.coordinator.fitness import misfit
 from holdfast.coordinator.intent import reconcile
 from holdfast.coordinator.roster import CrewLimits, HostView, Person, Snapshot, Stage, Worker
@@ -53,8 +53,9 @@ class Machine:
     def __init__(self, limits: CrewLimits) -> None:
         self.story = Story()
         sync = parse(limits.sync).name
+        crew = Crew(limits)
         self._run = RunState(
-            limits, Crew(limits), Blame(limits), servers=limits.servers, sync=sync,
+            limits, crew, Blame(limits, crew.cast), servers=limits.servers, sync=sync,
             modes=[messages.Reached(0, sync)],
         )
         self._handlers: dict[type, Callable[[Any, float], None]] = {
@@ -173,8 +174,9 @@ class Machine:
             return
         run.lost += 1
         run.replacing = True
-        run.happened.append(f"{worker.title} lost ({how})")
-        judged = worker.stage is Stage.DOOMED or worker.leaving or run.blame.failed(event.worker)
+        doomed = worker.stage is Stage.DOOMED  # we have killed it, and said why
+        run.happened.append(f"{run.crew.cast.placed(worker.number)} {'has ended' if doomed else f'lost ({how})'}")
+        judged = doomed or worker.leaving or run.blame.failed(event.worker)
         if judged or run.gather is not None:
             return
         verdict = run.blame.lost_unit(event.worker, event.unit, how, event.samples) if event.unit else None
@@ -193,7 +195,8 @@ class Machine:
                 run.end(verdict)
                 return
             run.replacing = True
-        run.happened.append(f"{worker.title} is {how} (limit {run.limits.frozen:.1f} s) and is killed")
+        who = run.crew.cast.placed(worker.number)
+        run.happened.append(f"{who} is {how} (limit {run.limits.frozen:.1f} s) and is killed")
         run.crew.doom(worker, how)
 
     def _worker_hung(self, event: events.WorkerHung, now: float) -> None:
@@ -210,7 +213,7 @@ class Machine:
                 run.end(verdict)
                 return
             run.replacing = True
-        run.happened.append(f"{worker.title} makes {how} and is killed")
+        run.happened.append(f"{run.crew.cast.placed(worker.number)} makes {how} and is killed")
         run.crew.doom(worker, how)
 
     def _measured(self, event: events.Measured, now: float) -> None:
@@ -326,19 +329,19 @@ class Machine:
             run.first = event
             run.learn_lanes(event.lanes)
             run.crew.arena_bytes = event.arena_bytes
-        if why := misfit(run.first, event):
+        if why := misfit(run.first, event, run.crew.cast):
             worker.stage, worker.leaving = Stage.REFUSED, why[1]
             if worker.server:
                 run.servers -= 1  # another one would not fit either
             else:
                 run.refused[event.worker] = Refusal(*why, worker.host)
-            run.happened.append(f"{worker.title} is refused ({why[1]})")
+            run.happened.append(f"{run.crew.cast.placed(worker.number)} is refused ({why[1]})")
             run.crew.send(worker, messages.Refuse(event.worker, why[1]))
             return
         if all(other.stage is Stage.STARTING for other in run.crew.joining() if other.host == worker.host):
             run.first_ready = now
         worker.stage = Stage.READY
-        run.happened.append(f"{worker.title} is ready")
+        run.happened.append(f"{run.crew.cast.title(worker.number)} is ready")
 
     def _seeded_by(self, event: messages.Seeded, now: float) -> None:
         run = self._run
@@ -348,7 +351,7 @@ class Machine:
         worker = run.crew.workers[event.worker]
         worker.stage = Stage.WAITING
         run.hosts.live[worker.host].level = max(run.hosts.live[worker.host].level, 0)
-        run.happened.append(f"the arena holds the weights of worker {event.worker}")
+        run.happened.append(f"the arena holds the weights of {run.crew.cast.placed(event.worker)}")
 
     def _paused(self, event: messages.Paused, now: float) -> None:
         run, crew = self._run, self._run.crew
@@ -374,7 +377,7 @@ class Machine:
             return
         worker.leaving = event.reason
         run.replacing = True
-        run.happened.append(f"{worker.title} is to leave ({event.reason})")
+        run.happened.append(f"{run.crew.cast.placed(worker.number)} is to leave ({event.reason})")
 
     def _finished_by(self, event: messages.Finished, now: float) -> None:
         run, crew = self._run, self._run.crew
@@ -387,7 +390,7 @@ class Machine:
             return  # before the first generation, a script may end without ever having trained
         worker.stage = Stage.FINISHED
         run.finished[event.worker] = event.result
-        run.happened.append(f"{worker.title} has finished the script")
+        run.happened.append(f"{run.crew.cast.title(worker.number)} has finished the script")
         if worker.server:
             return
         run.ended_on[event.worker] = worker.host
@@ -401,12 +404,15 @@ class Machine:
         known = run.blame.failed(event.worker) or (event.unit is not None and event.unit[0] < run.blame.step)
         if event.kind == "Stopped" or settled or known:
             return
-        if worker is not None and worker.stage is Stage.DOOMED and idled(event):
+        if worker is not None and worker.stage is Stage.DOOMED and (idled(event) or starved(event)):
+            return
+        if worker is not None and starved(event) and run.gather is None:
+            self._starved(worker, event)
             return
         if worker is not None and idled(event) and self._can_do_without(worker):
             self._let_go(worker, event)
             return
-        run.happened.append(f"{run.crew.title(event.worker)} failed with {told(event)}")
+        run.happened.append(f"{run.crew.cast.placed(event.worker)} failed with {told(event)}")
         verdict = run.blame.raised(event)
         if isinstance(verdict, FailRun):
             run.end(verdict)
@@ -418,6 +424,17 @@ class Machine:
             run.replacing = True
             run.crew.doom(worker, f"its script failed with {told(event)}")
 
+    def _starved(self, worker: Worker, event: messages.Failed) -> None:
+        """Its machine has no memory left for it: bad luck, as if the system had killed it for that."""
+        run, how = self._run, f"out of memory at {event.where}"
+        run.blame.progressed(event.step)
+        run.happened.append(f"{run.crew.cast.placed(worker.number)} is {how}")
+        if verdict := run.blame.lost(worker.number, how, run.crew.started):
+            run.end(verdict)
+            return
+        run.replacing = True
+        run.crew.doom(worker, how)
+
     def _can_do_without(self, worker: Worker) -> bool:
         """Whether somebody else drives lanes, will, or has ended the script."""
         run = self._run
@@ -428,10 +445,10 @@ class Machine:
         """The script cannot go on in this process, and could not in another one that took its place."""
         run = self._run
         run.blame.progressed(event.step)
-        why = told_idle(event, worker.title)
+        why = told_idle(event, run.crew.cast.placed(worker.number))
         if worker.server:
             run.servers -= 1
         else:
-            run.refused[worker.number] = Refusal("ScriptFailed", f"{why}; {cure(worker.title)}", worker.host)
-        run.happened.append(f"{why}; the run goes on without it; {cure(worker.title)}")
+            run.refused[worker.number] = Refusal("ScriptFailed", f"{why}; {cure(server=worker.server)}", worker.host)
+        run.happened.append(f"{why}; the run goes on without it; {cure(server=worker.server)}")
         run.crew.doom(worker, f"its script failed with {told(event)}")

@@ -35,9 +35,10 @@ class Ready(_Message, frozen=True):
     """The script has reached its first step: this worker could take lanes.
 
     `numerics` is what decides the bits (torch build, instruction set, threads, ...), `golden` the
-    hash of a small fixed computation, `model` a fingerprint of model, optimizer and loader. `push_bytes` is how much
-    memory one push takes, in modes that keep some, and `state_bytes` what the optimizer keeps. `sizes` are the bytes of
-    the parameters' slices, or of bundles of them (`core.placement`).
+    hash of a small fixed computation, `model` a fingerprint of model, optimizer and loader, and `parts` what those are
+    made of, as far as it fits (`blueprint`). `push_bytes` is how much memory one push takes, in modes that keep some,
+    and `state_bytes` what the optimizer keeps. `sizes` are the bytes of the parameters' slices, or of bundles of them
+    (`core.placement`).
     """
 
     worker: int
@@ -48,6 +49,8 @@ class Ready(_Message, frozen=True):
     lanes: int = 0
     push_bytes: int = 0
     sizes: list[int] = []
+    parts: bytes = b""
+    num_parts: int = 0
     state_bytes: int = 0
 
 

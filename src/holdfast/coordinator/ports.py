@@ -17,6 +17,7 @@ import msgspec
 from holdfast.coordinator.commands import EndRun, FailRun, ReleaseHost
 from holdfast.coordinator.events import Event, WorkerLost, WorkerStarted
 from holdfast.coordinator.messages import StoreWanted, ToWorker
+from holdfast.coordinator.roster import Snapshot
 from holdfast.transport.link import Link
 
 __all__ = ["Depot", "Ear", "Engine", "Eyes", "Host", "Notebook", "Sight", "StoryEntry"]
@@ -28,6 +29,7 @@ class Sight(msgspec.Struct, frozen=True):
     watched: list[int] = []  #: workers that have a part in training
     quiet: list[int] = []  #: those of them who stand still because they were asked to
     limit: float = 0.0  #: seconds of silence after which the other side counts as lost
+    servers: list[int] = []  #: those of them that own slices and drive no lanes
 
 
 class Ear(Protocol):
@@ -117,8 +119,10 @@ class Eyes(Protocol):
     def closed(self) -> None:
         """The arena goes away: let go of every view of it."""
 
-    async def look(self, pids: Mapping[int, int], quiet: Set[int], now: float) -> Sequence[Event]:
-        """What has been seen, given the pid of each live worker, and who was asked to stand still."""
+    async def look(
+        self, pids: Mapping[int, int], quiet: Set[int], now: float, servers: Set[int] = frozenset()
+    ) -> Sequence[Event]:
+        """What has been seen, given the pid of each live worker, who was asked to stand still, and who is a server."""
 
     def lost(self, event: WorkerLost) -> WorkerLost:
         """Add what the dead worker's row still shows: its step and the unit it was in."""
@@ -129,6 +133,9 @@ class Depot(Protocol):
 
     def wanted(self, message: StoreWanted, host: Host) -> None:
         """A worker on this host asks for it; it is answered with StoreAt, now or when it asks again."""
+
+    def crewed(self, crew: Snapshot) -> None:
+        """The crew may be another one; said before any of its workers hears of that."""
 
 
 class StoryEntry(Protocol):

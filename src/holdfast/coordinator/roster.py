@@ -93,11 +93,6 @@ class Worker:
     sent: float = 0.0  #: when the last message that wants an answer was sent to it
     pid: int = 0
 
-    @property
-    def title(self) -> str:
-        """What a sentence calls it."""
-        return f"{'server' if self.server else 'worker'} {self.number}"
-
     def shown(self) -> str:
         """Its stage as `status` shows it; a member that is to leave still works, and may still freeze or hang."""
         return "leaving" if self.leaving and self.stage is Stage.MEMBER else str(self.stage)
@@ -194,10 +189,13 @@ def names(workers: Collection[int], kind: str = "worker") -> str:
     return f"{kind}s {', '.join(map(str, some[:-1]))} and {some[-1]}"
 
 
-def titled(workers: Collection[int], servers: Collection[int]) -> str:
-    """Workers and servers as a sentence names them.
+def titled(numbers: Collection[int], servers: Collection[int]) -> str:
+    """Processes as a sentence names them, given which of all are servers.
 
-    >>> titled([0, 1], [2]), titled([], [2])
+    >>> titled([0, 1, 2], [2, 7]), titled([2], [2, 7])
     ('workers 0 and 1 and server 2', 'server 2')
     """
-    return " and ".join(names(some, kind) for some, kind in ((workers, "worker"), (servers, "server")) if some)
+    some = set(numbers)
+    serving = some.intersection(servers)
+    parts = [names(part, kind) for part, kind in ((some - serving, "worker"), (serving, "server")) if part]
+    return " and ".join(parts) or "nobody"

@@ -193,7 +193,9 @@ class Server:
             watched = {person.worker for person in crew.people if person.stage not in _DONE} & here
             # Who is quiet waits for the next generation, and cannot be blamed for standing still.
             quiet = set(crew.members) - set(crew.waiting) if crew.changing else set()
-            await host.look(Sight(sorted(watched), sorted(quiet & watched), self._pace.limit), self.now())
+            servers = {person.worker for person in crew.people if person.server} & watched
+            sight = Sight(sorted(watched), sorted(quiet & watched), self._pace.limit, sorted(servers))
+            await host.look(sight, self.now())
             await asyncio.sleep(TICK)
 
     async def _let_go(self) -> None:
@@ -221,7 +223,10 @@ class Server:
     def _handle(self, event: Event) -> None:
         if self._end is None or self._end.done():
             return
-        for command in self._decide(event):
+        commands = self._decide(event)
+        if self._depot is not None and (commands or not isinstance(event, Ticked | Measured)):
+            self._depot.crewed(self.snapshot())
+        for command in commands:
             self._obey(command)
 
     def _decide(self, event: Event) -> Sequence[Command]:

@@ -20,7 +20,7 @@ from holdfast.coordinator import custody
 from holdfast.coordinator.commands import FailRun, ReleaseHost
 from holdfast.coordinator.crew import ALIVE
 from holdfast.coordinator.hosts import spread
-from holdfast.coordinator.roster import Stage, Worker, names
+from holdfast.coordinator.roster import Stage, Worker
 from holdfast.coordinator.state import RunState
 
 __all__ = ["fill"]
@@ -40,7 +40,7 @@ def fill(run: RunState, now: float) -> None:
         why = why if run.drain is None else "the run is ending"
         for worker in going:
             worker.leaving = why
-        run.follows.append(f"{names([w.number for w in going])} will leave")
+        run.follows.append(f"{crew.cast.all([w.number for w in going])} will leave")
         active = [w for w in active if not w.leaving]
     missing = _missing_servers(run)
     for worker in crew.joining():
@@ -148,8 +148,8 @@ def _start(run: RunState, active: Sequence[Worker], room: Mapping[int, int], tar
         bereft = bereft and new.host not in holding
     if started:
         place = "" if not run.replacing else " in its place" if len(started) == 1 else " in their place"
-        where = hosts.on(w.host for w in started)
-        run.follows.append(f"{names([w.number for w in started])} start{'s' * (len(started) == 1)}{place}{where}")
+        who, where = crew.cast.all([w.number for w in started]), hosts.on(w.host for w in started)
+        run.follows.append(f"{who} start{'s' * (len(started) == 1)}{place}{where}")
     return bool(started)
 
 
@@ -166,7 +166,7 @@ def _missing_servers(run: RunState) -> int:
         elif server in there[max(run.servers, 0) :]:
             server.leaving = f"scaled down to {run.servers} servers"
     if going := [server.number for server in servers if server.leaving]:
-        run.follows.append(f"{names(going, 'server')} will leave")
+        run.follows.append(f"{run.crew.cast.all(going)} will leave")
     return run.servers - len(there)
 
 
@@ -175,7 +175,7 @@ def _serve(run: RunState, missing: int) -> None:
     host = run.serving()
     started = [run.crew.start(host, server=True) for _ in range(missing) if host is not None]
     if new := [server.number for server in started if server is not None]:
-        run.follows.append(f"{names(new, 'server')} start{'s' * (len(new) == 1)}{run.hosts.on([host or 0])}")
+        run.follows.append(f"{run.crew.cast.all(new)} start{'s' * (len(new) == 1)}{run.hosts.on([host or 0])}")
 
 
 def _exhausted(run: RunState) -> bool:

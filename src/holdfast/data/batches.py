@@ -85,6 +85,11 @@ class Batches:
         self._shares: dict[int, tuple[range, ...]] = {}  # asked for several times a step
         self._stream: _Stream | None = None
 
+    def described(self) -> str:
+        """What all workers must agree on."""
+        order = "shuffled" if self._shuffled else "in order"
+        return f"{self.size} samples, {order}, {self.steps} batches of {self.batch}"
+
     def counts(self, step: int) -> tuple[int, ...]:
         """How many samples each lane has in a step of the epoch."""
         size = min(self.batch, self.size - step * self.batch)

@@ -190,6 +190,7 @@ class AdoptingEngine:
 
     def _note(self, guest: Guest, worker: int) -> None:
         """Where somebody looks for the worker's output, say where it is."""
+        # The worker's output is not lost without this hint, only not found here.
         with contextlib.suppress(OSError), open(Path(self._spec.dir, "logs", f"worker-{worker}.log"), "a") as log:
             print(
                 f"Worker {worker} is rank {guest.rank}, process {guest.pid}: its output is where its launcher puts it "

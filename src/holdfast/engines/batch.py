@@ -28,7 +28,7 @@ from holdfast.quantities import Size
 __all__ = ["ATTEMPTS", "BatchJob", "Share", "Shell", "call", "job_name", "plan", "share", "words"]
 
 #: Settings that have a flag of their own, which reads better than --set.
-_FLAGS = ("lanes", "seed", "threads", "sync")
+_FLAGS = ("lanes", "seed", "threads", "sync", "servers", "replicas")
 #: Settings about where the run goes: here they have done their work.
 _OURS = frozenset({"script", "args", "workers", "dir", "on", "hosts", "listen", "tls", "token_file"})
 _OUR_SECTIONS = ("slurm.", "kubernetes.", "ray.")
@@ -59,6 +59,8 @@ class BatchJob:
     hosts: int = 1
     #: On each host.
     workers: int = 1
+    #: On one of them.
+    servers: int = 0
     threads: int = 1
     #: Where the first machine listens for the others: an address of its own, any of them by default.
     listen: str = "0.0.0.0"
@@ -79,7 +81,7 @@ class BatchJob:
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What one machine is asked for: that of all its workers. `memory` is bytes; 0 means that nobody asks."""
+    """What one machine is asked for: that of all its processes. `memory` is bytes; 0 means that nobody asks."""
 
     cpus: int
     gpus: int
@@ -96,16 +98,19 @@ def plan(
         raise ConfigError("workers", workers, problem, source=sources.get("workers", "default"), fix="Use --workers 1.")
     return BatchJob(
         name=name, dir=dir, script=config.script, args=config.args, options=tuple(_options(config, sources)),
-        hosts=hosts, workers=workers, threads=config.threads or DEFAULTS_OF_JOIN["threads"],
+        hosts=hosts, workers=workers, servers=config.servers, threads=config.threads or DEFAULTS_OF_JOIN["threads"],
         listen=config.listen or BatchJob.listen, tls=config.tls, token_file=config.token_file,
         holdfast=tuple(holdfast),
     )
 
 
 def share(job: BatchJob, config: ClusterConfig) -> Share:
-    """What each machine of the job needs."""
-    memory = Size(config.memory).bytes if config.memory else 0
-    return Share(job.workers * (config.cpus or job.threads), job.workers * config.gpus, job.workers * memory)
+    """What each machine of the job needs. They are alike, so there is room for the servers on all of them.
+
+    A server is as large as a worker, but needs no GPU.
+    """
+    memory, processes = Size(config.memory).bytes if config.memory else 0, job.workers + job.servers
+    return Share(processes * (config.cpus or job.threads), job.workers * config.gpus, processes * memory)
 
 
 def job_name(directory: str) -> str:

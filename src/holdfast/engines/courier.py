@@ -66,5 +66,5 @@ def _read(path: Path, at: int, most: int) -> bytes:
         with open(path, "rb", buffering=0) as file:
             file.seek(at)
             return file.read(most) or b""
-    except OSError:
+    except OSError:  # it was removed meanwhile; what was sent of it stays
         return b""

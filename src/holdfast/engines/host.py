@@ -120,7 +120,7 @@ class LocalHost:
     async def look(self, sight: Sight, now: float) -> None:
         """See how the workers are."""
         pids = {worker: self._pids[worker] for worker in sight.watched if worker in self._pids}
-        for event in await self._eyes.look(pids, frozenset(sight.quiet), now):
+        for event in await self._eyes.look(pids, frozenset(sight.quiet), now, frozenset(sight.servers)):
             self._tell(event)
         if self._harbour is not None and self._harbour.following:
             self._tell_level(news=True)
@@ -242,7 +242,9 @@ class LocalHost:
                 os.close(fd)
             message = _read(frame.data)
             if message is None or message.worker != worker:
-                self.kill(worker)  # it does not speak our language: not one of ours
+                if self._ear is not None:
+                    self._ear.told(self.number, f"process {worker} is killed: it said what no worker says")
+                self.kill(worker)
                 return
             if isinstance(message, Finished):
                 self._finished.add(worker)

@@ -186,7 +186,7 @@ class LocalEngine:
     def _nursery_log(self) -> BinaryIO:
         try:
             return open(self._logs / "nursery.log", "ab")
-        except OSError:
+        except OSError:  # the run goes on; that its directory cannot be written is said by whoever writes its story
             return open(os.devnull, "wb")
 
     def _environment(self) -> dict[str, str]:

@@ -231,7 +231,8 @@ class _Forgiving(io.FileIO):
 def _own_output(spec: WorkerSpec) -> None:
     try:
         log = os.open(log_path(spec), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    except OSError:
+    except OSError as error:
+        print(f"the output of worker {spec.worker} is lost: {log_path(spec)}: {error.strerror}", file=sys.stderr)
         log = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -241,7 +242,7 @@ def _own_output(spec: WorkerSpec) -> None:
         text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
         setattr(sys, name, text)
         setattr(sys, f"__{name}__", text)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # as the output; a report of a hang then says that it did not answer
         stacks = os.open(stack_path(spec), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
     faulthandler.enable(file=2)  # a segmentation fault of the script says where

@@ -29,20 +29,24 @@ class Needs(NamedTuple):
     cpus: float = 1.0  #: per worker
     gpus: float = 0.0  #: per worker
     others: tuple[tuple[str, float], ...] = ()  #: per worker, by the cluster's own names
+    servers: int = 0  #: that may be on it; each takes the CPUs of a worker, and nothing else
 
     def bundle(self) -> dict[str, float]:
         """The same, for the whole host.
 
-        >>> Needs(workers=2, cpus=1.5).bundle()
-        {'CPU': 3.0}
+        >>> Needs(workers=2, cpus=1.5, gpus=1, servers=1).bundle()
+        {'CPU': 4.5, 'GPU': 2}
         """
-        per_worker = {"CPU": self.cpus, "GPU": self.gpus, **dict(self.others)}
-        return {name: amount * self.workers for name, amount in per_worker.items() if amount > 0}
+        whole = {"CPU": self.cpus * (self.workers + self.servers)}
+        whole |= {name: amount * self.workers for name, amount in (("GPU", self.gpus), *self.others)}
+        return {name: amount for name, amount in whole.items() if amount > 0}
 
     def __str__(self) -> str:
         crew = f"{self.workers} workers" if self.workers > 1 else "1 worker"
-        each = _amounts(Needs(1, self.cpus, self.gpus, self.others).bundle())
-        return f"{crew} with {each} each" if self.workers > 1 else f"{crew} with {each}"
+        each = _amounts(Needs(1, self.cpus, self.gpus, self.others).bundle()) + " each" * (self.workers > 1)
+        room = f"{self.servers} server{'s' * (self.servers > 1)}"
+        served = f" and room for {room} with {_amounts({'CPU': self.cpus})}" + " each" * (self.servers > 1)
+        return f"{crew} with {each}{served if self.servers else ''}"
 
 
 class Node(NamedTuple):

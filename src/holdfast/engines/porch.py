@@ -210,7 +210,7 @@ class Porch:
 def _read(data: bytes) -> say.FromRank | None:
     try:
         return say.decode_from_rank(data)
-    except msgspec.MsgspecError:
+    except msgspec.MsgspecError:  # any process of this user may knock here
         return None
 
 

@@ -203,5 +203,5 @@ def _error(lost: FleetLost) -> HoldfastError:
 def _appended(path: Path) -> BinaryIO:
     try:
         return open(path, "ab")
-    except OSError:
+    except OSError:  # the run goes on; that its directory cannot be written is said by whoever writes its story
         return open(os.devnull, "wb")

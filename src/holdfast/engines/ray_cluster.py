@@ -129,15 +129,15 @@ class RayCluster:
 
     def dismiss(self, post: Any) -> None:
         """End a post's process."""
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # it is gone, or goes with this driver at the latest
             self._ray.kill(post)
 
     def leave(self) -> None:
         """Give back what was reserved, and leave. Ray ends what this driver started."""
         if self._group is not None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # the cluster may be gone; it gives back what a driver leaves
                 self._groups.remove_placement_group(self._group)
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # this process ends anyway
             self._ray.shutdown()
 
 

@@ -226,7 +226,7 @@ class Ferry:
         while not self._closed.is_set():
             try:
                 stream = self._dial(host, kind)
-            except OSError:
+            except OSError:  # who has tried for too long says so, with the reason (`Harbour._patient`)
                 self._closed.wait(_AGAIN)
                 continue
             with self._lock:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from holdfast.errors import NotExact
 
-__all__ = ["Schema", "clone", "pin", "probe"]
+__all__ = ["Schema", "Schemas", "clone", "optimizer_parts", "pin", "probe"]
 
 _SUPPORTED = (
     "Use an elementwise optimizer: SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta, Adamax, NAdam, RAdam, Rprop or ASGD."
@@ -36,6 +36,21 @@ class Schema:
     scalars: dict[str, torch.dtype]  #: one number per piece, held as a 0-dim tensor
     numbers: dict[str, type]  #: one plain Python number per piece
     rebinds: bool  #: a step may put new tensors in place of the old ones, which must be copied back
+
+
+Schemas = dict[tuple[int, str], Schema]  #: by group and dtype
+
+
+def optimizer_parts(optimizer: torch.optim.Optimizer, schemas: Schemas) -> list[tuple[str, str]]:
+    """What two workers must agree on (`coordinator.blueprint`): the class, and each group's options and state."""
+    groups = optimizer.param_groups
+    parts = [("optimizer", f"{type(optimizer).__name__} with {len(groups)} group{'s' * (len(groups) != 1)}")]
+    for number, group in enumerate(groups):
+        parts.append((f"optimizer options of group {number}", ", ".join(sorted(k for k in group if k != "params"))))
+    for (number, dtype), schema in schemas.items():
+        kept = ", ".join(sorted([*schema.tensors, *schema.scalars, *schema.numbers])) or "nothing"
+        parts.append((f"optimizer state of group {number}, {dtype}", kept))
+    return parts
 
 
 def pin(optimizer: torch.optim.Optimizer) -> None:

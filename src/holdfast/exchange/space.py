@@ -12,7 +12,6 @@ The space depends on model and optimizer only, never on the crew, so every worke
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -28,6 +27,11 @@ __all__ = ["Space", "dtype_name", "typed"]
 def dtype_name(dtype: torch.dtype) -> str:
     """`torch.float32` -> "float32"."""
     return str(dtype).removeprefix("torch.")
+
+
+def _kind(tensor: Tensor) -> str:
+    """Shape and dtype, as a sentence shows them."""
+    return f"{list(tensor.shape)} {dtype_name(tensor.dtype)}"
 
 
 def typed(memory: memoryview, dtype: torch.dtype) -> Tensor:
@@ -84,16 +88,14 @@ class Space:
         """What a parameter, trained or fixed, is called."""
         return self._names[id(parameter)]
 
-    def fingerprint(self, *extra: object) -> str:
-        """What two workers must agree on before they may share a crew."""
+    def parts(self) -> list[tuple[str, str]]:
+        """What the model is made of, each part with what two workers must agree on (`coordinator.blueprint`)."""
         trained = zip(self.names, self.trainable, self.groups, strict=True)
-        text = "\n".join(
-            [f"{name} {tuple(p.shape)} {p.dtype} {group}" for name, p, group in trained]
-            + [f"fixed {tuple(p.shape)} {p.dtype}" for p in self.fixed]
-            + [f"buffer {n} {tuple(b.shape)} {b.dtype}" for n, b in self.buffers]
-            + [str(item) for item in extra]
-        )
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return [
+            *((f"parameter {name}", _kind(p) + f" in group {group}" * bool(group)) for name, p, group in trained),
+            *((f"parameter {self.name_of(p)}", f"{_kind(p)}, not trained") for p in self.fixed),
+            *((f"buffer {name}", _kind(buffer)) for name, buffer in self.buffers),
+        ]
 
     def room(self, lanes: int, turns: int, *, reads: bool = False) -> Room:
         """What decides how much memory a mode takes in which lanes need not keep step."""

@@ -230,7 +230,7 @@ def recover(path: Path) -> str:
             "outcome": "killed", "error": "The launcher was killed.", "steps": None, "weights_sha256": None,
             "config": started.get("config"), "started": started.get("started"),
         }
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # whoever asked goes on, and shows what was found
             _write_atomically(path / "summary.json", (json.dumps(killed, indent=2) + "\n").encode())
     left = [name for name in leftovers if name != "lock"]
     if scratch.remove(started.get("scratch")):

@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast.coordinator.events import Event, Measured, WorkerFrozen, WorkerHung, WorkerLost
+from holdfast.coordinator.roster import titled
 from holdfast.exchange.glance import Plan, Row, read_plan, read_rows, read_samples
 from holdfast.observe import frames, processes
 from holdfast.observe.watch import Seen, Suspect, Watch, WatchLimits
@@ -50,6 +51,7 @@ class BoardEyes:
         self._arena: memoryview | None = None
         self._looked: float | None = None
         self._measured = 0.0
+        self._servers: Set[int] = frozenset()
 
     def opened(self, arena: memoryview) -> None:
         """The arena is there."""
@@ -61,10 +63,12 @@ class BoardEyes:
             self._arena.release()
             self._arena = None
 
-    async def look(self, pids: Mapping[int, int], quiet: Set[int], now: float) -> Sequence[Event]:
+    async def look(
+        self, pids: Mapping[int, int], quiet: Set[int], now: float, servers: Set[int] = frozenset()
+    ) -> Sequence[Event]:
         """Frozen and hung workers, and the speeds measured since the last time."""
         elapsed = 0.0 if self._looked is None else now - self._looked
-        self._looked = now
+        self._looked, self._servers = now, servers
         rows, plan = self._read()
         # A row outlives its worker until the next one takes it: the pid tells whose it is.
         self.rows = {row.worker: row for row in rows if pids.get(row.worker) == row.pid}
@@ -130,17 +134,20 @@ class BoardEyes:
     def _report(self, suspect: Suspect, where: str, dump: str) -> str:
         place = f"in unit (step {suspect.unit[0]}, lane {suspect.unit[1]})" if suspect.unit else "outside any unit"
         lines = [
-            f"Worker {suspect.worker} made no progress for {suspect.seconds:.1f} s {place}.",
+            f"{self._title(suspect.worker).capitalize()} made no progress for {suspect.seconds:.1f} s {place}.",
             f"It stands at {where}.",
             f"A unit may take {self._watch.unit_limit():.1f} s; the slowest so far took {self._watch.slowest:.3f} s.",
             *(
-                f"Worker {worker} is at step {row.step}"
-                + (f" and waits for worker {row.waiting_for}." if row.waiting_for >= 0 else ".")
+                f"{self._title(worker).capitalize()} is at step {row.step}"
+                + (f" and waits for {self._title(row.waiting_for)}." if row.waiting_for >= 0 else ".")
                 for worker, row in sorted(self.rows.items()) if worker != suspect.worker
             ),
             "", "Its stacks:", "", dump or "(it did not answer)",
         ]  # fmt: skip
         return "\n".join(lines) + "\n"
+
+    def _title(self, worker: int) -> str:
+        return titled([worker], self._servers)
 
 
 def _size(path: Path) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.coordinator.roster import Person, Snapshot
+from holdfast.coordinator.roster import Person, Snapshot, titled
 from holdfast.observe.meter import View
 from holdfast.observe.progress import line, short_number
 
@@ -152,8 +152,8 @@ def table(status: Mapping[str, Any]) -> str:
     serving = {server["worker"] for server in status["servers"]}
     for worker in status["workers"]:
         if worker["why"]:
-            whom = f"{'server' if worker['waits_for'] in serving else 'worker'} {worker['waits_for']}"
-            lines.append(f"  worker {worker['worker']} waits for {whom}: {worker['why']}")
+            who, whom = (titled([number], serving) for number in (worker["worker"], worker["waits_for"]))
+            lines.append(f"  {who} waits for {whom}: {worker['why']}")
     for there in status["hosts"] if several else ():
         room = f"{there['workers']} of {there['slots']} slots"
         state = _ROLES[there["role"]] if there["role"] else "no state yet" if there["level"] < 0 else ""

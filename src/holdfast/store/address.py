@@ -2,6 +2,7 @@
 
     holdfast-store-4f.../2/4     two servers of this host, for four clients
     10.0.0.5:4000/2/4            the same, for clients of other hosts
+    10.0.0.5:4000/2/4/crew       the same, of a run: who is in its crew meets, however many that are
 
 No torch here.
 """
@@ -22,9 +23,10 @@ class Address(msgspec.Struct, frozen=True):
     name: str  #: of their sockets on this host, or HOST:PORT
     servers: int
     clients: int  #: that meet at barriers and broadcasts; 0: nobody has said
+    crew: bool = False  #: not so many meet, but the crew of a run
 
     def __str__(self) -> str:
-        return f"{self.name}/{self.servers}/{self.clients}"
+        return f"{self.name}/{self.servers}/{self.clients}{'/crew' * self.crew}"
 
     @property
     def place(self) -> tuple[str, int] | None:
@@ -39,7 +41,7 @@ def parse(text: str) -> Address:
     (('10.0.0.5', 4000), None)
     """
     name, _, counts = text.partition("/")
-    servers, _, clients = counts.partition("/")
+    servers, _, clients = counts.removesuffix("/crew").partition("/")
     if not (name and servers.isdigit() and clients.isdigit() and int(servers)):
         raise UsageError(f"{text!r} is not the address of a store. Use the `address` of the group of servers.")
-    return Address(name, int(servers), int(clients))
+    return Address(name, int(servers), int(clients), counts.endswith("/crew"))

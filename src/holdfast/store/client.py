@@ -19,9 +19,9 @@ from holdfast.store import address as addresses
 from holdfast.store.errands import Errands
 from holdfast.store.farwire import FarWire
 from holdfast.store.handle import Handle
-from holdfast.store.messages import Init, Meet
+from holdfast.store.messages import Done, Init, Meet
 from holdfast.store.owners import checked_name, owner
-from holdfast.store.pending import Asked, wait_for
+from holdfast.store.pending import Asked, Pending, wait_for
 from holdfast.store.region import Owned, create
 from holdfast.store.values import Rows, checked_tensor
 from holdfast.store.waiting import look_seconds
@@ -63,7 +63,8 @@ class Store:
         self.num_servers, self.num_clients, self.timeout = where.servers, where.clients, timeout
         memory = Owned(create())
         self._errands = Errands(client, memory, _wires(where, client, memory, credentials))
-        self._turns: dict[tuple[int, str], int] = {}
+        self._crew = where.crew
+        self._met: dict[tuple[int, str], Pending] = {}  # the last round of each meeting that we came to
 
     # ------------------------------------------------------------ the verbs
 
@@ -120,10 +121,11 @@ class Store:
         return self._guard(lambda: self._errands.push(key, value, number, deadline, True, out))
 
     def barrier(self, name: str = "", *, clients: int | None = None, timeout: float | None = None) -> Handle[None]:
-        """Until all clients are at the barrier of this name.
+        """Until all clients are at the barrier of this name; in the store of a run, until all of its crew are.
 
         Whoever passes it sees every push that any of them has made before it called `barrier`. For that, this call
-        waits for the pushes of its own client; how they ended is told by their own handles.
+        waits for the pushes of its own client; how they ended is told by their own handles. Who calls it again after a
+        StoreTimeout comes to the same round again, and not to the next one.
         """
         deadline, meeting = self._deadline(timeout), f"\0barrier {name}"
         if name != "":
@@ -131,8 +133,9 @@ class Store:
         server = owner(meeting, self.num_servers)
         turn, parties = self._come(server, meeting, clients, deadline)
         request = Meet(self._errands.wires[server].next_id(), meeting, turn, parties)
-        pending = self._errands.post(server, request, f"all {parties} clients at barrier {name!r}", deadline)
+        pending = self._errands.post(server, request, f"{_all(parties)} at barrier {name!r}", deadline)
         pending.late = lambda: self._who_is_here(server, meeting)
+        self._met[server, meeting] = pending
         return Handle([pending], lambda: None, deadline)
 
     def broadcast(
@@ -157,9 +160,10 @@ class Store:
         request = Meet(
             self._errands.wires[server].next_id(), "\0broadcast " + key, turn, parties, key, meta, place
         )  # fmt: skip
-        what = f"all {parties} clients at the broadcast of key {key!r} by {root!r}"
+        what = f"{_all(parties)} at the broadcast of key {key!r} by {root!r}"
         pending = self._errands.post(server, request, what, deadline, place)
         pending.late = lambda: self._who_is_here(server, request.name)
+        self._met[server, request.name] = pending
         return Handle([pending], lambda: self._errands.shown(pending), deadline)
 
     # ------------------------------------------------------------ besides
@@ -217,27 +221,28 @@ class Store:
 
     def _come(self, server: int, name: str, clients: int | None, deadline: float) -> tuple[int, int]:
         """Make ready for a meeting: which round of it is ours, and how many meet."""
-        parties = self.num_clients if clients is None else clients
+        parties = clients if clients is not None else 0 if self._crew else self.num_clients
         what = name.strip("\0 ")
-        if clients is None and not parties:
+        if clients is None and not parties and not self._crew:
             verb = what.partition(" ")[0]
             raise UsageError(
                 f"Client {self.client!r} is at {what!r}, and nobody knows for how many clients to wait. Say so when "
                 f"the servers are started, store.local(clients=3), or here, {verb}(..., clients=3)."
             )
-        if parties < 1:
+        if parties < 1 and (clients is not None or not self._crew):
             raise UsageError(f"Client {self.client!r} is at {what!r} with clients={parties}: there is at least one.")
         # Others take our arrival for the end of what we have pushed, and a server knows only of its own keys.
         self._errands.await_writes(deadline)
-        turn = self._turns.get((server, name))
-        if turn is None:
-            turn = self._errands.ask(server, name, deadline).number
-        self._turns[server, name] = turn + 1
-        return turn + 1, parties
+        last = self._met.get((server, name))
+        if last is not None:
+            last.wire.poll()
+        return _turn(last) or self._errands.ask(server, name, deadline).number + 1, parties
 
     def _who_is_here(self, server: int, name: str) -> str:
-        here = self._errands.ask(server, name, self._deadline(1.0)).here
-        return f"Only {', '.join(map(repr, here))} {'is' if len(here) == 1 else 'are'} there"
+        found = self._errands.ask(server, name, self._deadline(1.0))
+        here, awaited = (", ".join(map(repr, some)) for some in (found.here, found.awaited if self._crew else ()))
+        missing = f", and {awaited} {'is' if len(found.awaited) == 1 else 'are'} not" if awaited else ""
+        return f"Only {here} {'is' if len(found.here) == 1 else 'are'} there{missing}"
 
     def _guard(self, act: Callable[[], Handle[Any]]) -> Handle[Any]:
         """What the servers refuse is told by the handle, whenever they were asked."""
@@ -248,6 +253,21 @@ class Store:
 
     def _deadline(self, timeout: float | None) -> float:
         return time.monotonic() + (self.timeout if timeout is None else timeout)
+
+
+def _all(parties: int) -> str:
+    return f"all {parties} clients" if parties else "the crew of the run"
+
+
+def _turn(last: Pending | None) -> int | None:
+    """The number of the next round of a meeting, by what became of the last one. Pure. None: the server has to say."""
+    if last is None or last.error is not None:
+        return None
+    assert isinstance(last.request, Meet)
+    turn = last.request.turn
+    if isinstance(last.answer, Done):
+        return last.answer.number + 1
+    return turn if last.overdue and not last.done else turn + 1
 
 
 def _wires(

@@ -19,6 +19,7 @@ from holdfast.store.heap import Place
 from holdfast.store.held import Held
 from holdfast.store.ledger import Ledger
 from holdfast.store.line import Line
+from holdfast.store.meeting import Crew
 from holdfast.store.messages import (
     Answer,
     Done,
@@ -38,7 +39,7 @@ from holdfast.store.messages import (
     check_alike,
 )  # fmt: skip
 from holdfast.store.region import Owned, Region
-from holdfast.store.room import Room
+from holdfast.store.room import Answers, Room
 from holdfast.store.shelf import Shelf
 from holdfast.store.tally import Verdict
 from holdfast.store.values import Values, checked_rows
@@ -137,7 +138,8 @@ class Desk:
 
     def _open(self, peer: Visitor, message: Open) -> None:
         if message.key.startswith("\0"):
-            peer.answer(Done(message.id, None, *self._room.stands(message.key)))
+            done, here, awaited = self._room.stands(message.key)
+            peer.answer(Done(message.id, None, done, here, awaited=awaited))
             return
         held = self._shelf.get(message.key)
         tally = self._ledger.tally(held.number, peer.number)
@@ -165,7 +167,13 @@ class Desk:
         value = None
         if message.value is not None and message.meta is not None:
             value = peer.value(message.value, message.meta)
-        answers = self._room.arrive(peer.name, message, value)
+        self._tell(self._room.arrive(peer.name, message, value))
+
+    def meets(self, crew: Crew) -> None:
+        """Who belongs to the crew of the run has changed."""
+        self._tell(self._room.meets(crew))
+
+    def _tell(self, answers: Answers) -> None:
         for client, answer in answers:
             if (other := self._here.get(client)) is not None:
                 other.answer(answer)

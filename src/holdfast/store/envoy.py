@@ -45,6 +45,7 @@ from holdfast.store.messages import (
 )  # fmt: skip
 from holdfast.store.parcel import moved, parcel_of, run_length
 from holdfast.store.region import Owned, Region, create
+from holdfast.store.voice import complain
 from holdfast.transport.link import DescriptorsLost, Link
 from holdfast.transport.stream import Stream
 
@@ -198,8 +199,10 @@ class Envoy:
                         (fd,) = frame.fds
                         self._region = Region(fd, writable=False)
                     self._pass_on(answer)
-        except (DescriptorsLost, EOFError, OSError):
-            pass  # the server is gone, or its welcome was cut short: the client connects again
+        except DescriptorsLost as error:  # the client connects again
+            complain(f"The connection of client {self.client!r} is let go. {error}")
+        except (EOFError, OSError):
+            pass  # the server is gone: the client connects again
         finally:
             self._end()
 

@@ -63,6 +63,7 @@ class FarWire:
         self.index, self._place, self._client, self._memory = index, place, client, memory
         self._credentials = credentials
         self.pid = 0  #: of the server, 0 while there is none
+        self._trouble = ""  # why there is no connection, if there is none
         self.failures: list[Pending] = []  #: that ended badly, perhaps unseen
         self._changed = threading.Condition()
         self._pending: dict[int, Pending] = {}
@@ -112,7 +113,7 @@ class FarWire:
         with self._changed:
             if self._wait_for(lambda: pending.done, deadline):
                 return
-        raise pending.too_late(self._client, self.pid)
+        raise pending.too_late(self._client, self.pid, self._trouble)
 
     def poll(self) -> None:
         """There is a thread that takes in what has come."""
@@ -191,8 +192,10 @@ class FarWire:
                 with self._changed:
                     self._give_up(ServerLost(gone_text(self.index, str(error).partition(". ")[0])))
                 return None
-            except NetworkError:  # its verbs have deadlines: nobody waits for ever
+            except NetworkError as error:  # its verbs have deadlines, and say why: nobody waits for ever
                 with self._changed:
+                    self._trouble = str(error).partition(". ")[0]
+                    self._changed.notify_all()
                     self._changed.wait_for(lambda: self._fatal is not None, _PAUSE)
                 continue
             except HoldfastError as error:
@@ -200,7 +203,7 @@ class FarWire:
                     self._give_up(StoreError(str(error)))
                 return None
             with self._changed:
-                self._stream = stream
+                self._stream, self._trouble = stream, ""
                 for pending in self._pending.values():
                     if isinstance(pending.request, Push):
                         pending.request = msgspec.structs.replace(pending.request, again=True)

@@ -7,7 +7,6 @@ the token, and nobody else. Each client that was let in has an envoy for each se
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from holdfast.store.mail import head
 from holdfast.store.messages import Failed
 from holdfast.store.owners import checked_name
 from holdfast.store.pending import gone_text
+from holdfast.store.voice import complain
 from holdfast.transport import token as tokens
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.doorkeeper import Doorkeeper
@@ -55,7 +55,7 @@ class Gate:
         self._envoys: dict[tuple[str, int], Envoy] = {}
         self._going: set[Envoy] = set()
         self._closed = False
-        self._door = Doorkeeper(place, ours, admit=self._admits, came=self._came, complain=_complain)
+        self._door = Doorkeeper(place, ours, admit=self._admits, came=self._came, complain=complain)
         where, port = self._door.address
         there = candidates(where)
         self.place = name_of((there[0].ip if there else where, port))  #: what clients dial
@@ -111,7 +111,3 @@ class Gate:
             self._going.discard(envoy)
             if self._envoys.get((envoy.client, server)) is envoy:
                 del self._envoys[envoy.client, server]
-
-
-def _complain(sentence: str) -> None:
-    print(f"holdfast.store: {sentence}", file=sys.stderr, flush=True)

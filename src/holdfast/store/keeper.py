@@ -23,16 +23,18 @@ from holdfast.errors import StoreTimeout, UsageError
 from holdfast.store.address import Address
 from holdfast.store.gate import Gate
 from holdfast.store.ledger import Ledger
+from holdfast.store.meeting import Crew
 from holdfast.store.messages import Failed, pack
 from holdfast.store.obituary import Death, given_up, obituary, row_of
 from holdfast.store.region import Region, create
 from holdfast.transport.credentials import Credentials
-from holdfast.transport.link import Link
+from holdfast.transport.link import Link, Outcome
 
 __all__ = ["READY", "Assignment", "Keeper", "caller", "listen"]
 
 #: What a new process says when it has loaded torch and the handler.
 READY = b"ready"
+_AGAIN = 50  #: milliseconds until a server that could not take something is told again
 _START = 60.0  #: seconds that a new process may take for that
 
 
@@ -63,8 +65,10 @@ class _Process:
 
     def __init__(self, handler: str, paths: Sequence[str]) -> None:
         ours, theirs = Link.pair()
+        ours.setblocking(False)  # a server that is at something long must not hold up who tells it about the crew
         self.link, self.ready = ours, False
         self.server = -1
+        self.told = False  #: it knows who is in the crew
         self.popen = subprocess.Popen(
             [sys.executable, "-m", "holdfast.store.serve", str(theirs.fileno()), handler],
             pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": ":".join(paths)},
@@ -73,16 +77,19 @@ class _Process:
 
 
 class Keeper:
-    """Keeps servers. `paths` is where their processes look for modules, by default where this one does.
+    """Keeps servers. `paths` is where their processes look for modules, by default where this one does. With a `crew`,
+    it is who is in it that meets at barriers and broadcasts.
 
     Resources: `close` ends all servers, and lets go of their memory.
     """
 
     def __init__(
-        self, num_servers: int, num_clients: int, limit: int = 0, paths: Sequence[str] | None = None
+        self, num_servers: int, num_clients: int, limit: int = 0, paths: Sequence[str] | None = None, *,
+        crew: Crew | None = None,
     ) -> None:  # fmt: skip
         name = f"holdfast-store-{secrets.token_hex(16)}"
-        self.address = Address(name, num_servers, num_clients)
+        self.address = Address(name, num_servers, num_clients, crew is not None)
+        self._crew, self._telling = crew, threading.Lock()
         self.limit = limit
         self._paths = [path for path in (sys.path if paths is None else paths) if path]
         self.gate: Gate | None = None  #: where clients of other hosts come in
@@ -117,6 +124,25 @@ class Keeper:
     def open_gate(self, place: tuple[str, int], ours: Credentials, theirs: Credentials) -> None:
         """Let clients of other hosts in, who have the credentials `theirs`. Raises UsageError."""
         self.gate = Gate(place, self.address.name, self.address.servers, ours, theirs)
+
+    def meets(self, crew: Crew) -> None:
+        """The crew is another one. The servers have it before this returns, unless one is far behind."""
+        with self._telling:
+            self._crew = crew
+            for process in self._processes:
+                process.told = False
+            if not self._tell_crew() and not self._closed:
+                self._wake.send(b"again")
+
+    def _tell_crew(self) -> bool:
+        """Say who is in the crew to all servers that do not know. False: one could not take it now."""
+        if self._crew is None:
+            return True
+        data = msgspec.msgpack.encode(self._crew)
+        for process in list(self._processes):
+            if process.server >= 0 and not process.told:
+                process.told = process.link.offer(data) is not Outcome.FULL
+        return all(process.told or process.server < 0 for process in self._processes)
 
     def close(self) -> None:
         """End all servers. May be called twice."""
@@ -170,14 +196,21 @@ class Keeper:
         lost = {self.listeners[i].fileno(): (self.listeners[i], why) for i, why in self._lost.items()}
         for fd in (*at, *lost):
             poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll():
+        with self._telling:
+            behind = not self._tell_crew()
+        for fd, _ in poll.poll(_AGAIN if behind else None):
             if fd == self.ending.fileno():
-                return False
+                if not self.ending.recv(4096):
+                    return False
+                continue
             if fd in lost:
                 _turn_away(*lost[fd])
                 continue
             process = at[fd]
-            frame = process.link.recv()
+            try:
+                frame = process.link.recv()
+            except BlockingIOError:
+                continue
             if frame is None:
                 self._bury(process, handler)
             elif frame.data == READY:
@@ -194,8 +227,10 @@ class Keeper:
         idle = [process for process in self._processes if process.ready and process.server < 0]
         for server, process in zip(free, idle, strict=False):
             assignment = msgspec.msgpack.encode(Assignment(server, self.address.servers, self.limit))
-            if process.link.send(assignment, [self.memories[server], self.listeners[server].fileno()]):
-                process.server = server
+            with self._telling:  # who it serves comes first, then who meets
+                if process.link.send(assignment, [self.memories[server], self.listeners[server].fileno()]):
+                    process.server = server
+                    self._tell_crew()
         if {process.server for process in self._processes} >= set(range(self.address.servers)):
             self._started.set()
 

@@ -119,7 +119,7 @@ class Release(_Message, frozen=True):
 
 
 class Meet(_Message, frozen=True):
-    """I am at this round. With a key: a broadcast; with a value: I am its root."""
+    """I am at this round of so many clients (0: of the crew). With a key: a broadcast; with a value: I am its root."""
 
     id: int
     name: str
@@ -159,8 +159,8 @@ class Welcome(_Message, frozen=True):
 class Done(_Message, frozen=True):
     """It is done. `number`: the last push of this client on the key, or the last round of the meeting.
 
-    `here`: of a meeting, who has arrived at the round that is not over. `counted`: of a key, up to which number this
-    client's pushes count.
+    `here`: of a meeting, who has arrived at the round that is not over, and `awaited` who of the crew has not.
+    `counted`: of a key, up to which number this client's pushes count.
     """
 
     id: int
@@ -168,6 +168,7 @@ class Done(_Message, frozen=True):
     number: int = 0
     here: tuple[str, ...] = ()
     counted: int = 0
+    awaited: tuple[str, ...] = ()
 
 
 class View(_Message, frozen=True):

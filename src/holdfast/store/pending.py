@@ -123,11 +123,13 @@ class Pending:
             self._settled()
             self._settled = None
 
-    def too_late(self, client: str, pid: int) -> StoreTimeout:
-        """Why nobody waits for it any longer."""
+    def too_late(self, client: str, pid: int, trouble: str = "") -> StoreTimeout:
+        """Why nobody waits for it any longer. `trouble`: what keeps this client from the server."""
         self.overdue = True
         why = f"It is process {pid}" if pid else "It has not come back since its process ended"
-        if self.late is not None:
+        if trouble:
+            why = f"It cannot be reached now: {trouble}"
+        elif self.late is not None:
             late, self.late = self.late, None  # asking about it may be late as well
             try:
                 why = late()

@@ -6,11 +6,11 @@ from torch import Tensor
 
 from holdfast.errors import HoldfastError, Mismatch
 from holdfast.store.ledger import Change, Ledger
-from holdfast.store.meeting import Meeting
+from holdfast.store.meeting import Crew, Meeting
 from holdfast.store.messages import Answer, Done, Failed, Meet, Meta, View, check_alike
 from holdfast.store.shelf import Shelf
 
-__all__ = ["Room"]
+__all__ = ["Answers", "Room"]
 
 Answers = list[tuple[str, Answer]]
 
@@ -21,8 +21,15 @@ class _Table:
     def __init__(self, number: int, done: int) -> None:
         self.number = number
         self.meeting = Meeting(done)
-        self.waiting: dict[str, Meet] = {}
+        #: What a client waits for: a round that it came to, and came to again because it took too long.
+        self.waiting: dict[str, list[Meet]] = {}
+        self.later: list[tuple[str, Meet, Tensor | None]] = []  #: who came for the round after that, too
         self.value: tuple[str, Tensor] | None = None  #: of a broadcast, and whose it is
+
+    @property
+    def asked(self) -> list[tuple[str, Meet]]:
+        """All that wait, one by one."""
+        return [(client, message) for client, messages in self.waiting.items() for message in messages]
 
 
 class Room:
@@ -30,16 +37,24 @@ class Room:
 
     def __init__(self, ledger: Ledger, shelf: Shelf) -> None:
         self._ledger, self._shelf = ledger, shelf
+        self._crew = Crew()
         self._tables = {
             name: _Table(number, ledger.version(number))
             for number, (name, meta) in enumerate(ledger.keys)
             if not meta.dtype
         }
 
-    def stands(self, name: str) -> tuple[int, tuple[str, ...]]:
-        """How many rounds of a meeting are over, and who has arrived at the next one."""
+    def stands(self, name: str) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+        """How many rounds of a meeting are over, who has arrived at the next one, and who of the crew has not."""
         table = self._tables.get(name)
-        return (table.meeting.done, tuple(table.meeting.here)) if table else (0, ())
+        here = tuple(table.meeting.here) if table else ()
+        return table.meeting.done if table else 0, here, tuple(one for one in self._crew.awaited if one not in here)
+
+    def meets(self, crew: Crew) -> Answers:
+        """The crew is another one: whose waiting is over."""
+        self._crew = crew
+        waiting = [table for table in self._tables.values() if table.waiting]
+        return [answer for table in waiting for answer in self._look(table)]
 
     def arrive(self, client: str, message: Meet, value: Tensor | None) -> Answers:
         """A client is here: who is to be told what."""
@@ -47,25 +62,32 @@ class Room:
         if table is None:
             number = self._ledger.add_key(message.name, Meta("", (), client))
             table = self._tables[message.name] = _Table(number, 0)
+        if not message.parties and table.meeting.skips(client, self._crew):
+            return [(client, self._answer(client, message, table.meeting.done))]
+        before = table.waiting.get(client, ())
+        if before and before[0].turn < message.turn:
+            table.later.append((client, message, value))
+            return []
         if not table.meeting.arrive(client, message.turn):
-            return [(client, self._answer(client, message))]
-        table.waiting[client] = message
+            return [(client, self._answer(client, message, message.turn))]
+        table.waiting.setdefault(client, []).append(message)
         if value is not None:
             if table.value is not None and table.value[0] != client:
                 both = f"Clients {table.value[0]!r} and {client!r} both broadcast key {message.key!r}"
                 return self._refuse(table, f"{both}. Name one of them as root.")
             table.value = client, value
-        if len({other.parties for other in table.waiting.values()}) > 1:
-            told = ", ".join(f"{name!r} for {other.parties}" for name, other in table.waiting.items())
+        if len({other.parties for _, other in table.asked}) > 1:
+            told = ", ".join(f"{name!r} for {other.parties or 'the crew'}" for name, other in table.asked)
             what = f"Clients at {message.name.lstrip(chr(0))} wait for different numbers of clients"
             return self._refuse(table, f"{what}: {told}. Say the same.")
-        return self._close(table, message) if table.meeting.over(message.parties) else []
+        return self._look(table)
 
     def lose(self, client: str) -> None:
         """A client is gone; if it comes back, it arrives again."""
         for table in self._tables.values():
             table.meeting.lose(client)
             table.waiting.pop(client, None)
+            table.later = [other for other in table.later if other[0] != client]
             if table.value is not None and table.value[0] == client:
                 table.value = None
 
@@ -73,7 +95,11 @@ class Room:
         """Look away from all memory."""
         self._tables.clear()
 
-    def _close(self, table: _Table, message: Meet) -> Answers:
+    def _look(self, table: _Table) -> Answers:
+        """Is the round of a table over? Then all who wait there are told, and those who came for the next one wait."""
+        _, message = table.asked[0]
+        if not table.meeting.over(message.parties, self._crew):
+            return []
         change = Change(meeting=table.number, turn=table.meeting.done + 1)
         if message.key:
             if table.value is None:
@@ -81,7 +107,7 @@ class Room:
                 awaited = f"Clients {names} wait for a broadcast of key {message.key!r}, and none of them is its root"
                 return self._refuse(table, f"{awaited}. The root must be one of them.")
             client, value = table.value
-            meta = table.waiting[client].meta
+            meta = table.waiting[client][0].meta
             assert meta is not None
             try:
                 self._shelf.assign(message.key, meta, value, change)
@@ -91,18 +117,24 @@ class Room:
             self._ledger.begin(change)
             self._ledger.end(change)
         table.meeting.close()
-        waiting, table.waiting, table.value = table.waiting, {}, None
-        return [(client, self._answer(client, other)) for client, other in waiting.items()]
+        asked, table.waiting, table.value = table.asked, {}, None
+        answers = [(client, self._answer(client, other, other.turn)) for client, other in asked]
+        return answers + self._next_round(table)
+
+    def _next_round(self, table: _Table) -> Answers:
+        later, table.later = table.later, []
+        return [answer for client, message, value in later for answer in self.arrive(client, message, value)]
 
     def _refuse(self, table: _Table, text: str, kind: str = "Mismatch") -> Answers:
-        waiting, table.waiting, table.value = table.waiting, {}, None
-        for client in waiting:
+        asked, table.waiting, table.value = table.asked, {}, None
+        for client, _ in asked:
             table.meeting.lose(client)
-        return [(client, Failed(message.id, kind, text)) for client, message in waiting.items()]
+        refused: Answers = [(client, Failed(message.id, kind, text)) for client, message in asked]
+        return refused + self._next_round(table)
 
-    def _answer(self, client: str, message: Meet) -> Answer:
+    def _answer(self, client: str, message: Meet, turn: int) -> Answer:
         if not message.key:
-            return Done(message.id, None, message.turn)
+            return Done(message.id, None, turn)
         held = self._shelf.get(message.key)
         if message.meta is not None:
             try:

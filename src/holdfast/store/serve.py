@@ -10,6 +10,7 @@ import ctypes
 import signal
 import socket
 import sys
+from functools import partial
 
 import msgspec
 import torch
@@ -17,10 +18,11 @@ import torch
 from holdfast.errors import UsageError
 from holdfast.store.handlers import load
 from holdfast.store.keeper import READY, Assignment
+from holdfast.store.meeting import Crew
 from holdfast.store.server import Server
 from holdfast.transport.link import Link
 
-__all__ = ["main"]
+__all__ = ["hear", "main"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -46,8 +48,21 @@ def main(words: list[str]) -> int:
     server = Server(
         assignment.index, assignment.num_servers, sock, handler=handler, memory=memory, limit=assignment.limit
     )
-    server.serve(link.fileno())
+    link.setblocking(False)
+    server.serve(link.fileno(), partial(hear, link, server))
     return 0
+
+
+def hear(link: Link, server: Server) -> bool:
+    """All that our keeper has said since. False: it is gone."""
+    while True:
+        try:
+            frame = link.recv()
+        except BlockingIOError:
+            return True
+        if frame is None:
+            return False
+        server.meets(msgspec.msgpack.decode(frame.data, type=Crew))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import select
 import socket
+import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -22,12 +24,18 @@ from holdfast.store.desk import Desk, Visitor
 from holdfast.store.handlers import Handler, add
 from holdfast.store.keeper import caller
 from holdfast.store.ledger import LEDGER, Ledger
+from holdfast.store.meeting import Crew
 from holdfast.store.messages import Answer, Failed, Hello, Say, Welcome, pack, says
 from holdfast.store.region import Limit, Owned, Region, create
+from holdfast.store.voice import complain
 from holdfast.store.waiting import Waiting, look_seconds
+from holdfast.transport.doorkeeper import SHORT
 from holdfast.transport.link import DescriptorsLost, Link, Outcome
 
 __all__ = ["Server"]
+
+#: Seconds that a server rests when it can take nobody for want of descriptors or memory.
+_PAUSE = 0.2
 
 
 class Peer:
@@ -64,16 +72,23 @@ class Server:
         self._poll = select.poll()
         self._waiting = Waiting()
 
-    def serve(self, lifeline: int) -> None:
-        """Serve until the descriptor `lifeline` has something to read or is at its end."""
+    def meets(self, crew: Crew) -> None:
+        """Who belongs to the crew of the run has changed."""
+        self._desk.meets(crew)
+
+    def serve(self, lifeline: int, news: Callable[[], bool] = lambda: False) -> None:
+        """Serve until the descriptor `lifeline` has something to read or is at its end, and `news` says that it is."""
         torch.set_grad_enabled(False)  # of this thread
         self._poll.register(self._listener, select.POLLIN)
         self._poll.register(lifeline, select.POLLIN)
         try:
             while True:
-                for fd, event in self._waiting.wait(self._poll, None):
+                # Whoever keeps us is heard first: what it said counts for what clients have said since.
+                for fd, event in sorted(self._waiting.wait(self._poll, None), key=lambda one: one[0] != lifeline):
                     if fd == lifeline:
-                        return
+                        if not news():
+                            return
+                        continue
                     if fd == self._listener.fileno():
                         self._accept()
                     elif (peer := self._peers.get(fd)) is not None:
@@ -101,8 +116,11 @@ class Server:
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:
-            return  # it went away again
+        except OSError as error:
+            if error.errno in SHORT:  # it stays in the kernel's queue, so looking again at once would be vain
+                complain(f"Server {self.index} can take no client at the moment: {error.strerror}. It tries again.")
+                time.sleep(_PAUSE)
+            return  # else it went away again
         pid, uid = caller(sock)
         if uid != os.getuid():
             sock.close()
@@ -116,7 +134,11 @@ class Server:
             frame = peer.link.recv()
         except BlockingIOError:
             return
-        except (DescriptorsLost, ValueError):
+        except DescriptorsLost as error:
+            complain(f"Server {self.index} lets go of a client, which will come again. {error}")
+            time.sleep(_PAUSE)
+            frame = None
+        except ValueError:  # not one of ours: no client of the store sends so much
             frame = None
         if frame is None:
             self._lose(peer)

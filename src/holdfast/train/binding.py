@@ -15,7 +15,9 @@ import torch
 from torch import nn
 
 from holdfast.config.run import board_rows
+from holdfast.coordinator import blueprint
 from holdfast.coordinator import messages as say
+from holdfast.coordinator.blueprint import Part
 from holdfast.core.clocks import Mode, parse
 from holdfast.core.placement import bundled
 from holdfast.core.staleness import Staleness
@@ -31,7 +33,7 @@ from holdfast.exchange.optimizer import SliceOptimizer
 from holdfast.exchange.paced import Paced
 from holdfast.exchange.pushes import Pushes
 from holdfast.exchange.pushslots import PushSlots
-from holdfast.exchange.schema import Schema, probe
+from holdfast.exchange.schema import Schemas, optimizer_parts, probe
 from holdfast.exchange.slots import LaneSlots
 from holdfast.exchange.space import Space, dtype_name, typed
 from holdfast.train import evaluation, schedule
@@ -67,7 +69,7 @@ class Binding:
 
     def __init__(
         self, crewing: Crewing, models: Sequence[nn.Module], user: torch.optim.Optimizer, space: Space,
-        settings: Settings, facts: Sequence[object],
+        settings: Settings, facts: Sequence[Part],
     ) -> None:  # fmt: skip
         self._crewing, self._space, self.settings = crewing, space, settings
         self._steered = crewing.steered
@@ -103,7 +105,7 @@ class Binding:
         self._stop_at: int | None = None
         self._wanted, self._turn_at = mode.name, 0
         self._fd = -1
-        welcome, arena = self._arena(sections, user, facts)
+        welcome, arena = self._arena(sections, user, schemas, facts)
         self.arena = self._annex = arena
         self.pace = Pace(0, mode.name)  #: how this worker keeps step
         self.mode = mode
@@ -223,19 +225,18 @@ class Binding:
             yield member, self.board.cell(row, cells.R_OP)
 
     def _arena(
-        self, sections: Sections, user: torch.optim.Optimizer, facts: Sequence[object]
+        self, sections: Sections, user: torch.optim.Optimizer, schemas: Schemas, facts: Sequence[Part]
     ) -> tuple[say.Welcome | None, Arena]:
         if self._steered is None:
             return None, Arena(sections)
         crewing = self._crewing
-        groups = [sorted(k for k in group if k != "params") for group in user.param_groups]
-        named = [crewing.mode.name, crewing.staleness(crewing.mode)] if not crewing.mode.exact else []
-        model = self._space.fingerprint(crewing.lanes, crewing.seed, type(user).__name__, groups, *facts, *named)
+        parts = [*facts, *_parts(crewing), *optimizer_parts(user, schemas), *self._space.parts()]
         push = sum(self._room.flats.values()) + self._room.buffers_size
         sizes = bundled([piece.nbytes for piece in self._space.layout.slices])
         self._ready = say.Ready(
-            crewing.worker, numerics(), golden(), model, sections.size, crewing.lanes, push, sizes, self._room.state
-        )
+            crewing.worker, numerics(), golden(), blueprint.fingerprint(parts), sections.size, crewing.lanes, push,
+            sizes, blueprint.pack(parts), len(parts), self._room.state,
+        )  # fmt: skip
         welcome, fd = self._steered.enlist(self._ready)
         self._fd = fd  # kept: another mode may need more of it
         return welcome, Arena(sections, fd=fd)
@@ -293,14 +294,19 @@ class Binding:
         return flat[: parameter.numel()].view(parameter.shape)
 
 
-def _schemas(space: Space, optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], Schema]:
+def _parts(crewing: Crewing) -> list[Part]:
+    """What two workers must agree on besides what the script has built."""
+    mode = crewing.mode
+    stale = [] if mode.exact else [("stale pushes", str(crewing.staleness(mode)))]
+    return [("number of lanes", str(crewing.lanes)), ("seed", str(crewing.seed)), ("sync", mode.name), *stale]
+
+
+def _schemas(space: Space, optimizer: torch.optim.Optimizer) -> Schemas:
     kinds = dict.fromkeys((group, p.dtype) for p, group in zip(space.trainable, space.groups, strict=True))
     return {(group, dtype_name(dtype)): probe(optimizer, group, dtype) for group, dtype in kinds}
 
 
-def _alike(
-    space: Space, optimizer: torch.optim.Optimizer, schemas: dict[tuple[int, str], Schema]
-) -> dict[tuple[int, str], Schema]:
+def _alike(space: Space, optimizer: torch.optim.Optimizer, schemas: Schemas) -> Schemas:
     """The same for one that treats all groups alike: it is tried once for each type of parameters."""
     first = {name: group for group, name in reversed(schemas)}
     kinds = {name: probe(optimizer, group, space.dtypes[name]) for name, group in first.items()}

@@ -16,6 +16,7 @@ from holdfast.quantities import Size
 from holdfast.store.client import Store
 from holdfast.store.group import local
 from holdfast.store.handlers import Handler, name_of
+from holdfast.store.meeting import client_of
 from holdfast.train.steering import Steered
 from holdfast.transport.credentials import Credentials
 
@@ -42,7 +43,7 @@ class Storing:
 
     def __init__(self, steered: Steered | None, worker: int, row: int, script: str) -> None:
         self._steered, self._worker, self._script = steered, worker, script
-        self.client = f"worker-{row}"
+        self.client = client_of(row)
         self._stack = contextlib.ExitStack()
         self._opened: tuple[Store, tuple[object, ...]] | None = None
 

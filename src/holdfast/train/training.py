@@ -24,6 +24,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from holdfast.coordinator.roster import titled
 from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import compute_key, seed_everything
 from holdfast.errors import NonFinite, NotExact, OutOfSync
@@ -100,7 +101,7 @@ class Training:
         if self._bound is None:
             self.space.check_dtypes()
             settings = Settings(self._optimizer, find_schedulers(self._optimizer, self._given))
-            facts = [(b.size, b.batch, b.steps) for b in self.loaders]
+            facts = [(f"loader {number}", batches.described()) for number, batches in enumerate(self.loaders)]
             self._bound = Binding(self._crewing, self._models, self._optimizer, self.space, settings, facts)
             self._bound.enter()
             self._watch_gradients()
@@ -274,8 +275,10 @@ class Training:
         for worker, op in self.bound.ops():
             if op > self.op and not come() and self._for_long(worker, op):
                 there = "has ended the script" if op == _FINISHED else "is further on in the script"
+                at = self.bound.member.at
+                who, me = (titled([number], at.servers) for number in (worker, at.worker))
                 raise OutOfSync(
-                    f"Worker {worker} {there}, while worker {self.bound.member.at.worker} waits for it at step "
+                    f"{who.capitalize()} {there}, while {me} waits for it at step "
                     f"{self.step}. Every worker must make the same loops over the loader and the same calls of "
                     "run.evaluate: leave loops on something all agree on, such as run.step, and use run.lead only to "
                     "print, save and plot."
@@ -295,8 +298,9 @@ class Training:
     def _check_kind(self, mine: int, theirs: int) -> None:
         if mine != theirs:
             kinds = [f"an evaluation of {kind} parts" if kind else "a loop over the loader" for kind in (mine, theirs)]
+            me = titled([self._crewing.worker], self.bound.member.at.servers)
             raise OutOfSync(
-                f"Worker {self._crewing.worker} begins {kinds[0]} where others began {kinds[1]} (operation {self.op} "
+                f"{me.capitalize()} begins {kinds[0]} where others began {kinds[1]} (operation {self.op} "
                 "of the script). Every worker must make the same loops and evaluations: use run.lead only to print, "
                 "save and plot."
             )

@@ -49,7 +49,7 @@ _MOST_TOLD = 256
 _REST, _LONGEST_REST = 4, 0.05
 #: Accepting failed for want of descriptors or memory: look again after this many seconds.
 _PAUSE = 0.2
-_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _WHY = {
     Code.NO: "the run will not have it: {}",
     Code.TOKEN: "it does not hold the run's token.",
@@ -179,7 +179,7 @@ class Doorkeeper:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in _SHORT:
+                if error.errno in SHORT:
                     # The connection stays in the kernel's queue, so looking again at once would be vain.
                     self._selector.unregister(self._listener)
                     self._resumes = now + _PAUSE

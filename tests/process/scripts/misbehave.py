@@ -55,7 +55,8 @@ class Huge(nn.Module):
 def main() -> None:
     lanes = 128 if WHAT == "huge" else 4
     run = hf.join(lanes=lanes)
-    model: nn.Module = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+    width = 16 + run.worker if WHAT == "another-width" else 16
+    model: nn.Module = nn.Sequential(nn.Linear(1, width), nn.Tanh(), nn.Linear(width, 1))
     if WHAT == "huge":
         model = Huge(lanes)
     optimizer = torch.optim.LBFGS(model.parameters()) if WHAT == "lbfgs" else torch.optim.Adam(model.parameters())

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast.cli.depot import Depot, differing
+from holdfast.cli.depot import Depot, crew_of, differing
 from holdfast.coordinator.messages import StoreAt, StoreWanted
+from holdfast.coordinator.roster import HostView, Person, Snapshot
+from holdfast.store.meeting import Crew
 
 ADD = "holdfast.store.handlers:add"
 
@@ -33,6 +35,35 @@ def test_workers_that_ask_for_different_stores() -> None:
         "with servers=1, handler='holdfast.store.handlers:add', and there is one store in a run. Call run.store with "
         "the same arguments in every worker."
     )
+
+
+def test_a_server_that_asks_for_another_store_is_called_one() -> None:
+    told = differing(StoreWanted(0, 1, ADD), StoreWanted(3, 2, ADD), servers=[3])
+    assert told.startswith("Server 3 asks for a store with servers=2, ")
+    assert "but worker 0 has asked for one" in told
+
+
+def crew(generation: int, *stages: str, hosts: int = 1, wanted: int = 1) -> Snapshot:
+    people = [Person(10 + row, 1, row, stage, []) for row, stage in enumerate(stages)]
+    views = [HostView(number, "h", 1, 0) for number in range(hosts)]
+    return Snapshot(generation, 0, 1, [], [], people, 0, False, [], False, views, hosts_wanted=wanted)
+
+
+def test_before_the_first_step_all_who_were_started_meet() -> None:
+    everybody = ("worker-0", "worker-1")
+    assert crew_of(crew(0, "starting", "ready")) == Crew(everybody, complete=True)
+    assert crew_of(crew(0, "starting", "doomed")) == Crew(("worker-0",), complete=True)
+    assert not crew_of(crew(0)).complete, "nobody was started yet"
+
+
+def test_before_the_first_step_machines_that_are_awaited_are_waited_for() -> None:
+    assert not crew_of(crew(0, "starting", wanted=2)).complete
+    assert crew_of(crew(0, "starting", "starting", hosts=2, wanted=2)).complete
+
+
+def test_then_the_members_meet_and_who_comes_or_goes_is_not_waited_for() -> None:
+    seen = crew_of(crew(3, "member", "leaving", "starting", "finished", "member", "waiting", "dismissed", "doomed"))
+    assert seen == Crew(("worker-0", "worker-4"), ("worker-2", "worker-5"), complete=True)
 
 
 def test_who_asks_for_another_store_is_told_at_once() -> None:

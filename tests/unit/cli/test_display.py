@@ -1,10 +1,10 @@
-"""What the screen says before the first step."""
+"""What the screen says before the first step, and whose output it shows."""
 
 from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.display import awaited
+from holdfast.cli.display import awaited, heard
 from holdfast.coordinator.roster import HostView, Person, Snapshot
 
 
@@ -27,3 +27,18 @@ def test_who_is_awaited(starting: list[int], hosts: int, wanted: int, said: str)
         hosts=[HostView(number, "there", 1, -1) for number in range(hosts)],
     )  # fmt: skip
     assert awaited(snapshot) == said
+
+
+def of(*stages: str, members: list[int] | None = None) -> Snapshot:
+    return Snapshot(
+        generation=0, step=0, wanted=2, members=members or [], drivers=[], lost=0, changing=False, waiting=[],
+        stopping=False, people=[Person(number, 100, number, stage, []) for number, stage in enumerate(stages)],
+    )  # fmt: skip
+
+
+def test_a_run_without_a_step_is_heard_at_its_end() -> None:
+    ended = of("refused", "finished", "finished")
+    assert heard(ended, last=False) == -1, "there may still be a lead"
+    assert heard(ended, last=True) == 1
+    assert heard(of("starting"), last=True) == -1, "it failed, and that is told"
+    assert heard(of("member", "member", members=[0, 1]), last=False) == 0

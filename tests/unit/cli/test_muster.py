@@ -130,6 +130,7 @@ def test_what_a_host_takes() -> None:
     assert needs(RunConfig("train.py")) == Needs(1, 1.0, 0.0)
     config = RunConfig("train.py", workers=2, threads=3, ray=RayConfig(gpus=0.5, resources="TPU=1"))
     assert needs(config) == Needs(2, 3.0, 0.5, (("TPU", 1.0),))
+    assert needs(RunConfig("train.py", servers=2)) == Needs(1, 1.0, 0.0, servers=2)
 
 
 def test_the_story_of_agents() -> None:

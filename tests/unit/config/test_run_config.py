@@ -74,11 +74,6 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
         ({"servers": -1}, "servers = -1: must be 0 or more (set by --servers). Use --servers 0."),
         ({"servers": 17}, "servers = 17: must be 0 to 16 (set by --servers). Use --servers 1."),
         (
-            {"servers": 1, "on": "slurm"},
-            "servers = 1: with --on slurm every process has a place of a worker's size, and there is none for servers "
-            "(set by --servers). Leave --servers out.",
-        ),
-        (
             {"sync": "bouned:3"},
             "sync = bouned:3: unknown; there is exact, bounded:S, async, quorum:K, local:H. Did you mean bounded:3? "
             "(set by --sync). Use --sync bounded:3, or leave it out.",

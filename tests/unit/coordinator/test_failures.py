@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.coordinator.commands import FailRun, KillWorker, StartWorker
 from holdfast.coordinator.events import HostJoined, Measured, RunStarted, Ticked, WorkerHung, WorkerLost
+from holdfast.coordinator.failures import told
 from holdfast.coordinator.messages import Seeded
 from tests.unit.coordinator.driven import Driven, failed, pause, ready
 
@@ -18,7 +19,7 @@ def test_script_failed_in_all_alike() -> None:
     assert run(failed(1), failed(3), failed(0)) == []
     assert run(failed(2)) == [FailRun(
         "ScriptFailed",
-        "worker 1 failed with ValueError: boom at train.py:12; workers 0, 2-3 the same. "
+        "worker 1 failed with ValueError: boom at train.py:12; workers 0, 2 and 3 the same. "
         "Fix the script at train.py:12; the whole output is in logs/worker-1.log.",
         "trace of worker 1",
     )]
@@ -89,7 +90,7 @@ def test_a_unit_that_is_not_finite_is_computed_once_more_by_somebody_else(step: 
     """Before the first step, too, where other exceptions are held for bad code."""
     run = Driven().begun()
     nan = partial(failed, kind="NonFinite", message="The loss is nan.", samples=[8])
-    why = "its script failed with NonFinite: The loss is nan. at train.py:12"
+    why = "its script failed with NonFinite at train.py:12: The loss is nan"
     assert run(nan(1, (step, 3))) == [KillWorker(1, why), StartWorker(2, 2, 0), *pause(2, 0)]
     run(WorkerLost(1, "signal", 9, step, (step, 3), [8]))
     assert run.quiet(2, 0, step=step)[-1].message.drivers == [0, 0, 0, 0], "the lane has moved"
@@ -166,9 +167,9 @@ def test_crew_lost() -> None:
     run(WorkerLost(0, "signal", 9), ready(1), WorkerLost(1, "exit", 3), ready(2))
     assert run(WorkerLost(2, "signal", 9)) == [FailRun(
         "CrewLost",
-        "Workers were lost 3 times in a row without a step of progress (step 0); 2 are forgiven. "
+        "Processes of the run were lost 3 times in a row without a step of progress (step 0); 2 are forgiven. "
         "The last ones: worker 0 (signal 9); worker 1 (exit status 3); worker 2 (signal 9). "
-        "Look at the end of logs/worker-2.log, and at the memory the workers need.",
+        "Look at the end of logs/worker-2.log, and at the memory they need.",
     )]
 
 
@@ -191,6 +192,22 @@ def test_nobody_fits() -> None:
     run = Driven(workers=1)
     run.started()
     run(ready(0), Seeded(0), WorkerLost(0, "signal", 9))
-    why = "worker 1 has built something else than the run trains: model is other, but net on worker 0. " \
-          "Build model, optimizer and loader alike in every process (no random sizes, no rank-dependent layers)."
+    why = "worker 1 has built something else than worker 0, which was ready first. They differ in hash of all parts " \
+          "(worker 0: net; worker 1: other). Build model, optimizer and loader alike in every process: no sizes that " \
+          "are random, or that follow from a rank, a machine or the files it has; and give every machine the same " \
+          "script, arguments and data."
     assert run(ready(1, model="other")) == [FailRun("OutOfSync", f"No worker is left that fits the run: {why}")]
+
+
+def test_who_was_killed_by_us_is_not_said_to_be_lost() -> None:
+    run = Driven(workers=2).begun()
+    run(Measured(3, {}), failed(1, (3, 0), message="no such column"))
+    assert run.told.startswith("worker 1 failed with ValueError: no such column at train.py:12: ")
+    run(WorkerLost(1, "signal", 9))
+    assert run.told.startswith("worker 1 has ended"), run.told
+
+
+def test_sentences_of_a_failure_end_before_what_follows_from_it() -> None:
+    assert told(failed(1, (3, 0), message="boom")) == "ValueError: boom at train.py:12"
+    ours = failed(1, (3, 0), kind="NonFinite", message="The loss is nan. Look at its samples.")
+    assert told(ours) == "NonFinite at train.py:12: The loss is nan. Look at its samples"

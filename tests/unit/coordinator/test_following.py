@@ -237,5 +237,5 @@ def test_another_host_takes_the_place() -> None:
     run = Driven(lanes=2, workers=1, listening=True).begun()
     run(HostJoined(1, "b", 1, refills=False))
     assert run(WorkerLost(1, "signal", 9)) == []
-    assert run.told == "worker 1 lost (signal 9): nobody can take the place of who is lost on host 1"
+    assert run.told == "worker 1 on host 1 lost (signal 9): nobody can take the place of who is lost on host 1"
     assert run(ScaleRequested(2)) == [StartWorker(2, 1, 0)]

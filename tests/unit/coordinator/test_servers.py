@@ -13,6 +13,7 @@ from holdfast.coordinator.events import (
     Measured,
     ScaleRequested,
     ServersRequested,
+    WorkerHung,
     WorkerLost,
 )
 from holdfast.coordinator.messages import Failed, Finished, Install, Leave, Ready, Seeded
@@ -193,7 +194,10 @@ def test_more_servers_than_slices() -> None:
     run(*(msgspec.structs.replace(ready(worker), sizes=[4096]) for worker in range(4)))
     got = installed(run(Seeded(0)))
     assert (got.servers, got.owners) == ([1, 2, 3], [(2, 1)])
-    assert run.told.endswith("servers 1, 2 and 3 own the parameters (0%, 100%, 0%)")
+    assert run.told.endswith(
+        "servers 1, 2 and 3 own the parameters; there is 1 slice of them, so servers 1 and 3 have none, and --servers "
+        "1 would do"
+    )
 
 
 def test_the_shares_of_many_servers_are_folded() -> None:
@@ -277,3 +281,76 @@ def test_a_late_worker_that_fails_for_want_of_a_batch_is_not_replaced() -> None:
     run.quiet(5, 0, step=36)
     run(WorkerLost(0, "signal", 9, 36), idle(3, step=36))
     assert not run.machine.over, "another one may do better"
+
+
+# ---------------------------------------------------------------- how they are called
+
+
+def test_servers_that_are_lost_again_and_again_are_called_servers() -> None:
+    run = Driven(workers=1, servers=1, luck_budget=1).begun()
+    run(WorkerLost(1, "signal", 9))
+    (end,) = run(WorkerLost(2, "signal", 11))
+    assert end == FailRun(
+        "CrewLost",
+        "Processes of the run were lost 2 times in a row without a step of progress (step 0); 1 is forgiven. The last "
+        "ones: server 1 (signal 9); server 2 (signal 11). Look at the end of logs/worker-2.log, and at the memory they "
+        "need.",
+    )
+
+
+def test_a_server_that_hangs_is_called_one() -> None:
+    (end,) = Driven(workers=1, servers=1).begun()(WorkerHung(1, 31.0, "train.py:5"))
+    assert end == FailRun(
+        "Hang",
+        "server 1 made no progress for 31.0 s outside any unit; it stands at train.py:5. Look at that line first: it "
+        "waits for something that does not come.",
+    )
+
+
+def test_on_several_hosts_it_is_said_where_who_was_lost_is() -> None:
+    run = Driven(workers=1, servers=1, listening=True, follow=False).begun()
+    run(HostJoined(1, "there", 1), WorkerLost(1, "signal", 9))
+    assert run.told.startswith("server 1 on host 0 lost (signal 9): server 3 starts on host 0")
+    run(WorkerLost(2, "signal", 9))
+    assert run.told.startswith("worker 2 on host 1 lost (signal 9): worker 4 starts in its place on host 1")
+
+
+def test_a_host_is_lost_with_its_servers() -> None:
+    run = Driven(workers=0, servers=1, listening=True)
+    run.started()
+    run(HostJoined(1, "there", 1), HostLost(1, "its connection closed"))
+    assert run.told.startswith("host 1 lost (its connection closed) with worker 0 and server 1")
+
+
+def test_workers_and_servers_that_fail_alike_are_told_together() -> None:
+    run = Driven(workers=2, servers=1)
+    run.started()
+    (end,) = run(failed(0), failed(2), failed(1))
+    assert isinstance(end, FailRun)
+    assert end.message.startswith(
+        "worker 0 failed with ValueError: boom at train.py:12; worker 1 and server 2 the same. Fix the script"
+    )
+
+
+def test_a_server_without_memory_is_bad_luck_and_replaced() -> None:
+    run = Driven(workers=2, servers=1, luck_budget=1).begun()
+    starved = msgspec.structs.replace(failed(2, kind="MemoryError", message="", where="train.py:9", step=5), idle=True)
+    assert KillWorker(2, "out of memory at train.py:9") in run(starved)
+    assert run.told.startswith("server 2 is out of memory at train.py:9: server 3 starts")
+    assert run(starved) == [], "it is said until it is gone"
+    run(WorkerLost(2, "signal", 9))
+    again = msgspec.structs.replace(failed(3, kind="MemoryError", message="", where="train.py:9", step=5), idle=True)
+    (end,) = run(again)
+    assert end == FailRun(
+        "CrewLost",
+        "Processes of the run were lost 2 times in a row without a step of progress (step 5); 1 is forgiven. The last "
+        "ones: server 2 (out of memory at train.py:9); server 3 (out of memory at train.py:9). Look at the end of "
+        "logs/worker-3.log, and at the memory they need.",
+    )
+
+
+def test_a_script_that_needs_more_memory_than_there_is_fails_at_once() -> None:
+    run = Driven(workers=1)
+    run.started()
+    (end,) = run(failed(0, kind="MemoryError", message="", step=0))
+    assert isinstance(end, FailRun) and end.kind == "ScriptFailed"

@@ -55,6 +55,16 @@ def test_a_machine_is_asked_for_what_all_its_workers_need() -> None:
     assert batch.share(job, SlurmConfig(cpus=4, gpus=1, memory="2GiB")) == Share(12, 3, 3 * 2 * 2**30)
 
 
+def test_servers_are_passed_on_and_there_is_room_for_them_on_every_machine() -> None:
+    resolved = Sources().flag("script", "train.py").flag("workers", 2).flag("servers", 1).flag("on", "slurm").resolve()
+    job = batch.plan(resolved.config, resolved.sources, name="n", dir="/d", hosts=3, holdfast=["holdfast"])
+    assert job.run() == [
+        "holdfast", "run", "--on", "local", "--hosts", "3", "--workers", "2", "--servers", "1", "train.py",
+    ]  # fmt: skip
+    assert job.join("a:1") == ["holdfast", "join", "a:1", "--workers", "2"]
+    assert batch.share(job, SlurmConfig(cpus=4, gpus=1, memory="2GiB")) == Share(12, 2, 3 * 2 * 2**30)
+
+
 @pytest.mark.parametrize(
     ("directory", "name"),
     [

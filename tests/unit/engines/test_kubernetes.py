@@ -23,7 +23,7 @@ FILES = {"train.py": "import model\n\nprint('trains')\n", "model.py": "\tx = 1\n
 PLAIN = BatchJob("holdfast-train-1", f"{kubernetes.DATA}/runs/train-1", f"{kubernetes.BROUGHT}/train.py")
 FULL = BatchJob(
     "holdfast-train-2", f"{kubernetes.DATA}/runs/train-2", "/app/it's mine/train.py", ("--name", "a b", "$HOME"),
-    options=("--lanes", "8"), hosts=3, workers=2, threads=2, listen="[::]:9000",
+    options=("--lanes", "8", "--servers", "1"), hosts=3, workers=2, servers=1, threads=2, listen="[::]:9000",
 )  # fmt: skip
 EVERYTHING = KubernetesConfig(
     cpus=3, gpus=1, memory="1.5GiB", time=7200.0, notice=120.0, retries=2, namespace="lab",
@@ -140,7 +140,7 @@ def test_pod_0_coordinates_and_the_others_join(index: int, tmp_path: Path) -> No
     words[where] = "FILE"
     told = {
         0: "run --on local --listen [::]:9000 --token-file FILE --dir /holdfast/data/runs/train-2 --hosts 3 "
-           "--workers 2 --lanes 8 /app/it's mine/train.py --name a b $HOME",
+           "--workers 2 --lanes 8 --servers 1 /app/it's mine/train.py --name a b $HOME",
         1: "join holdfast-train-2-0.holdfast-train-2:9000 --token-file FILE --patience 10m --workers 2",
     }  # fmt: skip
     assert " ".join(words) == told[index]

@@ -79,6 +79,16 @@ def test_no_process_or_descriptor_left(
             os.waitpid(pid, os.WNOHANG)
 
 
+def test_output_that_cannot_be_kept_is_said_to_be_lost(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    spec = WorkerSpec(worker=7, row=0, script="train.py", args=(), dir=str(tmp_path / "nowhere"))
+    if not (pid := os.fork()):
+        nursery._own_output(spec)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    path = tmp_path / "nowhere" / "logs" / "worker-7.log"
+    assert capfd.readouterr().err == f"the output of worker 7 is lost: {path}: No such file or directory\n"
+
+
 def test_no_descriptor_left_for_the_link(asked: tuple[Link, Link]) -> None:
     ours, theirs = asked
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -29,6 +29,13 @@ def test_needs_are_per_worker() -> None:
     assert str(Needs()) == "1 worker with 1 CPU"
 
 
+def test_a_server_takes_the_cpus_of_a_worker() -> None:
+    needs = Needs(2, 1.5, 0.5, (("TPU", 4.0),), servers=1)
+    assert needs.bundle() == {"CPU": 4.5, "GPU": 1.0, "TPU": 8.0}
+    assert str(needs) == "2 workers with 1.5 CPUs, 0.5 GPUs, 4 TPU each and room for 1 server with 1.5 CPUs"
+    assert str(Needs(servers=2)) == "1 worker with 1 CPU and room for 2 servers with 1 CPU each"
+
+
 def test_reserved_places_come_first_then_those_with_room() -> None:
     nodes = cluster(node("1", 2), node("2", 2, free=0), node("3", 2), node("4", 1))
     group = {0: "2" * 8}

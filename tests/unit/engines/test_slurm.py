@@ -18,7 +18,8 @@ from tests.unit.engines.submitted import golden, said, tool
 ALONE = BatchJob("holdfast-train-1", "/shared/runs/train-1", "train.py")
 THREE = BatchJob(
     "holdfast-train-2", "/shared/my runs/100%/train-2", "/shared/it's mine/train.py", ("--name", "a b", "$HOME"),
-    options=("--lanes", "8", "--set", "crew.settle=2.0"), hosts=3, workers=2, threads=2, listen="[::]", tls=True,
+    options=("--lanes", "8", "--servers", "1", "--set", "crew.settle=2.0"), hosts=3, workers=2, servers=1, threads=2,
+    listen="[::]", tls=True,
     holdfast=("/opt/my venv/bin/python", "-m", "holdfast.cli.main"),
 )  # fmt: skip
 EVERYTHING = SlurmConfig(

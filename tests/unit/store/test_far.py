@@ -14,7 +14,16 @@ import pytest
 import torch
 
 from holdfast import store
-from holdfast.errors import FrameError, HandlerFailed, NobodyListens, Refused, UsageError, WrongToken
+from holdfast.errors import (
+    FrameError,
+    HandlerFailed,
+    NobodyListens,
+    Refused,
+    StoreTimeout,
+    Unreachable,
+    UsageError,
+    WrongToken,
+)
 from holdfast.store.address import parse
 from holdfast.store.heap import Place
 from holdfast.store.mail import Mailbox, head
@@ -320,3 +329,31 @@ def test_an_address() -> None:
     assert parse("[fd00::5]:4000/2/4").place == ("fd00::5", 4000)
     assert str(parse("holdfast-store-4f/2/4")) == "holdfast-store-4f/2/4"
     assert len(head(Open(1, "w"))) > HEADER
+
+
+def test_a_server_that_cannot_be_reached_any_more(
+    group: store.Group, credentials: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its deadline says why, and not only that it is over."""
+    mine: Any = store.connect(group.far_address, "a", credentials=credentials, timeout=10.0)
+    mine.init("w", torch.ones(3)).wait()
+    assert mine.pull("w").result().tolist() == [1, 1, 1]
+    (wire,) = mine._errands.wires
+
+    def cut() -> None:
+        raise Unreachable("10.0.0.5:4000 does not answer. Look at the firewall.")
+
+    monkeypatch.setattr(wire, "_connect", cut)
+    wire._stream.close()
+    waiting = mine.pull("w")
+    with wire._changed:
+        assert wire._changed.wait_for(lambda: wire._trouble, 10.0)
+    with pytest.raises(StoreTimeout) as caught:
+        waiting.wait(0.01)
+    assert str(caught.value) == (
+        "Server 0 did not answer in time: client 'a' waits for a pull of key 'w'. It cannot be reached now: "
+        "10.0.0.5:4000 does not answer. Allow more time (timeout=), or see what keeps it."
+    )
+    monkeypatch.undo()
+    assert waiting.result().tolist() == [1, 1, 1]
+    mine.close()

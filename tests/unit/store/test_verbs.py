@@ -396,6 +396,37 @@ def test_a_broadcast_of_another_shape(mine: store.Store, other: store.Store) -> 
     )
 
 
+def test_who_comes_again_after_a_timeout_comes_to_the_same_round(mine: store.Store, other: store.Store) -> None:
+    first = mine.barrier("x")
+    with pytest.raises(StoreTimeout):
+        first.wait(0.02)
+    again = mine.barrier("x")
+    until_met(mine, "\0barrier x", "a")
+    other.barrier("x").wait()
+    again.wait()
+    first.wait()
+    both(mine, other, lambda one: [one.barrier("x").wait() for _ in range(3)])
+
+
+def test_two_rounds_that_nobody_has_waited_for_are_two(mine: store.Store, other: store.Store) -> None:
+    one, two = mine.barrier("x"), mine.barrier("x")
+    other.barrier("x").wait()
+    one.wait()
+    with pytest.raises(StoreTimeout):
+        two.wait(0.02)
+    other.barrier("x").wait()
+    two.wait()
+
+
+def test_a_round_that_was_refused_is_met_for_again(mine: store.Store, other: store.Store) -> None:
+    waiting = mine.barrier("x", clients=3)
+    until_met(mine, "\0barrier x", "a")
+    for refused in (other.barrier("x", clients=2), waiting):
+        with pytest.raises(Mismatch):
+            refused.wait()
+    both(mine, other, lambda one: [one.barrier("x").wait() for _ in range(3)])
+
+
 def test_a_barrier_for_different_numbers(mine: store.Store, other: store.Store) -> None:
     handles = [mine.barrier("x", clients=3)]
     until_met(mine, "\0barrier x", "a")

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn, optim
 
 from holdfast.errors import NotExact
+from holdfast.exchange.schema import optimizer_parts, probe
+from holdfast.exchange.space import Space
 from tests.unit.train.problems import assert_close, batches_of, loader_of, loss_of, net, plain, points, train
 
 
@@ -240,3 +242,23 @@ def test_another_dtype_after_prepare(join, begun: bool) -> None:
         "This cannot be kept exact: parameter 0.weight was float32 at run.prepare(...) and is float64 now. Convert the "
         "model (model.double(), .half(), .to(dtype)) before run.prepare(...), and make the optimizer after that."
     )
+
+
+def test_what_a_worker_says_of_what_it_has_built() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1, dtype=torch.float64))
+    model[0].bias.requires_grad_(False)
+    groups = [{"params": model[0].parameters()}, {"params": [*model[1].parameters(), *model[2].parameters()]}]
+    optimizer = optim.SGD(groups, lr=0.1, momentum=0.9)
+    assert Space([model], optimizer).parts() == [
+        ("parameter 0.weight", "[2, 3] float32"), ("parameter 1.weight", "[2] float32 in group 1"),
+        ("parameter 1.bias", "[2] float32 in group 1"), ("parameter 2.weight", "[1, 2] float64 in group 1"),
+        ("parameter 2.bias", "[1] float64 in group 1"), ("parameter 0.bias", "[2] float32, not trained"),
+        ("buffer 1.running_mean", "[2] float32"), ("buffer 1.running_var", "[2] float32"),
+        ("buffer 1.num_batches_tracked", "[] int64"),
+    ]  # fmt: skip
+    schemas = {(1, "float64"): probe(optimizer, 1, torch.float64)}
+    options = "dampening, differentiable, foreach, fused, lr, maximize, momentum, nesterov, weight_decay"
+    assert optimizer_parts(optimizer, schemas) == [
+        ("optimizer", "SGD with 2 groups"), ("optimizer options of group 0", options),
+        ("optimizer options of group 1", options), ("optimizer state of group 1, float64", "momentum_buffer"),
+    ]  # fmt: skip

@@ -56,3 +56,9 @@ def test_who_goes_on_on_another_host_may_be_ahead_of_its_part_for_a_while(monkey
     now = 106.0
     with pytest.raises(OutOfSync, match=r"Worker 2 is further on"):
         Training.check_together(standing, lambda: False)
+
+
+def test_a_server_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bound.member, "at", Place(worker=0, local=(0, 2), servers=(2,)))
+    with pytest.raises(OutOfSync, match=r"^Server 2 is further on .* worker 0 waits for it at step 482"):
+        check(come=False)

@@ -4,9 +4,9 @@
 #SBATCH --chdir="/shared/my work"
 #SBATCH --nodes=3
 #SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task=4
+#SBATCH --cpus-per-task=6
 #SBATCH --gpus-per-node=2
-#SBATCH --mem=3072M
+#SBATCH --mem=4608M
 #SBATCH --time=1-02:03:04
 #SBATCH --partition=gpu
 #SBATCH --account=lab
@@ -48,7 +48,7 @@ agent='
     done
     exit "$code"
 '
-( srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --relative=1 --cpus-per-task=4 --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --open-mode=append '--output=/shared/my runs/100%%/train-2/slurm-%j-%N.out' bash -c "$agent" agent "$dir" & )
+( srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --relative=1 --cpus-per-task=6 --no-kill --kill-on-bad-exit=0 --wait=0 --input=none --open-mode=append '--output=/shared/my runs/100%%/train-2/slurm-%j-%N.out' bash -c "$agent" agent "$dir" & )
 
 # The coordinator, with this node's workers. It writes its address and its token into $dir.
-exec '/opt/my venv/bin/python' -m holdfast.cli.main run --on local --listen '[::]' --tls --dir "$dir" --hosts 3 --workers 2 --lanes 8 --set crew.settle=2.0 '/shared/it'"'"'s mine/train.py' --name 'a b' '$HOME'
+exec '/opt/my venv/bin/python' -m holdfast.cli.main run --on local --listen '[::]' --tls --dir "$dir" --hosts 3 --workers 2 --lanes 8 --servers 1 --set crew.settle=2.0 '/shared/it'"'"'s mine/train.py' --name 'a b' '$HOME'

@@ -1,0 +1,12 @@
+"""The voice of the store: what its processes say that is no answer to anybody."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["complain"]
+
+
+def complain(sentence: str) -> None:
+    """Say it where this process, or the one that started it, puts its output."""
+    print(f"holdfast.store: {sentence}", file=sys.stderr, flush=True)
