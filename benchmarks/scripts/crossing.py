@@ -110,7 +110,7 @@ class Crossing:
         self._controls = Steady(bell)
         lanes = LaneSlots(space, arena, self._board)
         self._member = SumOnly(
-            space, self._board, lanes, SliceOptimizer(user, space, schemas, arena, rows),
+            space, self._board, lanes, SliceOptimizer(user, space, schemas, arena.section, rows),
             Buffers([model], space, arena, hosts), self._controls,
         )  # fmt: skip
         self._board.claim(rank, rank, os.getpid())
