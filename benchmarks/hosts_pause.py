@@ -20,6 +20,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -231,9 +232,9 @@ def measure(repeats: int, quick: bool) -> Result:
     checks: list[Check] = []
     said: list[str] = []
     for way, what in WAYS.items():
-        for name, seconds in peers[way].items():
-            peer = Series(tuple(seconds))
-            said.append(f"{what}: {name} {peer.shown(' s')}" + " (the limit)" * (LIMIT in seconds))
+        for name, pauses in peers[way].items():
+            peer = Series(tuple(pauses))
+            said.append(f"{what}: {name} {peer.shown(' s')}" + " (the limit)" * (LIMIT in pauses))
             if mine[way]:
                 lines.append(Line(what, "s", Series(tuple(mine[way])), peer, name, higher=False))
         if mine[way]:
@@ -254,7 +255,7 @@ def contenders(way: str, quick: bool) -> Iterator[tuple[str, Callable[[], float]
     """Who else is measured, and how."""
     for name, setting in TORCHRUN.items():
         if not (quick and name == "defaults"):
-            yield f"torchrun, {name}", lambda setting=setting: torchrun(way, setting)
+            yield f"torchrun, {name}", partial(torchrun, way, setting)
     if torchft_place() is not None:
         for name, other in TORCHFT.items():
-            yield f"torchft, {name}", lambda other=other: torchft(way, other)
+            yield f"torchft, {name}", partial(torchft, way, other)

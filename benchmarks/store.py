@@ -1,9 +1,9 @@
 """Push + apply + pull: Holdfast's store beside torch RPC, a Ray actor and gRPC on one host; and between two hosts.
 
 One client, one server, and real arithmetic on the server (w -= 0.1 g). Every contender is a process that is started
-once (scripts/store_contender.py) and asked in turns, so that a machine that slows down slows all of them. Whoever's turn
-it is not is stopped: torch RPC's processes look for work without a pause, on as many cores as there are, and whoever is
-measured beside them would have to share. Both directions are counted: a trip of 100 MB moves 200.
+once (scripts/store_contender.py) and asked in turns, so that a machine that slows down slows all of them. Who
+waits for a turn is stopped: torch RPC's processes look for work without a pause, on as many cores as there are, and
+whoever is measured beside them would have to share. Both directions are counted: a trip of 100 MB moves 200.
 
 Peers live in an environment of their own, which has torch, ray, grpcio and numpy: HOLDFAST_PEERS=/path/to/venv. Those
 that it lacks are left out, and the result says so. Between hosts see `store_hosts`.

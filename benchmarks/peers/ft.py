@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # it is documented there
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
 from benchmarks.workloads import Samples, StepLog, loss_of, model_of, optimizer_of

@@ -23,11 +23,11 @@ LANES = 4
 
 
 def main() -> None:
-    options = argparse.ArgumentParser()
-    options.add_argument("--steps", type=int, required=True)
-    options.add_argument("--seed", type=int, required=True)
-    options.add_argument("--out", type=Path, required=True)
-    options = options.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
     run = hf.join(lanes=LANES)
     data = TensorDataset(torch.randn(16 * options.steps, 8), torch.randint(0, 3, (16 * options.steps,)))
     model = nn.Linear(8, 3)
