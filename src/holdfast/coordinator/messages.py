@@ -163,7 +163,7 @@ class Install(_Message, frozen=True):
     and slices are summed only on hosts that have some. Without any, all members own. `owners` are runs of bundles of
     slices, in order: (server, how many). Without them, owners share by bytes. With `sums_only` servers sum, and the
     other members own.
-    Where lanes need not keep step, one host holds the state, and this many others a replica of it.
+    Where lanes need not keep step, one host holds the state, and this many others (`replicas`) a copy of it.
 
     `reached` is how lanes keep step in this generation, and since when. A host for which that is news takes it up
     before any of its workers hears of the generation. `sync` is how they are to keep step. Where that is another way,

@@ -70,6 +70,11 @@ class Pace(NamedTuple):
     version: int = 0  #: of the parameters when it began
     step: int = 0  #: of the run, then
 
+    @property
+    def first(self) -> bool:
+        """Is it what the run was started with, and not `exact`? Then what it needs is in the arena itself."""
+        return not self.size and self.sync != "exact"
+
 
 class Board:
     """The board as one worker sees it. `row` is where this worker writes."""
@@ -345,6 +350,11 @@ class Board:
         for row in range(self.num_rows):
             self.clear_undo(row)
         self.words[H_MIRROR] = 0
+
+    def disown(self, version: int) -> None:
+        """What is here is of no use but at this version: how far lanes are is not known any more."""
+        if set(self.versions()) != {version}:
+            self.words[H_MIRROR] = 1
 
     def current(self) -> int:
         """The newest generation for which this host has fetched the state from another one."""

@@ -107,6 +107,7 @@ class Ferry:
         replicas = replicas_of(assembly.hosts, self._home, assembly.replicas)
         self._link = link_of(me, self._home, replicas)  # of the chain of replicas
         self._passage: Passage | None = None  # to the next replica
+        self.fetched = False  #: the state has come from another host
         self._begun: Told | None = None  # how far lanes were at home when this host began to mirror it
         self._mirrors = {peer: _Mirror() for peer in self._peers}  # at home
         self._current = threading.Event()  # the state is here
@@ -242,6 +243,7 @@ class Ferry:
         if hold is None or stream is None:
             return
         got = fetch(hold, stream, self._assembly.generation, self._lanes)
+        self.fetched = True
         stream.close()
         hold.begin(self._lanes)
         self._begun = got.clocks

@@ -125,6 +125,8 @@ class Paced(Member):
                 continue
             begun = self.pushes.begun(course.op)  # before the clocks: else they may be those of the pass before
             if self.turning and not begun:
+                if self._held_back():
+                    continue
                 return Boundary(course.done)
             clocks = self._clocks()
             if self.pushes.over(course.op):  # nor may they be those of the next one
@@ -149,9 +151,19 @@ class Paced(Member):
             if found is None and min(clocks.applied) >= clocks.steps:
                 if not self._complete():
                     continue
-                short = clocks.steps < course.steps and not self._stopping
-                return Boundary(clocks.steps) if self.turning and short else None
+                if not self.turning or self._stopping or clocks.steps >= course.steps:
+                    return None
+                if not self._held_back():
+                    return Boundary(clocks.steps)
+                continue
             self._await(self._whom(found, clocks), found.word if isinstance(found, Held) else 0)
+
+    def _held_back(self) -> bool:
+        """Do replicas not hold the version at hand yet? Then wait: where everybody stands, nothing may be lost."""
+        if self.pushes.held(self.version):
+            return False
+        self._await(self.at.owner[0])
+        return True
 
     def _ends_before(self) -> bool:
         """Does the run end before a pass that nobody has begun? Else some would stop in it, and some before it."""

@@ -49,9 +49,12 @@ class Premises:
                 return None
             board = Board(self.memory, chart.lanes, chart.rows, len(chart.slices))
             if reached is not None and reached.serial > board.pace_serial():
-                self._turn(chart, board, reached)
+                if not _goes_back_to(chart, board, reached):
+                    self._turn(chart, board, reached)
             pace = board.pace()
-            return Hold(self.memory, chart) if pace is None else Hold(self._mapped(pace), _charted(chart, pace))
+            if pace is None or pace.first:
+                return Hold(self.memory, chart)
+            return Hold(self._mapped(pace), _charted(chart, pace))
 
     def close(self) -> None:
         """Let go of the memory, as far as nobody looks at it any more. May be called twice."""
@@ -61,8 +64,10 @@ class Premises:
 
     def _turn(self, chart: Chart, board: Board, reached: Reached) -> None:
         """Another mode counts from now on."""
+        if (chart.depth if (old := board.pace()) is None else not parse(old.sync).exact):
+            board.disown(reached.version)
         discard(self._fd, [span for name, span in chart.sections.items() if annex.passing(name)])
-        if (old := board.pace()) is not None and old.size:
+        if old is not None and old.size:
             discard(self._fd, [(old.begin, old.size)])
         mode, begin = parse(reached.sync), len(self.memory)
         sections = _sections(chart, reached.sync)
@@ -89,6 +94,20 @@ def await_hold(find: Callable[[], Hold | None], closing: Callable[[], bool]) -> 
             return hold
         time.sleep(_POLL)
     return None
+
+
+def _goes_back_to(chart: Chart, board: Board, reached: Reached) -> bool:
+    """Is this the mode that counts here still, which the run goes back to because what was made since is lost?
+
+    Then all that was pushed in it is here; only the number of the change is another one.
+    """
+    mode, now = parse(reached.sync), board.pace()
+    if now is None:
+        now = Pace(0, mode.name if chart.depth == (0 if mode.exact else mode.depth) else "")
+    same = (now.sync, now.version, now.step) == (mode.name, reached.version, reached.step)
+    if same:
+        board.put_pace(now._replace(serial=reached.serial))
+    return same
 
 
 def _sections(chart: Chart, sync: str) -> Sections:

@@ -10,7 +10,10 @@ means: everybody does. Then v counts: clocks show it, and v + 1 may be made.
 Only where lanes need not keep step: in exact training every host holds the state anyway. A replica's copy (*shadow*)
 lies beside the arena of its host, whose workers compute with the mirror like those of any other (see `tender`). A
 version that the home has made and a replica does not hold yet was shown to nobody, so going on from the replica takes
-nothing back. A shadow is replaced as a whole, when the last byte of the next version is there. No torch here.
+nothing back. A shadow is replaced as a whole, when the last byte of the next version is there.
+
+When the mode changes, everybody stands at a version that all replicas hold. In exact they make it the state of their
+hosts. From exact, where each host has a state, replicas begin with that. No torch here.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from holdfast.core.tending import copied
 from holdfast.errors import FrameError
 from holdfast.exchange.fetching import receive_state, send_section, send_words
 from holdfast.exchange.hold import Hold
-from holdfast.exchange.tender import Tender
+from holdfast.exchange.tender import Tender, first_cut, inherit
 from holdfast.transport.frames import Kind, pack
 from holdfast.transport.stream import Stream, next_frame
 
@@ -111,12 +114,21 @@ class Shadow:
             else:
                 onward.whole(version, confirm)
 
+    def keep(self, hold: Hold, generation: int, version: int, step: int) -> None:
+        """Begin with what lies in the arena, of this generation, if that is what the mode began with.
+
+        Soon the arena is a mirror, and what the home has made may be lost with it before it is here.
+        """
+        if set(hold.board.versions()) == {version} and hold.board.level() == version and not hold.board.torn():
+            self._sections = {name: bytearray(hold.section(name)) for name in hold.chart.whole()}
+            self._clocks, self.version, self.generation = first_cut(hold, version, step), version, generation
+
     def install(self, hold: Hold) -> None:
-        """Make the arena of this host, a mirror until now, the home of the state. Nobody acts meanwhile."""
+        """Make the arena of this host, a mirror until now, one that holds the state. Nobody acts meanwhile."""
         for name, data in self._sections.items():
             if name in hold.chart.sections and hold.chart.sections[name][1] == len(data):
                 hold.section(name)[:] = data
-        Tender(hold).inherit(self._clocks)
+        inherit(hold, self._clocks)
 
 
 def replicate(

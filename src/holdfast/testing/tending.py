@@ -20,7 +20,7 @@ from holdfast.core.standing import home_of, link_of, replicas_of
 from holdfast.exchange.pushes import Record, Told
 from holdfast.testing.ferry import FakeFerry
 from holdfast.testing.model import Violation
-from holdfast.testing.tended import Copy, Push, Tended, Value
+from holdfast.testing.tended import Push, Tended, Value
 
 if TYPE_CHECKING:
     from holdfast.testing.host import FakeHost
@@ -184,13 +184,14 @@ class TendingFerry(FakeFerry):
         self.replicas = replicas_of(install.hosts, self.home, install.replicas)
         self._chain = _Chain(*link_of(me, self.home, self.replicas))
         self._sent: dict[int, int] = {}  # lane driven here -> its pushes that have gone home
+        self._op = 0  # in this pass
         self._going: deque[_Freight] = deque()  # the rest of a push
         if self.home == me and arena.copy is not None and arena.mirrors:
             arena.inherit()
         if me not in self.replicas:
             arena.copy = None
         elif arena.copy is None:
-            arena.copy = Copy()
+            arena.keep(self.generation - 1)
         else:
             arena.copy.coming.clear()
         others = [host for host in sorted(set(install.hosts)) if host != me]
@@ -239,6 +240,8 @@ class TendingFerry(FakeFerry):
         arena = self.arena
         if self._going:
             return self._going.popleft()
+        if arena.pushes.op != self._op:  # the home has begun the pass, or goes on with it in another mode
+            self._op, self._sent = arena.pushes.op, dict.fromkeys(self._sent, arena.pushes.resumed)
         pushed = {lane: arena.pushes.pushed(lane) for lane in self._sent}
         due = tending.homeward(self._sent, pushed)
         if not due:
@@ -362,5 +365,5 @@ class TendingFerry(FakeFerry):
             return
         self.arena.check_fence(self.generation, "the state")
         self.arena.mirror(told, values, self.generation)
-        self._sent = {lane: told.pushed[lane] for lane in sorted(self._lanes)}
+        self._op, self._sent = told.op, {lane: told.pushed[lane] for lane in sorted(self._lanes)}
         self.host.fetched()

@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from holdfast.errors import FrameError
+from holdfast.exchange import board as cells
+from holdfast.exchange.hold import Hold
 from holdfast.exchange.shadow import Passage, Shadow, replicate
 from holdfast.transport.frames import Kind, pack
 from holdfast.transport.stream import PlainStream
@@ -246,3 +248,40 @@ def test_a_replica_that_is_made_the_home_and_has_none_itself(home: Port) -> None
     heir = inherited(shadow)
     heir.pushes.guard(None)
     assert heir.pushes.settled and heir.pushes.held(0) and heir.pushes.shown(0) == 0
+
+
+# ---------------------------------------------------------------- another mode
+
+
+def test_where_every_host_held_the_state_a_replica_begins_with_that(home: Port) -> None:
+    """The home of the new mode is lost before its first version has come: its first replica has what it began with."""
+    for lane in range(LANES):
+        home.push(lane, 3)
+    assert home.publish(3)
+    shadow = Shadow()
+    shadow.keep(home.hold, 4, version=2, step=2)
+    assert shadow.version == -1, "what is here is not what the mode began with"
+    shadow.keep(home.hold, 4, version=1, step=7)
+    assert (shadow.version, shadow.generation) == (1, 4)
+    port = inherited(shadow)
+    assert (port.shown(), port.board.level()) == ({3}, 1)
+    assert not port.pushes.begun(0) and port.pushes.committed(lambda: 0) == 7
+    port.pushes.begin(0, 9, 1, done=3)
+    assert port.pushes.base == 4 and port.pushes.clocks(1, 9).applied == [3] * LANES
+
+
+def test_in_exact_a_replica_becomes_the_state_of_its_host(home: Port) -> None:
+    shadow = Shadow()
+    chain = Chain(home, [Port(home=False)], [shadow])
+    try:
+        chain.until(lambda: home.pushes.held(0))
+        publish(home, 1)
+        chain.until(lambda: home.pushes.held(1))
+    finally:
+        chain.close()
+    port = Port(home=True)
+    port.board.words[cells.H_MIRROR] = 1
+    exact = Hold(port.hold.memory, msgspec.structs.replace(port.hold.chart, depth=0))
+    shadow.install(exact)
+    assert (port.shown(), port.board.level(), port.board.versions()) == ({1}, 1, [1] * len(port.board.versions()))
+    assert port.pushes.op == 0, "there are no clocks in exact"
