@@ -67,6 +67,7 @@ class Crew:
     owners: tuple[int, ...] = ()  #: bundle of slices -> server; empty: members own by bytes
     sources: dict[int, int] = field(default_factory=dict)  #: host -> host it gets the state from
     home: int = -1  #: the host that holds the state, where lanes need not keep step
+    abreast: tuple[int, ...] = ()  #: others that held the same when the generation began
     change: Change | None = None
     since: float = 0.0  #: when it was installed
     summed: bool = False  #: its steps are finished from sums, also on one host, because somebody follows
@@ -231,6 +232,7 @@ class Crew:
         self.sources = self.hosts.sources(self.where)
         if not exact:
             self.sources = {host: home for host in sorted(set(self.where)) if host != home}
+        self.abreast = () if exact or self.home < 0 else self.hosts.abreast(home, self.where)
         if not exact or self.home >= 0:
             self.hosts.fence = self.generation
         self.home = -1 if exact else home
@@ -249,7 +251,7 @@ class Crew:
             self.generation, list(self.members), list(self.rows), list(self.drivers), list(self.where),
             dict(self.sources), self.stop, self.summed, servers=list(self.servers), owners=runs(self.owners),
             sync=self.sync, turn=self.turn, replicas=self.limits.replicas if self.home >= 0 else 0,
-            sums_only=self.limits.sums_only, reached=self.reached,
+            abreast=list(self.abreast), sums_only=self.limits.sums_only, reached=self.reached,
         )  # fmt: skip
 
     def broken(self) -> str:

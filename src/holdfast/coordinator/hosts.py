@@ -146,6 +146,16 @@ class Hosts:
         behind = [number for number, age in ages.items() if age < best]
         return {number: sources[index % len(sources)] for index, number in enumerate(behind)}
 
+    def abreast(self, home: int, numbers: Collection[int]) -> tuple[int, ...]:
+        """Which of these hold the same as `home`, where one host holds the state and others may have copies.
+
+        >>> hosts = Hosts({n: Host(n, "", 1, 1, 5, of) for n, of in enumerate((3, 3, 2))}, fence=3)
+        >>> hosts.abreast(0, [0, 1, 2])
+        (1,)
+        """
+        live, newest = self.live, self.age(self.live[home])
+        return tuple(number for number in sorted(set(numbers) - {home}) if self.age(live[number]) == newest)
+
     def best(self, numbers: Collection[int], rather: Sequence[int]) -> int:
         """Which of these holds the newest state: the first one in `rather` that does, or else one that stays.
 

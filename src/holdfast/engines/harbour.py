@@ -201,6 +201,8 @@ class Harbour:
             self._shadow = Shadow()
             if hold is not None and before == install.generation - 1:
                 self._shadow.keep(hold, before, install.reached.version, install.reached.step)
+        elif self._me in install.abreast:
+            self._shadow.generation = install.generation  # as if it had come in this one
 
     @staticmethod
     def _clear(premises: Premises, lanes: frozenset[int]) -> None:

@@ -286,8 +286,8 @@ class Paced(Member):
             if not begun and not self._ends_before() and max(self.board.versions()) == version:
                 pushes.begin(self._course.op, self._course.steps, version, self._course.done)
                 return True
-            versions, held = self.board.versions(), pushes.held(version)
-            if begun and may_decide(versions, decided=pushes.decided(version), held=held):
+            versions, free = self.board.versions(), pushes.free(version)
+            if begun and may_decide(versions, decided=pushes.decided(version), free=free):
                 found = docket(self.mode, clocks)
                 if found is None:
                     return False

@@ -12,6 +12,10 @@ lies beside the arena of its host, whose workers compute with the mirror like th
 version that the home has made and a replica does not hold yet was shown to nobody, so going on from the replica takes
 nothing back. A shadow is replaced as a whole, when the last byte of the next version is there.
 
+A generation begins with a version that was shown, so nobody waits for replicas then: whoever is new in the chain gets
+that version while lanes compute. When the next one is decided before all of it has gone, the copy is given up, and the
+new replica begins with the next version, which comes as it would without it. Who held it before is not sent it again.
+
 When the mode changes, everybody stands at a version that all replicas hold. In exact they make it the state of their
 hosts. From exact, where each host has a state, replicas begin with that. No torch here.
 """
@@ -38,6 +42,7 @@ from holdfast.transport.stream import Stream, next_frame
 __all__ = ["Passage", "Shadow", "replicate"]
 
 _POLL = 0.0005  # seconds between two looks whether a version is complete
+_GIVEN_UP = b""  # in the place of the clocks of a version: there is a newer one, and the rest of this one does not come
 _numbers = msgspec.msgpack.Decoder(int)
 
 
@@ -105,6 +110,8 @@ class Shadow:
                     self._spare[name] = bytearray(size)
             places = {name: memoryview(place) for name, place in self._spare.items()}
             clocks, _ = receive_state(stream, generation, places, onward=onward.put if onward is not None else None)
+            if clocks == _GIVEN_UP:
+                continue
             version = Tender.version_of(clocks)
             self._sections, self._spare = self._spare, self._sections
             self._clocks, self.version, self.generation = clocks, version, generation
@@ -132,27 +139,37 @@ class Shadow:
 
 
 def replicate(
-    hold: Hold, stream: Stream, generation: int, closing: Callable[[], bool], held: Callable[[int], None]
-) -> None:
+    hold: Hold, stream: Stream, generation: int, closing: Callable[[], bool], held: Callable[[int], None],
+    last: int = -1,
+) -> None:  # fmt: skip
     """At home: send each version to the first replica once it is complete; `held` is told when all have it.
 
-    Raises OSError, EOFError or FrameError when the other host is gone, or says something else.
+    `last` is the version that they have. Raises OSError, EOFError or FrameError when the other host is gone, or says
+    something else.
     """
-    tender, last = Tender(hold), -1
+    tender = Tender(hold)
     while not closing():
         versions = hold.board.versions()
         version = copied(versions, last, decided=tender.pushes.decided(min(versions)))
         if version is None:
             time.sleep(_POLL)
             continue
+        overtaken = partial(tender.pushes.decided, version) if tender.pushes.free(version) else _never
         for name in hold.chart.whole():
-            send_section(hold, stream.send, generation, closing, name)
+            send_section(hold, stream.send, generation, lambda gone=overtaken: closing() or gone(), name)
         if closing():
             return
+        if overtaken():
+            send_words(stream.send, generation, _GIVEN_UP)
+            continue
         send_words(stream.send, generation, tender.cut(version))
         _await_held(stream, generation, version)
         last = version
         held(version)
+
+
+def _never() -> bool:
+    return False
 
 
 def _await_held(stream: Stream, generation: int, version: int) -> None:

@@ -53,9 +53,9 @@ class PacedWorker(FakeWorker):
         assert isinstance(self.arena, Tended)
         return self.arena
 
-    def may_decide(self, versions: Sequence[int], *, decided: bool, held: bool) -> bool:
+    def may_decide(self, versions: Sequence[int], *, decided: bool, free: bool) -> bool:
         """See `core.tending`."""
-        return tending.may_decide(versions, decided=decided, held=held)
+        return tending.may_decide(versions, decided=decided, free=free)
 
     def may_stand(self, *, held: bool) -> bool:
         """May it stand at a step boundary? When replicas hold the version: see `exchange.paced`."""
@@ -125,8 +125,8 @@ class PacedWorker(FakeWorker):
                 pushes.begin(0, arena.model.steps, version, arena.pace.reached.step)
                 self.cluster.wake(self.number)
                 return True
-            held, decided = pushes.held(version), pushes.decided(version)
-            if self.may_decide(arena.versions, decided=decided, held=held) and not decided:
+            free, decided = pushes.free(version), pushes.decided(version)
+            if self.may_decide(arena.versions, decided=decided, free=free) and not decided:
                 found = clocks.docket(arena.mode, now)
                 if found is not None:
                     pushes.decide(version, found)
