@@ -48,9 +48,9 @@ class Premises:
             if chart is None:
                 return None
             board = Board(self.memory, chart.lanes, chart.rows, len(chart.slices))
-            if reached is not None and reached.serial > board.pace_serial():
-                if not _goes_back_to(chart, board, reached):
-                    self._turn(chart, board, reached)
+            news = reached is not None and reached.serial > board.pace_serial()
+            if reached is not None and news and not _goes_back_to(chart, board, reached):
+                self._turn(chart, board, reached)
             pace = board.pace()
             if pace is None or pace.first:
                 return Hold(self.memory, chart)

@@ -156,7 +156,7 @@ def replicate(
             continue
         overtaken = partial(tender.pushes.decided, version) if tender.pushes.free(version) else _never
         for name in hold.chart.whole():
-            send_section(hold, stream.send, generation, lambda gone=overtaken: closing() or gone(), name)
+            send_section(hold, stream.send, generation, _either(closing, overtaken), name)
         if closing():
             return
         if overtaken():
@@ -170,6 +170,10 @@ def replicate(
 
 def _never() -> bool:
     return False
+
+
+def _either(one: Callable[[], bool], other: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: one() or other()
 
 
 def _await_held(stream: Stream, generation: int, version: int) -> None:

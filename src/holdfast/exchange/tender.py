@@ -223,7 +223,7 @@ def first_cut(hold: Hold, version: int, step: int) -> bytes:
 def inherit(hold: Hold, cut: bytes) -> None:
     """The sections of a replica are in place: this host holds the state from now on, and mirrors nothing.
 
-    The cut may be of the mode before: at a step boundary, clocks are the same in all modes, and there are none in exact.
+    The cut may be of the mode before: at a step boundary clocks are the same in all modes, and exact has none.
     """
     told, facts = _told.decode(cut)
     if hold.chart.depth:

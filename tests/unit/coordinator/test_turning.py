@@ -297,7 +297,7 @@ def test_what_a_home_had_made_alone_does_not_count_in_exact_however_far_it_is() 
 
 
 def test_a_state_of_another_history_is_from_before_the_change_though_it_is_further() -> None:
-    """All that went on from a replica are lost, with what they made in the new mode. The old home is all that is left."""
+    """All that went on from a replica are lost, with what they made in the new mode. The old home is left."""
     run = three("async")
     run(HostLevel(1, 9, 1), WorkerLost(0, "signal", 9, 8), HostLevel(2, 8, 1), HostLevel(3, -1))
     run(*(Paused(worker, 2, 8) for worker in (1, 2)))
