@@ -197,7 +197,7 @@ def test_with_replicas_nothing_is_lost_under_many_schedules(tmp_path: Path, seed
         for sync in syncs[1:]:
             calm = run.wait(lambda s: len({w["host_number"] for w in s["workers"] if w["lanes"]}) == 3, "three hosts")
             run.wait(
-                lambda s, calm=calm: s["generation"] > calm["generation"] or s["step"] > calm["step"] + 1, "steps of all"
+                lambda s, calm=calm: s["generation"] > calm["generation"] or s["step"] > calm["step"] + 1, "steps"
             )
 
             def strike() -> None:

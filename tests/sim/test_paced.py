@@ -109,7 +109,7 @@ def test_a_new_replica_takes_the_place_of_one_that_was_lost() -> None:
 
 
 def draw_turning(seed: int) -> Config:
-    """The mode changes, and the home is lost at whatever moment before, meanwhile or after. One host holds a replica."""
+    """The mode changes, and the home is lost at whatever moment before, meanwhile or after. There is one replica."""
     before, after = ("bounded:2", "async", "quorum:3", "bounded:0")[seed % 4], ("async", "bounded:1")[seed % 3 == 0]
     (home,) = homes(run(seed=seed, mode=before, replicas=1))
     lost = faults.host(int(home), after=0.95 + 0.01 * (seed % 40)).lose()

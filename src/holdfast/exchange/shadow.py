@@ -57,7 +57,7 @@ class Passage:
     """From a replica to the next one of the chain: what came in at the one end goes out at the other.
 
     Nothing is copied: what waits here are views of the shadow. It is not written to before its version is confirmed,
-    because whoever makes the next version waits for that.
+    because whoever makes the next version waits for that; where a version is given up, the next one goes elsewhere.
     """
 
     def __init__(self) -> None:
@@ -111,6 +111,7 @@ class Shadow:
             places = {name: memoryview(place) for name, place in self._spare.items()}
             clocks, _ = receive_state(stream, generation, places, onward=onward.put if onward is not None else None)
             if clocks == _GIVEN_UP:
+                self._spare = {}  # what came of it may still wait to be passed on
                 continue
             version = Tender.version_of(clocks)
             self._sections, self._spare = self._spare, self._sections

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -282,15 +283,22 @@ def test_who_holds_a_version_is_not_sent_it_again(home: Port) -> None:
 
 
 class Slow(Counting):
-    """A stream that stops in the middle of the first copy until it is let go."""
+    """A stream that stops in the middle of the first copy until it is let go; those further on stop sooner."""
 
-    reached, go = threading.Event(), threading.Event()
+    frames, made = 0, 0
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.reached, self.go = threading.Event(), threading.Event()
+        self._stop = {0: 5, 2: 1}.get(Slow.made)  # the other ends answer at once
+        Slow.made += 1
 
     def send(self, *buffers: bytes | bytearray | memoryview) -> None:
-        super().send(*buffers)
-        if self.sent > 1000 and not self.go.is_set():
+        self.frames += 1
+        if self.frames == self._stop:
             self.reached.set()
             assert self.go.wait(20)
+        super().send(*buffers)
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -299,23 +307,27 @@ def test_nobody_waits_for_the_first_copy_of_a_new_replica(
 ) -> None:
     """What was shown before is gone on from at once. Then that copy is given up, and the next one is whole."""
     fill(home)
-    monkeypatch.setattr(Slow, "reached", threading.Event())
-    monkeypatch.setattr(Slow, "go", threading.Event())
     monkeypatch.setattr(Counting, "pair", Slow.pair)
+    monkeypatch.setattr(Slow, "made", 0)
     shadows = [Shadow() for _ in range(number)]
     chain = Chain(home, [Port(home=False) for _ in shadows], shadows)
+    first, *others = chain.down
     try:
-        assert Slow.reached.wait(20)
+        assert all(stream.reached.wait(20) for stream in chain.down)
         assert home.pushes.free(0) and not home.pushes.held(0)
         publish(home, 1)
         assert not home.pushes.free(1) and home.pushes.shown(1) == 0, "it is shown when all of them hold it"
-        Slow.go.set()
-        chain.until(lambda: home.pushes.held(1))
+        first.go.set()
+        chain.until(lambda: shadows[0].version == 1)  # of which the next one has nothing yet, but all that was given up
+        for stream in others:
+            stream.go.set()
+        chain.until(lambda: home.pushes.held(1) or chain.errors)
         assert chain.held == [1] and [shadow.version for shadow in shadows] == [1] * number
         assert chain.down[0].sent < 2 * whole(home), "the rest of the first copy never went"
         assert not chain.errors
     finally:
-        Slow.go.set()
+        for stream in chain.down:
+            stream.go.set()
         chain.close()
     for shadow in shadows:
         port = inherited(shadow)
