@@ -196,7 +196,7 @@ class Launch:
     def story(self) -> list[str]:
         """Its decisions, one sentence each."""
         try:
-            lines = (self.dir / "story.jsonl").read_text().splitlines()
+            lines = (self.dir / "story.jsonl").read_text().split("\n")[:-1]  # the last one may be half there
         except FileNotFoundError:
             return []
         return [json.loads(line)["sentence"] for line in lines]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from holdfast.coordinator.client import ask
 from holdfast.coordinator.requests import Set
 from tests.process.harness import Launch, golden, until
 from tests.process.joined import Joined
-from tests.process.test_modes_on_hosts import LOOPBACK, first, going
+from tests.process.test_modes_on_hosts import LOOPBACK, first, going, joining
 from tests.process.test_turning import COUNTING, SLOW, applied_once, audited, modes, turn
 
 pytestmark = pytest.mark.process
@@ -146,3 +147,77 @@ def test_a_host_that_follows_when_the_mode_changes_is_taken_in(tmp_path: Path) -
                 assert run.end() == 0, run.err
                 assert (a.end(), b.end()) == (0, 0)
     applied_once(run, 24)
+
+
+# ---------------------------------------------------------------- with replicas
+
+
+@pytest.mark.parametrize(
+    "syncs",
+    [
+        ("async", "exact", "bounded:2"),
+        *(pytest.param(s, marks=pytest.mark.chaos) for s in (("exact", "async"), ("bounded:2", "quorum:2", "async"))),
+    ],
+    ids=lambda syncs: "-".join(syncs),
+)
+def test_with_a_replica_the_home_may_be_lost_right_after_a_change(tmp_path: Path, syncs: tuple[str, ...]) -> None:
+    """Of three machines one is left in the end: nothing is lost with the home of a mode, nor in exact."""
+    options = ("--workers", 0, "--replicas", 2, "--sync", syncs[0])
+    with counting(tmp_path, *options, hosts=3) as run, contextlib.ExitStack() as stack:
+        joined = [stack.enter_context(joining(tmp_path, run, number)) for number in (1, 2, 3)]
+        going(run, tmp_path)
+        for sync in syncs[1:]:
+            turn(run, sync)
+            roles = {host["role"]: host["host"] for host in reversed(run.status()["hosts"])}
+            home = roles.get("home", roles.get(None))
+            joined[home - 1].kill_all()
+            run.told(f"host {home} lost")
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.err
+    assert modes(run) == list(syncs)
+    assert "made again" not in run.err
+    applied_once(run, 16)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(24))
+def test_with_replicas_nothing_is_lost_under_many_schedules(tmp_path: Path, seed: int) -> None:
+    """Random modes; the home, another machine, or somebody's worker is lost a random moment after each is asked for."""
+    chance = random.Random(1000 + seed)
+    syncs = [chance.choice(("exact", "bounded:2", "async", "quorum:2"))]
+    while len(syncs) < 4:
+        others = ("exact", "exact", "bounded:0", "bounded:3", "async", "quorum:2")
+        syncs.append(chance.choice([sync for sync in others if sync != syncs[-1]]))
+    options = ("--workers", 0, "--replicas", 1 + seed % 2, "--servers", int(seed % 3 == 0), "--sync", syncs[0])
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(counting(tmp_path, *options, hosts=3, epochs=40))
+        numbers = itertools.count(4)
+        joined = {n: stack.enter_context(joining(tmp_path, run, n)) for n in (1, 2, 3)}
+        going(run, tmp_path)
+        for sync in syncs[1:]:
+            calm = run.wait(lambda s: len({w["host_number"] for w in s["workers"] if w["lanes"]}) == 3, "three hosts")
+            run.wait(
+                lambda s, calm=calm: s["generation"] > calm["generation"] or s["step"] > calm["step"] + 1, "steps"
+            )
+
+            def strike() -> None:
+                moment = run.status()["seconds"] + chance.random() * 0.4
+                until(lambda: run.status().get("seconds", moment) >= moment, "a moment")
+                status = run.status()
+                home = next((h["host"] for h in status["hosts"] if h["role"] == "home"), min(joined))
+                what = chance.choice(("home", "home", "host", "worker"))
+                lost = home if what == "home" else chance.choice(sorted(joined))
+                pids = [w["pid"] for w in status["workers"] if w["state"] == "member" and w["host_number"] == lost]
+                if what != "worker":
+                    joined.pop(lost).kill_all()
+                    number = next(numbers)
+                    joined[number] = stack.enter_context(joining(tmp_path, run, number))
+                elif pids:
+                    run.strike(chance.choice(pids))
+
+            turn(run, sync, strike)
+        (tmp_path / "go").touch()
+        assert run.end(120) == 0, run.err
+    assert modes(run) == syncs
+    assert "made again" not in run.err
+    applied_once(run, 40)

@@ -13,14 +13,17 @@ import pytest
 
 from holdfast.coordinator.hosts import Hosts
 from holdfast.coordinator.machine import Machine
+from holdfast.coordinator.messages import Reached
 from holdfast.coordinator.roster import CrewLimits
 from holdfast.core import tending
+from holdfast.core.clocks import parse
 from holdfast.core.tending import Due
 from holdfast.testing import faults
 from holdfast.testing.cluster import Config, Report
 from holdfast.testing.faults import Fault, Schedule
-from holdfast.testing.model import Model
+from holdfast.testing.model import Model, Violation
 from holdfast.testing.paced import PacedWorker, draw, paced, simulate
+from holdfast.testing.tended import Tended
 from holdfast.testing.tending import Rules, TendingFerry
 from tests.sim.mutants import caught
 
@@ -60,7 +63,7 @@ def test_seeds_see_every_mode_and_every_kind_of_fault() -> None:
     assert {one.sync.partition(":")[0] for one in configs} == {"bounded", "async", "quorum"}
     assert {one.replicas for one in configs} == {0, 1, 2}
     kinds = {fault.what for one in configs for fault in one.schedule.faults}
-    assert kinds >= {"lose", "cut", "unlink", "slow", "leave", "join", "lose host", "cut host", "kill", "scale"}
+    assert kinds >= {"lose", "cut", "unlink", "slow", "leave", "join", "lose host", "cut host", "kill", "scale", "sync"}
 
 
 # ------------------------------------------------------------ named faults
@@ -69,7 +72,7 @@ def test_seeds_see_every_mode_and_every_kind_of_fault() -> None:
 @pytest.mark.parametrize("mode", ["bounded:0", "bounded:2", "async", "quorum:3"])
 @pytest.mark.parametrize("replicas", [0, 1, 2, 5])
 def test_undisturbed(mode: str, replicas: int) -> None:
-    report = run(mode=mode, replicas=replicas)
+    report = run(mode=mode, replicas=replicas, seed=2)
     assert (report.outcome, report.generations, report.lost) == ("end", 1, 0)
 
 
@@ -83,9 +86,9 @@ def test_the_home_is_lost_and_then_whoever_took_its_place(mode: str) -> None:
     """Two of three hosts, at whatever moment: the last of the chain goes on, and nothing is taken back."""
     for seed in range(12):
         (home,) = homes(run(seed=seed, mode=mode))
-        first = faults.host(int(home), after=0.75 + 0.01 * seed).lose()
+        first = faults.host(int(home), after=0.95 + 0.01 * seed).lose()  # by now all replicas have something
         left = [number for number in (1, 2, 3) if number != int(home)]
-        second = faults.host(left[0], after=0.8 + 0.05 * seed).lose()
+        second = faults.host(left[0], after=1.0 + 0.05 * seed).lose()
         report = run(first, second, seed=seed, mode=mode)
         assert (report.outcome, report.lost) == ("end", 4)
 
@@ -105,7 +108,45 @@ def test_a_new_replica_takes_the_place_of_one_that_was_lost() -> None:
         assert run(*found, seed=seed, replicas=1).outcome == "end"
 
 
+def draw_turning(seed: int) -> Config:
+    """The mode changes, and the home is lost at whatever moment before, meanwhile or after. There is one replica."""
+    before, after = ("bounded:2", "async", "quorum:3", "bounded:0")[seed % 4], ("async", "bounded:1")[seed % 3 == 0]
+    (home,) = homes(run(seed=seed, mode=before, replicas=1))
+    lost = faults.host(int(home), after=0.95 + 0.01 * (seed % 40)).lose()
+    return config(faults.after(1.0).sync(after if after != before else "bounded:3"), lost, mode=before, replicas=1)
+
+
+def unharmed(seed: int, drawn: Config) -> Report:
+    """Play it. The state must not be lost, nor anything that was shown."""
+    report = simulate(seed, drawn)
+    if report.outcome != "end" or "made again" in report.story:
+        raise Violation(f"seed {seed}: {report.message}")
+    return report
+
+
+def test_the_home_is_lost_around_a_change_of_the_mode() -> None:
+    turned = 0
+    for seed in range(40):
+        report = unharmed(seed, draw_turning(seed))
+        assert report.lost == 2
+        turned += "lanes keep step by" in report.story
+    assert turned == 40, "whoever is lost, the mode changes"
+
+
 # ------------------------------------------------------------ mutants
+
+
+class GivesUp(Tended):
+    """Gives up its replica with the mode that it is of."""
+
+    def turn(self, reached: Reached, *, fetches: bool) -> None:
+        if reached.serial != self.pace.reached.serial:
+            self.copy = None
+        super().turn(reached, fetches=fetches)
+
+
+def gives_up(config: Config) -> Config:
+    return replace(config, arena=partial(GivesUp, mode=parse(config.sync)))
 
 
 def clocks_before_slices(versions: Sequence[int], sent: Sequence[int], telling: int | None) -> Due:
@@ -113,16 +154,11 @@ def clocks_before_slices(versions: Sequence[int], sent: Sequence[int], telling: 
     return Due(clocks=True) if telling is not None else tending.outward(versions, sent, telling)
 
 
-def copies_what_changes(versions: Sequence[int], last: int, *, decided: bool) -> int | None:
-    """Copies a version while its owners are at it."""
-    return min(versions) if min(versions) != last else None
-
-
 class DecidesEarly(PacedWorker):
     """Goes on from a version that replicas do not hold."""
 
-    def may_decide(self, versions: Sequence[int], *, decided: bool, held: bool) -> bool:
-        return super().may_decide(versions, decided=decided, held=True)
+    def may_decide(self, versions: Sequence[int], *, decided: bool, free: bool) -> bool:
+        return super().may_decide(versions, decided=decided, free=True)
 
 
 class _Oldest(Hosts):
@@ -157,7 +193,7 @@ def ruled(rules: Rules) -> Callable[[Config], Config]:
 
 MUTANTS: dict[str, tuple[Callable[[Config], Config], str, Callable[[int], Config]]] = {
     "clocks before slices": (ruled(Rules(outward=clocks_before_slices)), "come before its slices", draw),
-    "copies what changes": (ruled(Rules(copied=copies_what_changes)), "a replica of version", draw),
+    "copies what changes": (ruled(Rules(gives_up=False)), "a replica of version", draw),
     "confirms before the next one holds it": (ruled(Rules(confirm_early=True)), "is shown, and replica", draw),
     "shows at once what it inherits": (ruled(Rules(hasty=True)), "is shown, and replica", draw_lost),
     "counts a push before it is there": (ruled(Rules(whole=False)), "lies there", draw),
@@ -172,3 +208,7 @@ MUTANTS: dict[str, tuple[Callable[[Config], Config], str, Callable[[int], Config
 def test_mutants_are_caught(name: str) -> None:
     mutate, expected, drawn = MUTANTS[name]
     caught(simulate, range(SEEDS), drawn, mutate, expected)
+
+
+def test_a_replica_that_does_not_outlive_a_change_of_the_mode_is_caught() -> None:
+    caught(unharmed, range(80), draw_turning, gives_up, "no host that is left had all of it")

@@ -25,7 +25,7 @@ def parser() -> Parser:
     it = Parser("run", "Train SCRIPT on a crew of workers.", _EPILOG)
     it.add_argument("--workers", type=int, metavar="N", help="worker processes (default: one per CPU, at most lanes)")
     it.add_argument("--servers", type=int, metavar="N", help="processes that own the parameters")
-    it.add_argument("--replicas", type=int, metavar="R", help="other machines that hold a copy (not with exact)")
+    it.add_argument("--replicas", type=int, metavar="R", help="other machines that hold a copy (in exact, all do)")
     it.add_argument("--lanes", type=int, metavar="L", help="lanes of a step (default: the script's, or 4)")
     it.add_argument("--threads", type=int, metavar="T", help="threads per worker (default: the script's, or 1)")
     it.add_argument("--seed", type=int, metavar="K", help="seed of the run (default: the script's, or 0)")

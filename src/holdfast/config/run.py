@@ -185,11 +185,6 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         )
     if config.replicas < 0:
         raise wrong("replicas", config.replicas, "must be 0 or more", "Use --replicas 1.")
-    if config.replicas and mode.exact:
-        raise wrong(
-            "replicas", config.replicas, "with sync = exact every machine holds the whole state, so there is nothing "
-            "to copy", f"Leave it out; --hosts {config.replicas + 1} has the run wait for so many machines.",
-        )
     if config.replicas and not config.listen and config.on == "local":
         raise wrong(
             "replicas", config.replicas, "replicas are on other machines, and none can join a run that does not listen",

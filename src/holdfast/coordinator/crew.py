@@ -69,6 +69,7 @@ class Crew:
     owners: tuple[int, ...] = ()  #: bundle of slices -> server; empty: members own by bytes
     sources: dict[int, int] = field(default_factory=dict)  #: host -> host it gets the state from
     home: int = -1  #: the host that holds the state, where lanes need not keep step
+    abreast: tuple[int, ...] = ()  #: others that held the same when the generation began
     change: Change | None = None
     since: float = 0.0  #: when it was installed
     summed: bool = False  #: its steps are finished from sums, also on one host, because somebody follows
@@ -98,14 +99,14 @@ class Crew:
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """The hosts that hold a copy of what the home of the installed generation holds."""
-        return replicas_of(self.where, self.home, self.limits.replicas)
+        """The hosts that hold a copy of what the home of the installed generation holds; none where every host does."""
+        return replicas_of(self.where, self.home, self.limits.replicas) if self.home >= 0 else ()
 
     def best_home(self, members: Sequence[int]) -> int:
-        """The host of these that is to hold the state: the newest; rather as it was, or where servers are."""
+        """The host of these that is to hold the state, or does: the newest; rather as it was, or where servers are."""
         there = [self.workers[number] for number in members]
         serving = sorted({worker.host for worker in there if worker.server})
-        return self.hosts.best([worker.host for worker in there], [self.home, *serving])
+        return self.hosts.best([worker.host for worker in there], [self.home, *serving, *self.replicas])
 
     def joining(self) -> list[Worker]:
         """Workers that are not in a generation yet."""
@@ -218,7 +219,7 @@ class Crew:
         Everybody is quiet, so what is known of the hosts' levels is exact.
         """
         self.generation = self.change.generation if self.change else self.generation + 1
-        staying = set(members)
+        staying, home, exact = set(members), self.best_home(members), parse(reached.sync).exact
         for worker in self.driving():
             if worker.number not in staying:
                 self.dismiss(worker, worker.leaving)
@@ -229,11 +230,12 @@ class Crew:
         self.where = tuple(self.workers[number].host for number in members)
         self.servers = tuple(number for number in members if self.workers[number].server)
         self.sources = self.hosts.sources(self.where)
-        if parse(reached.sync).exact:
-            self.home = -1
-        else:
-            self.home = self.best_home(members)
-            self.sources = {host: self.home for host in sorted(set(self.where)) if host != self.home}
+        if not exact:
+            self.sources = {host: home for host in sorted(set(self.where)) if host != home}
+        self.abreast = () if exact or self.home < 0 else self.hosts.abreast(home, self.where)
+        if not exact or self.home >= 0:
+            self.hosts.fence = self.generation
+        self.home = -1 if exact else home
         self.reached = reached
         for number in members:
             self.workers[number].stage = Stage.MEMBER
@@ -248,8 +250,8 @@ class Crew:
         return Install(
             self.generation, list(self.members), list(self.rows), list(self.drivers), list(self.where),
             dict(self.sources), self.stop, self.summed, servers=list(self.servers), owners=runs(self.owners),
-            sync=self.sync, turn=self.turn, replicas=self.limits.replicas, sums_only=self.limits.sums_only,
-            reached=self.reached,
+            sync=self.sync, turn=self.turn, replicas=self.limits.replicas if self.home >= 0 else 0,
+            abreast=list(self.abreast), sums_only=self.limits.sums_only, reached=self.reached,
         )  # fmt: skip
 
     def broken(self) -> str:

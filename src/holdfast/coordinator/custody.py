@@ -9,7 +9,9 @@ all lost, and they are about to come back. So whatever leaves or starts,
 * a host that wants to leave goes only when another one that stays holds it.
 
 Where lanes need not keep step, the version before the newest is another matter: others may have seen the newest. They
-have not if it is missing on a replica: a version that not all replicas of its generation hold was shown to nobody.
+have not if it is missing on a replica: a version that not all replicas of its generation hold was shown to nobody. So
+a run may go on without what a host holds that is there still, and further on. What a host holds is told from that by
+its generation (`Hosts.age`), also when the mode has changed since.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from holdfast.coordinator.hosts import Host
 from holdfast.coordinator.roster import Worker
 from holdfast.coordinator.state import RunState
 
-__all__ = ["can_go", "custodians", "holders", "holding", "went_back"]
+__all__ = ["can_go", "custodians", "holders", "holding", "precedes", "went_back"]
 
 
 def holding(run: RunState) -> frozenset[int]:
@@ -30,16 +32,18 @@ def holding(run: RunState) -> frozenset[int]:
         return frozenset(number for number, host in live.items() if host.holds)
     staffed = {worker.host for worker in crew.able()}
     usable = [host for host in live.values() if host.holds and (host.number in staffed or _can_start(run, host))]
-    best = max((host.level for host in usable), default=-1)
+    newest = max(map(run.hosts.age, usable), default=(-1, -1))
     # While the crew works, what is known of its hosts' levels is old, and they are the newest by themselves.
     quiet = crew.change is not None and not crew.waited_for()
     if quiet and run.central:
-        newest = max((host.age for host in usable), default=(-1, -1))
-        return frozenset(host.number for host in usable if host.age == newest or _has_all_shown(run, host, newest))
+        ages = {host.number: run.hosts.age(host) for host in usable}
+        return frozenset(
+            host.number for host in usable if ages[host.number] == newest or _has_all_shown(run, host, newest)
+        )
     there = set() if quiet else {worker.host for worker in crew.driving()}
-    mode = run.modes[-1]
-    least = best if run.central else max(best - 1, min(best, mode.version))
-    return frozenset(host.number for host in usable if host.level >= least or host.number in there)
+    era, best = newest
+    least = era, best if run.central else max(best - 1, min(best, run.modes[-1].version))
+    return frozenset(host.number for host in usable if run.hosts.age(host) >= least or host.number in there)
 
 
 def holders(run: RunState) -> list[Worker]:
@@ -73,9 +77,22 @@ def went_back(run: RunState, home: Host) -> bool:
     return home.of < crew.generation - 1 or home.number not in crew.replicas
 
 
+def precedes(run: RunState, host: Host) -> bool:
+    """Whether the state of a host, the newest that is left, is from before the mode that counts.
+
+    Without replicas nobody goes on but from the newest: then how far it is tells. With them, of the generation before
+    the change there is only the version at which everybody stood.
+    """
+    mode = run.modes[-1]
+    if host.level < mode.version or not run.limits.replicas:
+        return host.level < mode.version
+    return host.of < run.begun.get(mode.serial, 0) - (host.level == mode.version)
+
+
 def _has_all_shown(run: RunState, host: Host, newest: tuple[int, int]) -> bool:
     crew = run.crew
-    return host.number in crew.replicas and host.age == (newest[0], newest[1] - 1) and host.of == crew.generation
+    before = newest[0], newest[1] - 1
+    return host.number in crew.replicas and run.hosts.age(host) == before and host.of == crew.generation
 
 
 def _can_start(run: RunState, host: Host) -> bool:

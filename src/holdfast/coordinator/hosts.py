@@ -47,11 +47,6 @@ class Host:
         return not self.refills and self.started >= self.slots
 
     @property
-    def age(self) -> tuple[int, int]:
-        """How new its state is: what was made in a later generation counts more, then how far it is."""
-        return (self.of, self.level) if self.holds else (-1, -1)
-
-    @property
     def holds(self) -> bool:
         """Whether the state of the run can be had from it."""
         return self.level >= 0
@@ -77,6 +72,9 @@ class Hosts:
 
     live: dict[int, Host] = field(default_factory=dict)
     ever: int = 0  #: how many have joined
+    #: The generation since which every host makes the same of the state, so that further is newer. Where one host holds
+    #: it that is the newest one: others may go on without what a lost home had made, so later generations come first.
+    fence: int = 0
 
     def joined(self, number: int, name: str, slots: int, *, refills: bool = True) -> Host:
         """A new one."""
@@ -126,6 +124,15 @@ class Hosts:
         for number, given in spread(share + sum(host.share for host in there), offered).items():
             self.live[number].share = given
 
+    def age(self, host: Host) -> tuple[int, int]:
+        """How new a host's state is: the generation that it was made in, as far as that matters; how far it is.
+
+        >>> hosts, one, other = Hosts(fence=3), Host(0, "", 1, 1, level=9, of=2), Host(1, "", 1, 1, level=7, of=4)
+        >>> hosts.age(one), hosts.age(other)
+        ((2, 9), (3, 7))
+        """
+        return (min(host.of, self.fence), host.level) if host.holds else (-1, -1)
+
     def sources(self, numbers: Collection[int]) -> dict[int, int]:
         """Which host each of these gets the state from, if it lags behind the best of them.
 
@@ -133,11 +140,21 @@ class Hosts:
         >>> hosts.sources([0, 1, 2, 3])
         {0: 1, 2: 3}
         """
-        levels = {number: self.live[number].level for number in sorted(numbers)}
-        best = max(levels.values())
-        sources = [number for number, level in levels.items() if level == best]
-        behind = [number for number, level in levels.items() if level < best]
+        ages = {number: self.age(self.live[number]) for number in sorted(numbers)}
+        best = max(ages.values())
+        sources = [number for number, age in ages.items() if age == best]
+        behind = [number for number, age in ages.items() if age < best]
         return {number: sources[index % len(sources)] for index, number in enumerate(behind)}
+
+    def abreast(self, home: int, numbers: Collection[int]) -> tuple[int, ...]:
+        """Which of these hold the same as `home`, where one host holds the state and others may have copies.
+
+        >>> hosts = Hosts({n: Host(n, "", 1, 1, 5, of) for n, of in enumerate((3, 3, 2))}, fence=3)
+        >>> hosts.abreast(0, [0, 1, 2])
+        (1,)
+        """
+        live, newest = self.live, self.age(self.live[home])
+        return tuple(number for number in sorted(set(numbers) - {home}) if self.age(live[number]) == newest)
 
     def best(self, numbers: Collection[int], rather: Sequence[int]) -> int:
         """Which of these holds the newest state: the first one in `rather` that does, or else one that stays.
@@ -149,7 +166,7 @@ class Hosts:
         >>> hosts.best([0, 1, 2], [0])
         2
         """
-        ages = {number: self.live[number].age for number in sorted(numbers)}
+        ages = {number: self.age(self.live[number]) for number in sorted(numbers)}
         able = [number for number, age in ages.items() if age == max(ages.values())]
         first = [number for number in rather if number in able]
         return first[0] if first else min(able, key=lambda number: (bool(self.live[number].leaving), number))

@@ -132,15 +132,14 @@ def _install(run: RunState, members: tuple[int, ...], now: float) -> None:
     stop = 0
     if run.drain is not None:  # one number for all, beyond any step that somebody may have begun
         stop = crew.stop or 1 + max(run.version, *newest)
-    reached = turning.reached(run, max(newest))
+    home = run.hosts.live[crew.best_home(members)]
+    if custody.went_back(run, home):
+        run.follows.append(
+            f"host {home.number} has the newest state that is left, at version {home.level} in generation "
+            f"{home.of}: what was made after it is lost, and is made again"
+        )
+    reached = turning.reached(run, home)
     turn = turning.before(run, newest)
-    if run.central:
-        home = run.hosts.live[crew.best_home(members)]
-        if custody.went_back(run, home):
-            run.follows.append(
-                f"host {home.number} has the newest state that is left, at version {home.level} in generation "
-                f"{home.of}: what was made after it is lost, and is made again"
-            )
     crew.install(
         now, members, drivers, stop=stop, owners=owners, summed=run.summed, sync=turning.wanted(run), turn=turn,
         reached=reached,

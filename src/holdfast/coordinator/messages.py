@@ -167,7 +167,8 @@ class Install(_Message, frozen=True):
     and slices are summed only on hosts that have some. Without any, all members own. `owners` are runs of bundles of
     slices, in order: (server, how many). Without them, owners share by bytes. With `sums_only` servers sum, and the
     other members own.
-    Where lanes need not keep step, one host holds the state, and this many others a replica of it.
+    Where lanes need not keep step, one host holds the state, and this many others (`replicas`) a copy of it. Hosts in
+    `abreast` have one already of just what the home begins with.
 
     `reached` is how lanes keep step in this generation, and since when. A host for which that is news takes it up
     before any of its workers hears of the generation. `sync` is how they are to keep step. Where that is another way,
@@ -188,6 +189,7 @@ class Install(_Message, frozen=True):
     servers: list[int] = []
     owners: list[tuple[int, int]] = []
     replicas: int = 0
+    abreast: list[int] = []
     sums_only: bool = False
     sync: str = "exact"
     turn: int = 0

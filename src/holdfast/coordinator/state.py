@@ -48,6 +48,7 @@ class RunState:
     servers: int = 0  #: how many there should be
     sync: str = "exact"  #: how lanes should keep step
     modes: list[Reached] = field(default_factory=list)  #: how they have, the newest last
+    begun: dict[int, int] = field(default_factory=dict)  #: serial of a mode -> the generation that it began with
     running: bool = False
     over: bool = False  #: EndRun or FailRun was ordered
     first: Ready | None = None  #: the measure for all others

@@ -8,7 +8,9 @@ is the same at a boundary, whatever the mode, but for local steps: see `exchange
 
 from __future__ import annotations
 
+from holdfast.coordinator import custody
 from holdfast.coordinator.events import SyncRequested
+from holdfast.coordinator.hosts import Host
 from holdfast.coordinator.messages import Reached, Stands
 from holdfast.coordinator.state import RunState
 from holdfast.core.clocks import Mode, parse
@@ -46,8 +48,11 @@ def _against(run: RunState, event: SyncRequested) -> str:
         return "the run has not begun its first step; ask again then"
     if run.limits.sums_only:
         return "with optimizer = workers servers only sum, and in other modes they have to run the optimizer themselves"
-    if run.limits.replicas:
-        return "the run has replicas, and with them the mode cannot change while it is going"
+    if run.limits.replicas and (wanted.rounds or present.rounds):
+        return (
+            "the run has replicas, whose copies hold the optimizers of lanes or that of the owners, and not both: with "
+            "them the mode cannot change to or from local:H while it is going"
+        )
     need, what = _needs(run, wanted, present)
     if need > event.free and 0 in run.hosts.live:
         return f"{what} {need / 2**20:,.1f} MiB, and only {event.free / 2**20:,.1f} MiB are {event.where}"
@@ -96,19 +101,21 @@ def centralizes(run: RunState) -> bool:
     return change is not None and change.stood is not None and _pending(run) and not parse(run.sync).exact
 
 
-def reached(run: RunState, level: int) -> Reached:
-    """The mode of the generation that is to be installed: everybody is quiet, and the newest state is at `level`."""
+def reached(run: RunState, home: Host) -> Reached:
+    """The mode of the generation that is to be installed: everybody is quiet, and `home` has the newest state."""
     change = run.crew.change
     at = change.stood if change is not None else None
-    if run.modes[-1].version > level:  # all that held the state since are lost
+    if custody.precedes(run, home):  # all that held the state since are lost
         serial, left = run.modes[-1].serial + 1, run.modes[-1].sync
-        while run.modes[-1].version > level:
+        while custody.precedes(run, home):
             run.modes.pop()
+        run.begun[serial] = run.begun.get(run.modes[-1].serial, 0)
         run.modes[-1] = Reached(serial, run.modes[-1].sync, run.modes[-1].version, run.modes[-1].step)
         run.follows.append(f"the state is from before sync = {left}: lanes keep step by {run.modes[-1].sync} again")
-    elif at is not None and _pending(run) and at.version == level:
+    elif at is not None and _pending(run) and at.version == home.level and not custody.went_back(run, home):
         carried = _carried(parse(run.modes[-1].sync), parse(run.sync))
         run.modes.append(Reached(run.modes[-1].serial + 1, run.sync, at.version, at.step))
+        run.begun[run.modes[-1].serial] = run.crew.generation + 1
         run.follows.append(f"lanes keep step by {run.sync} from step {at.step} on{carried}")
     return run.modes[-1]
 

@@ -50,7 +50,8 @@ def outward(versions: Sequence[int], sent: Sequence[int], telling: int | None) -
 def copied(versions: Sequence[int], last: int, *, decided: bool) -> int | None:
     """The version that is to be copied to replicas now; None: there is none. `last` is the one that they have.
 
-    It is whole, and nothing that leads on from it is `decided`: so it stands still until they hold it.
+    It is whole, and nothing that leads on from it is `decided`: so it stands still until they hold it. But for one that
+    was shown before the generation began: that may be gone on from at any time, and then its copy is given up.
 
     >>> copied([3, 3], 2, decided=False), copied([3, 3], 3, decided=False), copied([4, 3], 2, decided=True)
     (3, None, None)
@@ -59,10 +60,12 @@ def copied(versions: Sequence[int], last: int, *, decided: bool) -> int | None:
     return version if version != last and max(versions) == version and not decided else None
 
 
-def may_decide(versions: Sequence[int], *, decided: bool, held: bool) -> bool:
+def may_decide(versions: Sequence[int], *, decided: bool, free: bool) -> bool:
     """May it be settled which pushes lead on from the version at hand? Not before all slices, and replicas, have it.
 
-    >>> may_decide([3, 3], decided=False, held=True), may_decide([3, 3], decided=False, held=False)
+    It is `free` of replicas when they hold it, or somebody has seen it before they were there.
+
+    >>> may_decide([3, 3], decided=False, free=True), may_decide([3, 3], decided=False, free=False)
     (True, False)
     """
-    return held and not decided and max(versions) == min(versions)
+    return free and not decided and max(versions) == min(versions)

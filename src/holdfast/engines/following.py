@@ -43,6 +43,7 @@ class Follower:
     ) -> None:  # fmt: skip
         self._find, self._guide, self._generation, self._rows = find, guide, generation, rows
         self._dial, self._ring, self._came, self._ended = dial, ring, came, ended
+        self.fetched = False  #: the state has come
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._stream: Stream | None = None
@@ -73,6 +74,7 @@ class Follower:
             self._ended(f"host {self._guide} guides no longer ({reason})")
 
     def _told(self, got: Fetched) -> None:
+        self.fetched = True
         self._came(
             f"the state at step {got.version} has come from host {self._guide} while the run goes on ({got.told()})"
         )

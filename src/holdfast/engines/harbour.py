@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from holdfast.coordinator.messages import Install
-from holdfast.core.clocks import parse
 from holdfast.core.routes import Choice, NoRoute, Offer
 from holdfast.core.standing import home_of, replicas_of
 from holdfast.engines.following import Follower, Guides
 from holdfast.errors import HoldfastError
 from holdfast.exchange.ferry import Ferry
 from holdfast.exchange.glance import level
+from holdfast.exchange.hold import Hold
 from holdfast.exchange.premises import Premises
 from holdfast.exchange.shadow import Shadow
 from holdfast.exchange.tender import Tender
@@ -153,7 +153,7 @@ class Harbour:
         assert self._pier is not None
         self.disembark()
         self._generation = install.generation
-        self._replicate(install)
+        self._replicate(install, premises.hold())
         if install.guide >= 0:
             self._follower = Follower(
                 lambda: premises.hold(install.reached), install.guide, install.generation, rows,
@@ -178,23 +178,31 @@ class Harbour:
 
         That matters where lanes need not keep step; a host that mirrors another may have a replica, beside its arena.
         """
+        self._note_tenure()
         if own < 0 and self._shadow is not None:
             return self._shadow.version, self._shadow.generation
         return own, self._tenure
 
-    def _replicate(self, install: Install) -> None:
-        """Have a replica of the state or none, as this generation wants it; or be its home, if that was lost."""
-        home = home_of(install.hosts, install.sources)
-        if home == self._me or parse(install.reached.sync).exact:
+    def _note_tenure(self) -> None:
+        """A state that has come from elsewhere is of the generation at hand."""
+        if any(one is not None and one.fetched for one in (self._ferry, self._follower)):
+            self._tenure = self._generation
+
+    def _replicate(self, install: Install, hold: Hold | None) -> None:
+        """Hold the state, if this host is to and has only a replica; have a replica of it or none, as is wanted now."""
+        home, before = home_of(install.hosts, install.sources), self._tenure
+        if install.guide < 0 and self._me not in install.sources:
             self._tenure = install.generation
-        if home == self._me and self._shadow is not None and self._premises is not None:
-            hold = self._premises.hold()
-            if hold is not None and level(hold.memory) < 0:
+            if self._shadow is not None and hold is not None and level(hold.memory) < 0:
                 self._shadow.install(hold)
         if self._me not in replicas_of(install.hosts, home, install.replicas):
             self._shadow = None
         elif self._shadow is None:
             self._shadow = Shadow()
+            if hold is not None and before == install.generation - 1:
+                self._shadow.keep(hold, before, install.reached.version, install.reached.step)
+        elif self._me in install.abreast:
+            self._shadow.generation = install.generation  # as if it had come in this one
 
     @staticmethod
     def _clear(premises: Premises, lanes: frozenset[int]) -> None:
@@ -236,8 +244,7 @@ class Harbour:
 
     def disembark(self) -> None:
         """The fence: when this returns, nothing of the generation at hand reaches the arena any more."""
-        ferry, self._ferry = self._ferry, None
-        follower, self._follower = self._follower, None
+        ferry, follower = self._ferry, self._follower
         with self._lock:
             self._over = self._generation
             for dialling in self._dialling:
@@ -246,6 +253,8 @@ class Harbour:
             ferry.close()
         if follower is not None:
             follower.close()
+        self._note_tenure()
+        self._ferry = self._follower = None
 
     def _dial(self, host: int, kind: str) -> Stream:
         """Reach another host. In a thread of the generation at hand, which is let go at once when that is over."""

@@ -70,6 +70,11 @@ class Pace(NamedTuple):
     version: int = 0  #: of the parameters when it began
     step: int = 0  #: of the run, then
 
+    @property
+    def first(self) -> bool:
+        """Is it what the run was started with, or one of its kind, and not `exact`? The arena has what it needs."""
+        return not self.size and self.sync != "exact"
+
 
 class Board:
     """The board as one worker sees it. `row` is where this worker writes."""
@@ -305,7 +310,7 @@ class Board:
         """What the board holds of the state, for a host that fetches it: where the script stands, and the versions."""
         return bytes(self.words[H_OP:H_CURRENT]) + bytes(self._versions.tobytes())
 
-    def land_state(self, data: memoryview, generation: int, *, mirror: bool = False) -> int:
+    def land_state(self, data: memoryview, *, mirror: bool = False) -> int:
         """The state of another host is here, at one version: say so. The magic goes last. Returns the version.
 
         A `mirror` shows what another host holds, as far as workers compute with it. Its slices may be at several.
@@ -322,9 +327,12 @@ class Board:
             self.words[at + S_VERSION] = version
         for row in range(self.num_rows):
             self.clear_undo(row)  # what was torn here was overwritten
-        self.words[H_CURRENT] = generation
         self.words[H_MAGIC] = MAGIC
         return int(min(versions))
+
+    def put_current(self, generation: int) -> None:
+        """What this host has fetched for a generation is ready: its workers wait for this."""
+        self.words[H_CURRENT] = generation
 
     def land_slice(self, row: int, slice_: int, version: int, put: Callable[[], None]) -> None:
         """Have a slice of another host's put in place: who looks meanwhile sees that it is torn.
@@ -345,6 +353,11 @@ class Board:
         for row in range(self.num_rows):
             self.clear_undo(row)
         self.words[H_MIRROR] = 0
+
+    def disown(self, version: int) -> None:
+        """What is here is of no use but at this version: how far lanes are is not known any more."""
+        if set(self.versions()) != {version}:
+            self.words[H_MIRROR] = 1
 
     def current(self) -> int:
         """The newest generation for which this host has fetched the state from another one."""

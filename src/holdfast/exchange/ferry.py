@@ -71,6 +71,8 @@ class Assembly(Protocol):
     @property
     def replicas(self) -> int: ...
     @property
+    def abreast(self) -> Sequence[int]: ...
+    @property
     def reached(self) -> Reached: ...
 
 
@@ -106,7 +108,10 @@ class Ferry:
         self._home = home_of(assembly.hosts, assembly.sources)  # of the state, where lanes need not keep step
         replicas = replicas_of(assembly.hosts, self._home, assembly.replicas)
         self._link = link_of(me, self._home, replicas)  # of the chain of replicas
+        self._all_hold = set(replicas) <= set(assembly.abreast)  # what the home begins with
+        self._last = -1  # at home: the version that all of them have, when the generation begins
         self._passage: Passage | None = None  # to the next replica
+        self.fetched = False  #: the state has come from another host
         self._begun: Told | None = None  # how far lanes were at home when this host began to mirror it
         self._mirrors = {peer: _Mirror() for peer in self._peers}  # at home
         self._current = threading.Event()  # the state is here
@@ -193,9 +198,13 @@ class Ferry:
         return self._premises.hold(self._assembly.reached)
 
     def _guard(self, hold: Hold) -> None:
-        """Where replicas hold the state, nobody goes on before they do."""
+        """Where replicas hold the state, what is made is shown to nobody before they do."""
         if hold.chart.depth and self._me == self._home:
-            Tender(hold).pushes.guard(min(hold.board.versions()) if self._link.after is not None else None)
+            pushes, version = Tender(hold).pushes, min(hold.board.versions())
+            pushes.guard(version if self._link.after is not None else None)
+            if self._all_hold:
+                pushes.hold(version)
+                self._last = version
 
     def _start(self, act: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=self._guarded, args=(act, *args), name=f"ferry-{act.__name__}", daemon=True)
@@ -242,8 +251,8 @@ class Ferry:
         if hold is None or stream is None:
             return
         got = fetch(hold, stream, self._assembly.generation, self._lanes)
+        self.fetched = True
         stream.close()
-        hold.begin(self._lanes)
         self._begun = got.clocks
         self._report(f"the state at step {got.version} has come from host {source} ({got.told()})")
         self._current.set()
@@ -271,7 +280,7 @@ class Ferry:
             self._ring()
             self._porter.ring()
 
-        replicate(hold, stream, self._assembly.generation, self._closed.is_set, held)
+        replicate(hold, stream, self._assembly.generation, self._closed.is_set, held, self._last)
 
     def _serve(self, host: int, stream: Stream) -> None:
         self._current.wait()

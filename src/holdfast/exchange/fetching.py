@@ -122,7 +122,9 @@ def fetch(hold: Hold, stream: Stream, generation: int, lanes: Collection[int] = 
         hold.section(name)[:] = places[name]
     _land_settings(hold, places["settings"])
     clocks = _mirror(hold, memoryview(told)) if hold.chart.depth else None
-    version = hold.board.land_state(memoryview(words), generation, mirror=clocks is not None)
+    version = hold.board.land_state(memoryview(words), mirror=clocks is not None)
+    hold.begin(frozenset(lanes))
+    hold.board.put_current(generation)  # the last: workers write from now on
     return Fetched(version, size, time.monotonic() - began, clocks)
 
 

@@ -132,6 +132,8 @@ class Paced(Member):
                 continue
             begun = self.pushes.begun(course.op)  # before the clocks: else they may be those of the pass before
             if self.turning and not begun:
+                if self._held_back():
+                    continue
                 return Boundary(course.done)
             clocks = self._clocks()
             if self.pushes.over(course.op):  # nor may they be those of the next one
@@ -157,9 +159,19 @@ class Paced(Member):
                 if not self._complete():
                     continue
                 done = self.steps_of(clocks.steps)
-                short = done < course.steps and not self._stopping
-                return Boundary(done) if self.turning and short else None
+                if not self.turning or self._stopping or done >= course.steps:
+                    return None
+                if not self._held_back():
+                    return Boundary(done)
+                continue
             self._await(self._whom(found, clocks), found.word if isinstance(found, Held) else 0)
+
+    def _held_back(self) -> bool:
+        """Do replicas not hold the version at hand yet? Then wait: where everybody stands, nothing may be lost."""
+        if self.pushes.held(self.version):
+            return False
+        self._await(self.at.owner[0])
+        return True
 
     def _ends_before(self) -> bool:
         """Does the run end before a pass that nobody has begun? Else some would stop in it, and some before it."""
@@ -286,8 +298,8 @@ class Paced(Member):
                 course = self._course
                 pushes.begin(course.op, course.steps, version, course.done, rounds=self.mode.rounds)
                 return True
-            versions, held = self.board.versions(), pushes.held(version)
-            if begun and may_decide(versions, decided=pushes.decided(version), held=held):
+            versions, free = self.board.versions(), pushes.free(version)
+            if begun and may_decide(versions, decided=pushes.decided(version), free=free):
                 found = docket(self.mode, clocks)
                 if found is None:
                     return False

@@ -51,7 +51,8 @@ class Premises:
             if chart is None:
                 return None
             board = Board(self.memory, chart.lanes, chart.rows, len(chart.slices))
-            if reached is not None and reached.serial > board.pace_serial():
+            news = reached is not None and reached.serial > board.pace_serial()
+            if reached is not None and news and not _goes_back_to(chart, board, reached):
                 self._turn(chart, board, reached)
             return self._now(chart, board.pace())
 
@@ -74,6 +75,8 @@ class Premises:
         else:
             if before.chart.rounds:
                 _end_rounds(before)
+            if before.chart.depth:
+                board.disown(reached.version)
             discard(self._fd, [span for name, span in chart.sections.items() if annex.passing(name)])
             if size:
                 discard(self._fd, [(begin, size)])
@@ -118,6 +121,20 @@ def _end_rounds(hold: Hold) -> None:
     merge([inner.at(lane, version) for lane in range(chart.lanes)], inner.owners(), chart.kinds, chart.pieces)
 
 
+def _goes_back_to(chart: Chart, board: Board, reached: Reached) -> bool:
+    """Is this the mode that counts here still, which the run goes back to because what was made since is lost?
+
+    Then all that was pushed in it is here; only the number of the change is another one.
+    """
+    mode, now = parse(reached.sync), board.pace()
+    if now is None:
+        now = Pace(0, mode.name if chart.depth == (0 if mode.exact else mode.depth) else "")
+    same = (now.sync, now.version, now.step) == (mode.name, reached.version, reached.step)
+    if same:
+        board.put_pace(now._replace(serial=reached.serial))
+    return same
+
+
 def _sections(chart: Chart, sync: str) -> Sections:
     sections = Sections()
     annex.add_sections(sections, chart.room(), parse(sync))
@@ -127,7 +144,7 @@ def _sections(chart: Chart, sync: str) -> Sections:
 def _charted(chart: Chart, pace: Pace) -> Chart:
     """The chart of an arena, with the sections of the mode that counts and without those of others."""
     mode = parse(pace.sync)
-    if not pace.size and not mode.exact:  # it has them in the arena, from a mode of its kind that the run began with
+    if pace.first:
         return chart
     lasting = {name: span for name, span in chart.sections.items() if not annex.passing(name)}
     spans = _sections(chart, pace.sync).spans.items()

@@ -243,9 +243,10 @@ class Pushes:
         words[P_TURN] += 1
 
     def guard(self, version: int | None) -> None:
-        """From now on nobody goes on from `version`, or a later one, before replicas hold it. None: there are none.
+        """From now on nobody goes on from what is made after `version` before replicas hold it. None: there are none.
 
-        What was shown before there were any stays shown. Where a replica was made the home, it shows nothing before
+        What was shown before stays shown, and is gone on from at once: who has no copy of it yet gets one meanwhile, or
+        of the next version. Where a replica was made the home, it shows nothing before
         those that are left hold what it holds: else the loss of one more host would take back what was seen.
         """
         words = self._words
@@ -262,8 +263,12 @@ class Pushes:
             self._words[P_SHOWN] = max(self._words[P_SHOWN], version + 1)
 
     def held(self, version: int) -> bool:
-        """May somebody go on from this version?"""
+        """Do all replicas hold this version? True where there are none."""
         return not self._words[P_SHOWN] or self._words[P_HELD] > version
+
+    def free(self, version: int) -> bool:
+        """May somebody go on from this version? When all replicas hold it, or it was shown before."""
+        return self.held(version) or version < self._words[P_SHOWN]
 
     def shown(self, version: int) -> int:
         """The newest version that counts for others, where `version` is published: it, or the one before."""

@@ -10,7 +10,14 @@ means: everybody does. Then v counts: clocks show it, and v + 1 may be made.
 Only where lanes need not keep step: in exact training every host holds the state anyway. A replica's copy (*shadow*)
 lies beside the arena of its host, whose workers compute with the mirror like those of any other (see `tender`). A
 version that the home has made and a replica does not hold yet was shown to nobody, so going on from the replica takes
-nothing back. A shadow is replaced as a whole, when the last byte of the next version is there. No torch here.
+nothing back. A shadow is replaced as a whole, when the last byte of the next version is there.
+
+A generation begins with a version that was shown, so nobody waits for replicas then: whoever is new in the chain gets
+that version while lanes compute. When the next one is decided before all of it has gone, the copy is given up, and the
+new replica begins with the next version, which comes as it would without it. Who held it before is not sent it again.
+
+When the mode changes, everybody stands at a version that all replicas hold. In exact they make it the state of their
+hosts. From exact, where each host has a state, replicas begin with that. No torch here.
 """
 
 from __future__ import annotations
@@ -28,13 +35,14 @@ from holdfast.core.tending import copied
 from holdfast.errors import FrameError
 from holdfast.exchange.fetching import receive_state, send_section, send_words
 from holdfast.exchange.hold import Hold
-from holdfast.exchange.tender import Tender
+from holdfast.exchange.tender import Tender, first_cut, inherit
 from holdfast.transport.frames import Kind, pack
 from holdfast.transport.stream import Stream, next_frame
 
 __all__ = ["Passage", "Shadow", "replicate"]
 
 _POLL = 0.0005  # seconds between two looks whether a version is complete
+_GIVEN_UP = b""  # in the place of the clocks of a version: there is a newer one, and the rest of this one does not come
 _numbers = msgspec.msgpack.Decoder(int)
 
 
@@ -49,7 +57,7 @@ class Passage:
     """From a replica to the next one of the chain: what came in at the one end goes out at the other.
 
     Nothing is copied: what waits here are views of the shadow. It is not written to before its version is confirmed,
-    because whoever makes the next version waits for that.
+    because whoever makes the next version waits for that; where a version is given up, the next one goes elsewhere.
     """
 
     def __init__(self) -> None:
@@ -102,6 +110,9 @@ class Shadow:
                     self._spare[name] = bytearray(size)
             places = {name: memoryview(place) for name, place in self._spare.items()}
             clocks, _ = receive_state(stream, generation, places, onward=onward.put if onward is not None else None)
+            if clocks == _GIVEN_UP:
+                self._spare = {}  # what came of it may still wait to be passed on
+                continue
             version = Tender.version_of(clocks)
             self._sections, self._spare = self._spare, self._sections
             self._clocks, self.version, self.generation = clocks, version, generation
@@ -111,36 +122,59 @@ class Shadow:
             else:
                 onward.whole(version, confirm)
 
+    def keep(self, hold: Hold, generation: int, version: int, step: int) -> None:
+        """Begin with what lies in the arena, of this generation, if that is what the mode began with.
+
+        Soon the arena is a mirror, and what the home has made may be lost with it before it is here.
+        """
+        if set(hold.board.versions()) == {version} and hold.board.level() == version and not hold.board.torn():
+            self._sections = {name: bytearray(hold.section(name)) for name in hold.chart.whole()}
+            self._clocks, self.version, self.generation = first_cut(hold, version, step), version, generation
+
     def install(self, hold: Hold) -> None:
-        """Make the arena of this host, a mirror until now, the home of the state. Nobody acts meanwhile."""
+        """Make the arena of this host, a mirror until now, one that holds the state. Nobody acts meanwhile."""
         for name, data in self._sections.items():
             if name in hold.chart.sections and hold.chart.sections[name][1] == len(data):
                 hold.section(name)[:] = data
-        Tender(hold).inherit(self._clocks)
+        inherit(hold, self._clocks)
 
 
 def replicate(
-    hold: Hold, stream: Stream, generation: int, closing: Callable[[], bool], held: Callable[[int], None]
-) -> None:
+    hold: Hold, stream: Stream, generation: int, closing: Callable[[], bool], held: Callable[[int], None],
+    last: int = -1,
+) -> None:  # fmt: skip
     """At home: send each version to the first replica once it is complete; `held` is told when all have it.
 
-    Raises OSError, EOFError or FrameError when the other host is gone, or says something else.
+    `last` is the version that they have. Raises OSError, EOFError or FrameError when the other host is gone, or says
+    something else.
     """
-    tender, last = Tender(hold), -1
+    tender = Tender(hold)
     while not closing():
         versions = hold.board.versions()
         version = copied(versions, last, decided=tender.pushes.decided(min(versions)))
         if version is None:
             time.sleep(_POLL)
             continue
+        overtaken = partial(tender.pushes.decided, version) if tender.pushes.free(version) else _never
         for name in hold.chart.whole():
-            send_section(hold, stream.send, generation, closing, name)
+            send_section(hold, stream.send, generation, _either(closing, overtaken), name)
         if closing():
             return
+        if overtaken():
+            send_words(stream.send, generation, _GIVEN_UP)
+            continue
         send_words(stream.send, generation, tender.cut(version))
         _await_held(stream, generation, version)
         last = version
         held(version)
+
+
+def _never() -> bool:
+    return False
+
+
+def _either(one: Callable[[], bool], other: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: one() or other()
 
 
 def _await_held(stream: Stream, generation: int, version: int) -> None:

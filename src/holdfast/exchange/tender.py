@@ -27,7 +27,7 @@ from holdfast.exchange.board import StepFacts
 from holdfast.exchange.hold import Hold
 from holdfast.exchange.pushes import Pushes, Record, Told
 
-__all__ = ["Part", "Published", "Tender"]
+__all__ = ["Part", "Published", "Tender", "first_cut", "inherit"]
 
 _told = msgspec.msgpack.Decoder(tuple[Told, tuple[float, int, float]])
 _encode = msgspec.msgpack.Encoder().encode
@@ -213,12 +213,23 @@ class Tender:
         except msgspec.MsgspecError as error:
             raise FrameError(f"its clocks are none: {error}") from None
 
-    def inherit(self, cut: bytes) -> None:
-        """The sections of a replica are in place: this host holds the state from now on, and mirrors nothing."""
-        told, facts = _told.decode(cut)
-        self.pushes.inherit(told)
-        self.hold.board.put_step(told.version, StepFacts(*facts))
-        self.hold.board.inherit(told.version)
+
+def first_cut(hold: Hold, version: int, step: int) -> bytes:
+    """What a replica needs besides sections where a mode begins with `version`, when the run has made so many steps."""
+    none = [0] * hold.chart.lanes
+    return _encode([Told(version, 0, 0, step, step, none, none, none), hold.board.step_facts(version)])
+
+
+def inherit(hold: Hold, cut: bytes) -> None:
+    """The sections of a replica are in place: this host holds the state from now on, and mirrors nothing.
+
+    The cut may be of the mode before: at a step boundary clocks are the same in all modes, and exact has none.
+    """
+    told, facts = _told.decode(cut)
+    if hold.chart.depth:
+        Tender(hold).pushes.inherit(told)
+    hold.board.put_step(told.version, StepFacts(*facts))
+    hold.board.inherit(told.version)
 
 
 def _copying(place: memoryview, data: memoryview) -> Callable[[], None]:

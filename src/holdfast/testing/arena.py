@@ -334,6 +334,7 @@ class Arena:
         self.state, self.versions, self.seeded = list(state), [version] * slices, True
         self.summed, self.gathered = [version] * slices, [version] * slices
         self.committed, self.current, self.mirrors = version, generation, self.pace.central
+        self.tenure = generation
         self.fetches += 1
 
     def _commit(self, step: int) -> None:

@@ -98,7 +98,8 @@ def draw_hosts(seed: int) -> Config:
         asked = tuple(after(0.3 + rng.random() * 2).sync(rng.choice(_MODES)) for _ in range(rng.randrange(1, 5)))
         schedule = replace(schedule, faults=(*schedule.faults, *asked))
     sums_only = bool(servers) and not turns and rng.random() < 0.4
+    replicas = rng.choice((0, 1, 2)) if turns else 0
     return Config(
         model=model, workers=own, servers=servers, sums_only=sums_only, hosts=hosts,
-        awaited=awaited, follow=follow, schedule=schedule,
+        awaited=awaited, follow=follow, schedule=schedule, replicas=replicas,
     )

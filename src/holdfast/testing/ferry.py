@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.coordinator.messages import Install
 from holdfast.core.cargo import Cargo, Facts, Piece, Route, Sent, Total, View, due
-from holdfast.core.clocks import parse
-from holdfast.core.standing import home_of
+from holdfast.core.standing import home_of, replicas_of
 from holdfast.testing.arena import Arena
 from holdfast.testing.model import Violation
 
@@ -154,11 +153,13 @@ class FakeFerry:
         where = dict(zip(install.members, install.hosts, strict=True))
         self._lanes = frozenset(lane for lane, driver in enumerate(install.drivers) if where[driver] == me)
         self._source = install.sources.get(me)
+        home = home_of(install.hosts, install.sources)
+        self._replica = me in replicas_of(install.hosts, home, install.replicas)  # it holds each version as it comes
         self.level = arena.level()  #: before anybody acts: what it can come to by itself
         self._porters: list[_Porter] = []
-        if parse(install.reached.sync).exact or home_of(install.hosts, install.sources) == me:
-            arena.tenure = install.generation
         self._embark(install)
+        if self._source is None:
+            arena.tenure = install.generation
 
     def _embark(self, install: Install) -> None:
         host, arena, me = self.host, self.host.arena, self.host.number
@@ -243,5 +244,7 @@ class FakeFerry:
             raise Violation(f"the state of host {source.host.number} changed while host {self.host.number} fetched it")
         self.host.arena.check_fence(self.generation, "the state")
         self.host.arena.land_state(self.generation, version, state)
+        if self._replica:
+            self.host.arena.mirrors = False
         self._begin()
         self.host.fetched()

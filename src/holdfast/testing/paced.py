@@ -17,14 +17,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.coordinator.commands import EndRun
-from holdfast.coordinator.messages import Install
+from holdfast.coordinator.messages import Install, Stands
 from holdfast.core import clocks, tending
 from holdfast.core.clocks import parse
 from holdfast.core.standing import Crewed, Standing, home_of
 from holdfast.exchange.pushes import Record
 from holdfast.testing.cluster import Cluster, Report
 from holdfast.testing.config import Config
-from holdfast.testing.faults import At, Fault, HostFault, Schedule, Timed, host_swarm
+from holdfast.testing.faults import At, Fault, HostFault, Schedule, Timed, after, host_swarm
 from holdfast.testing.ferry import homes
 from holdfast.testing.model import Model, Violation
 from holdfast.testing.tended import Push, Tended
@@ -44,6 +44,7 @@ class PacedWorker(FakeWorker):
 
     _standing: Standing
     _home = False  # is the state on this host?
+    _limit: int | None = None  # steps that lanes make before they stand, because the mode is to change
     _push = Push(-1, -1, -1)  # what it computes
 
     @property
@@ -52,9 +53,13 @@ class PacedWorker(FakeWorker):
         assert isinstance(self.arena, Tended)
         return self.arena
 
-    def may_decide(self, versions: Sequence[int], *, decided: bool, held: bool) -> bool:
+    def may_decide(self, versions: Sequence[int], *, decided: bool, free: bool) -> bool:
         """See `core.tending`."""
-        return tending.may_decide(versions, decided=decided, held=held)
+        return tending.may_decide(versions, decided=decided, free=free)
+
+    def may_stand(self, *, held: bool) -> bool:
+        """May it stand at a step boundary? When replicas hold the version: see `exchange.paced`."""
+        return held
 
     def torn(self, part: float) -> None:
         """It dies in the middle of something: a slice stays torn, a gradient may be there that does not count."""
@@ -72,6 +77,8 @@ class PacedWorker(FakeWorker):
         share = partial(homes, slices=arena.model.slices)
         self._standing = Standing.of(self.number, crew, share, [0] * arena.model.slices, complete=False)
         self._home = self.host.number == home
+        turns = install.sync != install.reached.sync
+        self._limit = min(arena.pushes.furthest(), arena.model.steps) if turns else None
         self.step = max(self.step, 0)
         arena.installed(self.number, install.generation)
         return not self.struck("install") and not self._busy
@@ -79,12 +86,15 @@ class PacedWorker(FakeWorker):
     def _act(self) -> bool:
         """Take the next action; False when it takes time or there is none."""
         arena, at = self.tended, self._standing
-        pushes, steps, mode = arena.pushes, arena.model.steps, arena.mode
+        pushes, mode = arena.pushes, arena.mode
+        steps = arena.model.steps if self._limit is None else self._limit
         self.awaits = frozenset(at.members)
         if not pushes.settled:
             return False
         if self._home and isinstance(self.host.ferry, TendingFerry):
             self.host.ferry.show(pushes.shown(arena.version))
+        if self._limit is not None and not pushes.begun(0):
+            return self._stand_at(arena.pace.reached.step)
         now = pushes.clocks(arena.version, steps)
         if self._home and self._own(now):
             return not self._busy
@@ -96,7 +106,14 @@ class PacedWorker(FakeWorker):
             return self._begin_unit(lane, now.pushed[lane])
         if lane is None and min(now.applied) >= steps:
             self.step = steps
-            return self._end()
+            return self._stand_at(steps) if steps < arena.model.steps else self._end()
+        return False
+
+    def _stand_at(self, step: int) -> bool:
+        """All lanes have made so many steps, and it is known everywhere: stand there, because the mode is to change."""
+        version = self.tended.version
+        if self.may_stand(held=self.tended.pushes.held(version)) and self._level is None and not self.struck("stand"):
+            self._state(Stands(self.number, self.generation, version, step))
         return False
 
     def _own(self, now: clocks.Clocks) -> bool:
@@ -105,11 +122,11 @@ class PacedWorker(FakeWorker):
         pushes, version = arena.pushes, arena.version
         if owner[0] == self.number:
             if not pushes.begun(0):
-                pushes.begin(0, arena.model.steps, version)
+                pushes.begin(0, arena.model.steps, version, arena.pace.reached.step)
                 self.cluster.wake(self.number)
                 return True
-            held, decided = pushes.held(version), pushes.decided(version)
-            if self.may_decide(arena.versions, decided=decided, held=held) and not decided:
+            free, decided = pushes.free(version), pushes.decided(version)
+            if self.may_decide(arena.versions, decided=decided, free=free) and not decided:
                 found = clocks.docket(arena.mode, now)
                 if found is not None:
                     pushes.decide(version, found)
@@ -178,7 +195,14 @@ def paced(config: Config, mode: str, replicas: int) -> Config:
 def draw(seed: int) -> Config:
     """The cluster and the schedule of a seed. In every fourth, hosts stay, and their workers do not."""
     rng = random.Random(seed ^ 0x9ACED)
-    return _restless(rng) if seed % 4 == 3 else _struck(rng)
+    return _turning(rng, _restless(rng) if seed % 4 == 3 else _struck(rng))
+
+
+def _turning(rng: random.Random, config: Config) -> Config:
+    """In every other one the mode changes, among those in which one host holds the state."""
+    asked = [after(0.4 + rng.random() * 2).sync(rng.choice(_MODES)) for _ in range(rng.randrange(1, 5))]
+    faults = asked if rng.random() < 0.5 else []
+    return replace(config, schedule=replace(config.schedule, faults=(*config.schedule.faults, *faults)))
 
 
 def _restless(rng: random.Random) -> Config:
@@ -206,7 +230,7 @@ def _struck(rng: random.Random) -> Config:
     hosts = tuple(rng.randrange(1, 3) for _ in range(rng.randrange(1, 4) + (not own)))
     workers = min(own + sum(hosts), lanes)
     swarm = host_swarm(rng, workers=workers, hosts=range(1, len(hosts) + 1), lanes=lanes, steps=steps)
-    # Modes do not change on several hosts, and what ends a run early has a simulation of its own.
+    # What ends a run early has a simulation of its own; which modes are asked for is drawn later.
     faults = [f for f in swarm.faults if not (isinstance(f, Timed) and f.what in ("drain", "sync"))]
     if rng.random() < 0.6:  # in these modes one host matters most: whoever was there first
         first = rng.choice((1, 1, 2))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from holdfast.coordinator.messages import Reached
 from holdfast.core import tree
-from holdfast.core.clocks import Mode, Taken
+from holdfast.core.clocks import Mode, Taken, parse
 from holdfast.exchange.pushes import Pushes, Record, Told, pushes_bytes
 from holdfast.testing.arena import Arena
 from holdfast.testing.model import Model, Violation
@@ -66,13 +66,28 @@ class Tended(Arena):
         self, model: Model, rows: int, plan: Callable[..., tree.Plan] = tree.plan, *, mode: Mode
     ) -> None:  # fmt: skip
         super().__init__(model, rows, plan)
-        self.mode = mode
         self.pace.reached = Reached(sync=mode.name)
-        self.pushes = Pushes(memoryview(bytearray(pushes_bytes(model.lanes, mode.depth))), model.lanes, mode.depth)
-        self.slots: dict[tuple[int, int], Push] = {}  #: lane, turn -> what lies there
+        self._keep_step_by(mode)
         self.values = [Value(0, (0,) * model.lanes, ()) for _ in range(model.slices)]
         self.torn: set[int] = set()  #: slices that somebody is at, or was when he died
         self.copy: Copy | None = None
+
+    def _keep_step_by(self, mode: Mode) -> None:
+        lanes = self.model.lanes
+        self.mode = mode
+        self.pushes = Pushes(memoryview(bytearray(pushes_bytes(lanes, mode.depth))), lanes, mode.depth)
+        self.slots: dict[tuple[int, int], Push] = {}  #: lane, turn -> what lies there
+
+    def turn(self, reached: Reached, *, fetches: bool) -> None:
+        """A generation begins in which lanes keep step so: as the real premises do."""
+        before = self.pace.reached
+        self.pace.turn(reached, () if fetches or self.mirrors else self.versions, self._acting, begun=False)
+        if (before.sync, before.version, before.step) == (reached.sync, reached.version, reached.step):
+            return
+        if set(self.versions) != {reached.version}:
+            self.mirrors = True  # nobody knows any more how far lanes are in it
+        self._keep_step_by(parse(reached.sync))
+        self.pushes.go_on_from(reached.step)
 
     # ------------------------------------------------------------ announcements
 
@@ -95,7 +110,7 @@ class Tended(Arena):
         """The version that can be had from this host: its state's, or its replica's."""
         low, high = min(self.versions), max(self.versions)
         own = -1 if self.mirrors or not self.seeded else low + (high > low)
-        return max(own, -1 if self.copy is None else self.copy.version)
+        return own if own >= 0 or self.copy is None else self.copy.version
 
     def of(self) -> int:
         """The generation that it is of."""
@@ -168,6 +183,15 @@ class Tended(Arena):
             raise Violation(f"clocks go back from version {self.version} to {told.version}")
         self.pushes.mirror(told, mine)
         self.committed = max(self.committed, min(told.applied))
+
+    def keep(self, generation: int) -> None:
+        """Begin to hold a replica with what is here of that generation, if the mode began with it."""
+        reached = self.pace.reached
+        self.copy = Copy()
+        if self.seeded and not self.mirrors and self.tenure == generation and set(self.versions) == {reached.version}:
+            none = [0] * self.model.lanes
+            told = Told(reached.version, 0, 0, reached.step, reached.step, none, none, none)
+            self.copy = Copy(reached.version, self.tenure, tuple(self.values), told)
 
     def inherit(self) -> None:
         """Make the replica the state: this host is the home from now on."""

@@ -20,7 +20,7 @@ from holdfast.core.standing import home_of, link_of, replicas_of
 from holdfast.exchange.pushes import Record, Told
 from holdfast.testing.ferry import FakeFerry
 from holdfast.testing.model import Violation
-from holdfast.testing.tended import Copy, Push, Tended, Value
+from holdfast.testing.tended import Push, Tended, Value
 
 if TYPE_CHECKING:
     from holdfast.testing.host import FakeHost
@@ -35,7 +35,7 @@ class Rules:
     """By what a ferry goes. Replaced to see whether the simulation notices."""
 
     outward: Callable[[Sequence[int], Sequence[int], int | None], tending.Due] = tending.outward
-    copied: Callable[..., int | None] = tending.copied
+    gives_up: bool = True  #: what is gone on from before all of it has gone is not sent on
     confirm_early: bool = False  #: a replica says that it holds a version before those after it do
     hasty: bool = False  #: a replica that was made the home shows at once what it has
     whole: bool = True  #: a push counts when all of it is there
@@ -69,11 +69,15 @@ class _Whole(NamedTuple):
     told: Told
 
 
+class _GivenUp(NamedTuple):
+    version: int
+
+
 class _Held(NamedTuple):
     version: int
 
 
-_Freight = _Gradient | _Pushed | _Slice | _Clocks | _Piece | _Whole | _Held
+_Freight = _Gradient | _Pushed | _Slice | _Clocks | _Piece | _Whole | _GivenUp | _Held
 
 
 @dataclass(slots=True)
@@ -164,6 +168,7 @@ class _Chain:
     onward: deque[_Freight] = field(default_factory=deque)  #: to the next replica
     back: deque[_Freight] = field(default_factory=deque)  #: to the one before
     last: int = -1  #: at home: the version that was sent
+    free: bool = False  #: it may be gone on from before all of it has gone
     held: int = -1  #: by all after this one
 
 
@@ -184,15 +189,18 @@ class TendingFerry(FakeFerry):
         self.replicas = replicas_of(install.hosts, self.home, install.replicas)
         self._chain = _Chain(*link_of(me, self.home, self.replicas))
         self._sent: dict[int, int] = {}  # lane driven here -> its pushes that have gone home
+        self._op = 0  # in this pass
         self._going: deque[_Freight] = deque()  # the rest of a push
         if self.home == me and arena.copy is not None and arena.mirrors:
             arena.inherit()
         if me not in self.replicas:
             arena.copy = None
         elif arena.copy is None:
-            arena.copy = Copy()
+            arena.keep(self.generation - 1)
         else:
             arena.copy.coming.clear()
+            if me in install.abreast:
+                arena.copy.of = self.generation
         others = [host for host in sorted(set(install.hosts)) if host != me]
         self._connections: list[_Connection] = []
         self._mirrors: dict[int, _Publishing] = {}  # at home
@@ -201,6 +209,9 @@ class TendingFerry(FakeFerry):
             if arena.pushes.settled and arena.pushes.held(max(arena.versions)):
                 self.host.cluster.witness.seen(arena)
             arena.pushes.guard(None if self._chain.after is None else min(arena.versions))
+            if set(self.replicas) <= set(install.abreast):
+                self._chain.last = min(arena.versions)
+                arena.pushes.hold(self._chain.last)
             if self.rules.hasty and not arena.pushes.settled:
                 arena.pushes.guard(None)
                 arena.pushes.guard(min(arena.versions))
@@ -239,6 +250,8 @@ class TendingFerry(FakeFerry):
         arena = self.arena
         if self._going:
             return self._going.popleft()
+        if arena.pushes.op != self._op:  # the home has begun the pass, or goes on with it in another mode
+            self._op, self._sent = arena.pushes.op, dict.fromkeys(self._sent, arena.pushes.resumed)
         pushed = {lane: arena.pushes.pushed(lane) for lane in self._sent}
         due = tending.homeward(self._sent, pushed)
         if not due:
@@ -284,15 +297,19 @@ class TendingFerry(FakeFerry):
         chain, arena = self._chain, self.arena
         if self.host.number == self.home and not chain.onward:
             version = min(arena.versions)
-            found = self.rules.copied(arena.versions, chain.last, decided=arena.pushes.decided(version))
+            found = tending.copied(arena.versions, chain.last, decided=arena.pushes.decided(version))
             told = arena.pushes.told(found) if found is not None else None
             if told is None:
                 return None
-            chain.last = told.version
+            chain.last, chain.free = told.version, arena.pushes.free(told.version)
             chain.onward.extend(_Piece(index, value) for index, value in enumerate(arena.values))
             chain.onward.append(_Whole(told))
         if not chain.onward:
             return None
+        overtaken = self.host.number == self.home and chain.free and arena.pushes.decided(chain.last)
+        if overtaken and self.rules.gives_up:
+            chain.onward.clear()
+            return _GivenUp(chain.last)
         freight = chain.onward.popleft()
         if self.host.number == self.home and isinstance(freight, _Piece):  # as it lies there when it leaves
             return _Piece(freight.at, arena.values[freight.at])
@@ -322,6 +339,8 @@ class TendingFerry(FakeFerry):
                 chain.onward.append(freight)
             if isinstance(freight, _Piece):
                 arena.copy.coming[freight.at] = freight.value
+            elif isinstance(freight, _GivenUp):
+                arena.copy.coming.clear()
             else:
                 arena.copy.replace(freight.told, arena.model.slices, self.generation)
                 if chain.after is None or self.rules.confirm_early:
@@ -362,5 +381,5 @@ class TendingFerry(FakeFerry):
             return
         self.arena.check_fence(self.generation, "the state")
         self.arena.mirror(told, values, self.generation)
-        self._sent = {lane: told.pushed[lane] for lane in sorted(self._lanes)}
+        self._op, self._sent = told.op, {lane: told.pushed[lane] for lane in sorted(self._lanes)}
         self.host.fetched()

@@ -89,3 +89,19 @@ def test_where_one_host_holds_the_state_its_loss_is_told_with_what_would_have_he
         "no host that is left had all of it. Start the run again; with sync = async one host holds the state, unless "
         "--replicas 1 has another hold a copy."
     ), end
+
+
+def test_who_holds_what_the_home_begins_with_is_told_so() -> None:
+    """And counts as if it had got it in that generation, however many of them there are without a version."""
+    run = begun()
+
+    def abreast(commands: list[Command]) -> list[int]:
+        said = [one.message for one in commands if isinstance(one, Send)]
+        return next(message.abreast for message in said if isinstance(message, Install))
+
+    run(HostJoined(3, "c", 1), ready(2), HostLevel(1, 6, 1), Paused(0, 2, 6), HostLevel(2, 6, 1))
+    assert abreast(run(Paused(1, 2, 6))) == [2]
+    run(HostJoined(4, "d", 1), ready(3), HostLevel(1, 7, 2), HostLevel(2, 6, 2), *(Paused(n, 3, 7) for n in (0, 1)))
+    assert abreast(run(Paused(2, 3, 7))) == [], "the home has made one more"
+    run(HostLevel(2, 7, 1), HostLost(4, "gone"), HostLevel(1, 7, 3), *(Paused(n, 4, 7) for n in (0, 1)))
+    assert abreast(run(Paused(2, 4, 7))) == [], "which may be another one of that number"

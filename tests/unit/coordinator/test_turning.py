@@ -13,6 +13,7 @@ from holdfast.coordinator.events import (
     HostLevel,
     HostLost,
     Measured,
+    RunStarted,
     SyncRequested,
     WorkerLost,
 )
@@ -238,13 +239,88 @@ def test_a_state_from_before_the_change_is_not_gone_on_with_while_there_is_a_new
     assert install.sources == {1: 0} and install.reached.version in (8, 9)
 
 
-def test_with_replicas() -> None:
-    run = Driven(workers=2, sync="async", replicas=1).begun()
-    run(SyncRequested("bounded:2"))
-    assert run.told == (
-        "sync = bounded:2 was asked for, but the run has replicas, and with them the mode cannot change while it is "
-        "going: still async"
-    )
+# ---------------------------------------------------------------- replicas
+
+
+def three(sync: str) -> Driven:
+    """Worker n - 1 on host n, for hosts 1 to 3, in generation 1; where one host holds the state it is host 1."""
+    run = Driven(lanes=4, workers=0, hosts=3, listening=True, follow=False, sync=sync, replicas=1)
+    run(RunStarted(), *(HostJoined(host, "there", 1) for host in (1, 2, 3)), ready(0), ready(1), ready(2), Seeded(0))
+    run(HostLevel(1, 0))
+    assert run.machine.snapshot().generation == 1
+    return run
+
+
+def asked_of(run: Driven, sync: str, generation: int, version: int, levels: dict[int, tuple[int, int]]) -> Install:
+    """Another mode is wanted, and all stand at this version. Hosts say how far they are, and of which generation."""
+    run(SyncRequested(sync))
+    said = [HostLevel(host, *level) for host, level in levels.items()]
+    run(*said, *(Paused(worker, generation, version) for worker in (0, 1, 2)))
+    later = [HostLevel(host, level, of + 1 if level >= 0 else of) for host, (level, of) in levels.items()]
+    run(*(Stands(worker, generation, version, version) for worker in (0, 1, 2)))
+    return installed(run(*later, *(Paused(worker, generation + 1, version) for worker in (0, 1, 2))))
+
+
+def test_in_exact_a_replica_has_what_it_needs_and_only_a_mirror_gets_the_state() -> None:
+    run = three("async")
+    install = asked_of(run, "exact", 2, 8, {1: (8, 1), 2: (8, 1), 3: (-1, 0)})
+    assert (install.reached, install.sources, install.replicas) == (Reached(1, "exact", 8, 8), {3: 1}, 0)
+    assert [host.role for host in run.machine.snapshot().hosts] == ["", "", ""]
+    install = asked_of(run, "bounded:2", 4, 9, {1: (9, 3), 2: (9, 3), 3: (9, 3)})
+    assert (install.reached.sync, install.sources, install.replicas) == ("bounded:2", {2: 1, 3: 1}, 1)
+    assert [host.role for host in run.machine.snapshot().hosts] == ["home", "replica", "mirror"]
+
+
+def test_the_home_is_lost_when_all_stand_and_its_replica_goes_on_in_the_new_mode() -> None:
+    run = three("async")
+    run(SyncRequested("bounded:2"), HostLevel(1, 8, 1), HostLevel(2, 8, 1))
+    run(*(Paused(worker, 2, 8) for worker in (0, 1, 2)), *(Stands(worker, 2, 8, 8) for worker in (0, 1, 2)))
+    run(HostLost(1, "gone"), HostLevel(2, 8, 2), Paused(1, 3, 8))
+    install = installed(run(Paused(2, 3, 8)))
+    assert (install.reached, install.sources) == (Reached(1, "bounded:2", 8, 8), {3: 2})
+
+
+def test_what_a_home_had_made_alone_does_not_count_in_exact_however_far_it_is() -> None:
+    """Its worker was lost; a replica went on without a version that nobody had seen, and the mode became exact."""
+    run = three("async")
+    run(HostLevel(1, 9, 1), WorkerLost(0, "signal", 9, 8), HostLevel(2, 8, 1), HostLevel(3, -1))
+    run(Paused(1, 2, 8))
+    assert installed(run(Paused(2, 2, 8))).sources == {3: 2}
+    run(SyncRequested("exact"), HostLevel(2, 8, 2), *(Paused(worker, 3, 8) for worker in (1, 2)))
+    run(*(Stands(worker, 3, 8, 8) for worker in (1, 2)), ready(3), HostLevel(2, 8, 3))
+    install = installed(run(*(Paused(worker, 4, 8) for worker in (1, 2))))
+    assert install.reached == Reached(1, "exact", 8, 8) and install.sources == {1: 2, 3: 2}
+    # Before it has got the state, somebody is lost: what it holds is still what it was.
+    run(HostLevel(2, 8, 4), HostLevel(3, 8, 4), HostLevel(1, 9, 1), WorkerLost(2, "signal", 9, 8))
+    run(Paused(1, 5, 8))
+    assert installed(run(Paused(3, 5, 8))).sources == {1: 2}
+
+
+def test_a_state_of_another_history_is_from_before_the_change_though_it_is_further() -> None:
+    """All that went on from a replica are lost, with what they made in the new mode. The old home is left."""
+    run = three("async")
+    run(HostLevel(1, 9, 1), WorkerLost(0, "signal", 9, 8), HostLevel(2, 8, 1), HostLevel(3, -1))
+    run(*(Paused(worker, 2, 8) for worker in (1, 2)))
+    run(SyncRequested("bounded:2"), HostLevel(2, 8, 2), *(Paused(worker, 3, 8) for worker in (1, 2)))
+    run(*(Stands(worker, 3, 8, 8) for worker in (1, 2)), HostLevel(2, 8, 3), HostLevel(3, -1))
+    assert installed(run(*(Paused(worker, 4, 8) for worker in (1, 2)))).reached == Reached(1, "bounded:2", 8, 8)
+    run(HostLost(2, "gone"), HostLost(3, "gone"))
+    install = installed(run(ready(3)))
+    assert (install.reached, install.sync) == (Reached(2, "async"), "bounded:2")
+    assert "what was made after it is lost, and is made again" in run.told
+    assert "the state is from before sync = bounded:2: lanes keep step by async again" in run.told
+
+
+def test_where_all_stood_does_not_count_when_that_is_lost() -> None:
+    """The state that is left happens to be at the same version, of another history: its lanes stand elsewhere."""
+    run = three("async")
+    run(HostLevel(1, 9, 1), WorkerLost(0, "signal", 9, 8), HostLevel(2, 8, 1), HostLevel(3, -1))
+    run(*(Paused(worker, 2, 8) for worker in (1, 2)))
+    run(SyncRequested("bounded:2"), HostLevel(2, 9, 2), *(Paused(worker, 3, 9) for worker in (1, 2)))
+    run(*(Stands(worker, 3, 9, 9) for worker in (1, 2)))
+    run(HostLost(2, "gone"), HostLost(3, "gone"))
+    install = installed(run(ready(3)))
+    assert install.reached == Reached(0, "async") and install.sync == "bounded:2", "it is made anew"
 
 
 # ---------------------------------------------------------------- what cannot be

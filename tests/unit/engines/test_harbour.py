@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from holdfast.coordinator.messages import Install, Reached
@@ -33,7 +34,7 @@ class FakeFerry:
     def __init__(self, arena: memoryview, me: int, install: Install, **given: Callable[..., object]) -> None:
         self.generation, self.given = install.generation, given
         self.came: list[tuple[int, str]] = []
-        self.closed = False
+        self.closed = self.fetched = False
         self.bells = (7, 8)
         FakeFerry.made.append(self)
         self.dialled: list[object] = []
@@ -78,8 +79,8 @@ class Pier:
         self.heard.append(("stranded", host, sentence))
 
 
-def install(generation: int) -> Install:
-    return Install(generation, [0, 1], [0, 1], [0, 0, 1, 1], [0, 1], {})
+def install(generation: int, sources: dict[int, int] | None = None) -> Install:
+    return Install(generation, [0, 1], [0, 1], [0, 0, 1, 1], [0, 1], sources or {})
 
 
 def peer(generation: int, kind: str = "peer") -> Hello:
@@ -250,6 +251,13 @@ def test_a_host_says_of_which_generation_its_state_is(arena: mmap.mmap) -> None:
         shadow.version, shadow.generation = 9, 3
         it.embark(paced(4, home=0), frozenset({1}))
         assert it.level(-1) == (9, 3), "which it keeps until the next one is here"
+        again = msgspec.structs.replace(paced(5, home=0), abreast=[1])
+        it.embark(again, frozenset({1}))
+        assert it.level(-1) == (9, 5), "or says that it holds what the home begins with"
+        it.embark(install(6, {1: 0}), frozenset({1}))
+        assert it.level(8) == (8, 2), "in exact, until the state has come"
+        FakeFerry.made[-1].fetched = True
+        assert it.level(8) == (8, 6)
         it.close()
 
     asyncio.run(play())

@@ -108,6 +108,18 @@ def test_in_the_middle_of_a_pass() -> None:
     assert paced.next_unit(COURSE) is None, "a run that is to end does, at the same boundary"
 
 
+@pytest.mark.parametrize("op", [0, 1])
+def test_nobody_stands_before_replicas_hold_the_version(op: int) -> None:
+    """Whoever is lost while all stand takes nothing along."""
+    paced = paced_of()
+    paced.pushes.guard(3)
+    paced.settle(True, 0)
+    with pytest.raises(WouldWait):
+        paced.next_unit(Course(op, STEPS, COURSE.counts, done=3))
+    paced.pushes.hold(3)
+    assert paced.next_unit(Course(op, STEPS, COURSE.counts, done=3)) == Boundary(3)
+
+
 def test_a_pass_that_another_mode_has_begun_and_this_one_has_not() -> None:
     """The mode is to change again before anybody has gone on with the pass: it is where it was."""
     paced = paced_of()

@@ -7,11 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast.errors import FrameError
+from holdfast.exchange import board as cells
+from holdfast.exchange.hold import Hold
 from holdfast.exchange.shadow import Passage, Shadow, replicate
 from holdfast.transport.frames import Kind, pack
 from holdfast.transport.stream import PlainStream
@@ -34,7 +37,7 @@ class Counting(PlainStream):
 class Chain:
     """A home and its replicas, for one generation."""
 
-    def __init__(self, home: Port, ports: list[Port], shadows: list[Shadow]) -> None:
+    def __init__(self, home: Port, ports: list[Port], shadows: list[Shadow], last: int = -1) -> None:
         self.home, self.shadows = home, shadows
         self.held: list[int] = []
         self.errors: list[Exception] = []
@@ -45,7 +48,9 @@ class Chain:
         self.up = [other for _, other in pairs]
         closing = self._closed.is_set
         home.pushes.guard(min(home.board.versions()))
-        self._threads = [self._thread(lambda: replicate(home.hold, self.down[0], GENERATION, closing, self._hold))]
+        self._threads = [
+            self._thread(lambda: replicate(home.hold, self.down[0], GENERATION, closing, self._hold, last))
+        ]
         for at, shadow in enumerate(shadows):
             onward = self._passages[at] if at < len(self._passages) else None
             receive = partial(shadow.receive, ports[at].hold, self.up[at], GENERATION, closing, onward)
@@ -246,3 +251,139 @@ def test_a_replica_that_is_made_the_home_and_has_none_itself(home: Port) -> None
     heir = inherited(shadow)
     heir.pushes.guard(None)
     assert heir.pushes.settled and heir.pushes.held(0) and heir.pushes.shown(0) == 0
+
+
+# ---------------------------------------------------------------- a replica that is new
+
+
+def whole(home: Port) -> int:
+    """Bytes of the state."""
+    return sum(home.hold.chart.sections[name][1] for name in home.hold.chart.whole())
+
+
+def fill(home: Port) -> None:
+    """Nothing of the state is empty: what is, is not sent."""
+    for name in home.hold.chart.whole():
+        home.hold.section(name)[:] = bytes([7]) * home.hold.chart.sections[name][1]
+
+
+def test_who_holds_a_version_is_not_sent_it_again(home: Port) -> None:
+    """A generation begins: nothing travels before there is something new."""
+    fill(home)
+    shadow = Shadow()
+    chain = Chain(home, [Port(home=False)], [shadow], last=0)
+    try:
+        home.pushes.hold(0)
+        assert home.pushes.free(0) and home.pushes.held(0)
+        publish(home, 1)
+        chain.until(lambda: home.pushes.held(1))
+        assert chain.held == [1] and whole(home) <= chain.down[0].sent < 1.5 * whole(home)
+    finally:
+        chain.close()
+
+
+class Slow(Counting):
+    """A stream that stops in the middle of the first copy until it is let go; those further on stop sooner."""
+
+    frames, made = 0, 0
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.reached, self.go = threading.Event(), threading.Event()
+        self._stop = {0: 5, 2: 1}.get(Slow.made)  # the other ends answer at once
+        Slow.made += 1
+
+    def send(self, *buffers: bytes | bytearray | memoryview) -> None:
+        self.frames += 1
+        if self.frames == self._stop:
+            self.reached.set()
+            assert self.go.wait(20)
+        super().send(*buffers)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_nobody_waits_for_the_first_copy_of_a_new_replica(
+    home: Port, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was shown before is gone on from at once. Then that copy is given up, and the next one is whole."""
+    fill(home)
+    monkeypatch.setattr(Counting, "pair", Slow.pair)
+    monkeypatch.setattr(Slow, "made", 0)
+    shadows = [Shadow() for _ in range(number)]
+    chain = Chain(home, [Port(home=False) for _ in shadows], shadows)
+    first, *others = chain.down
+    try:
+        assert all(stream.reached.wait(20) for stream in chain.down)
+        assert home.pushes.free(0) and not home.pushes.held(0)
+        publish(home, 1)
+        assert not home.pushes.free(1) and home.pushes.shown(1) == 0, "it is shown when all of them hold it"
+        first.go.set()
+        chain.until(lambda: shadows[0].version == 1)  # of which the next one has nothing yet, but all that was given up
+        for stream in others:
+            stream.go.set()
+        chain.until(lambda: home.pushes.held(1) or chain.errors)
+        assert chain.held == [1] and [shadow.version for shadow in shadows] == [1] * number
+        assert chain.down[0].sent < 2 * whole(home), "the rest of the first copy never went"
+        assert not chain.errors
+    finally:
+        for stream in chain.down:
+            stream.go.set()
+        chain.close()
+    for shadow in shadows:
+        port = inherited(shadow)
+        assert port.shown() == {1}
+        sections = [name for name in home.hold.chart.whole() if not name.startswith("parameters/")]
+        assert all(port.hold.section(name) == home.hold.section(name) for name in sections)
+
+
+def test_a_version_that_nobody_has_seen_is_waited_for(home: Port) -> None:
+    """Where a replica was made the home, and where a version was on its way to replicas when a generation ended."""
+    home.pushes.guard(0)
+    publish(home, 1)
+    assert not home.pushes.free(1)
+    home.pushes.guard(1)
+    assert not home.pushes.free(1) and home.pushes.shown(1) == 0, "said again, by the next generation"
+    shadow = Shadow()
+    shadow.keep(home.hold, 4, version=1, step=1)
+    port = inherited(shadow)
+    port.pushes.guard(1)
+    assert not port.pushes.settled and not port.pushes.free(1)
+    port.pushes.hold(1)
+    assert port.pushes.settled and port.pushes.free(1)
+
+
+# ---------------------------------------------------------------- another mode
+
+
+def test_where_every_host_held_the_state_a_replica_begins_with_that(home: Port) -> None:
+    """The home of the new mode is lost before its first version has come: its first replica has what it began with."""
+    for lane in range(LANES):
+        home.push(lane, 3)
+    assert home.publish(3)
+    shadow = Shadow()
+    shadow.keep(home.hold, 4, version=2, step=2)
+    assert shadow.version == -1, "what is here is not what the mode began with"
+    shadow.keep(home.hold, 4, version=1, step=7)
+    assert (shadow.version, shadow.generation) == (1, 4)
+    port = inherited(shadow)
+    assert (port.shown(), port.board.level()) == ({3}, 1)
+    assert not port.pushes.begun(0) and port.pushes.committed(lambda: 0) == 7
+    port.pushes.begin(0, 9, 1, done=3)
+    assert port.pushes.base == 4 and port.pushes.clocks(1, 9).applied == [3] * LANES
+
+
+def test_in_exact_a_replica_becomes_the_state_of_its_host(home: Port) -> None:
+    shadow = Shadow()
+    chain = Chain(home, [Port(home=False)], [shadow])
+    try:
+        chain.until(lambda: home.pushes.held(0))
+        publish(home, 1)
+        chain.until(lambda: home.pushes.held(1))
+    finally:
+        chain.close()
+    port = Port(home=True)
+    port.board.words[cells.H_MIRROR] = 1
+    exact = Hold(port.hold.memory, msgspec.structs.replace(port.hold.chart, depth=0))
+    shadow.install(exact)
+    assert (port.shown(), port.board.level(), port.board.versions()) == ({1}, 1, [1] * len(port.board.versions()))
+    assert port.pushes.op == 0, "there are no clocks in exact"

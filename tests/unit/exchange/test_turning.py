@@ -21,6 +21,7 @@ from holdfast.exchange.tender import Tender
 from holdfast.exchange.work import StepWork
 from holdfast.transport.arena import Arena, Sections, discard, grow
 from tests.unit.exchange.crewed import LANES, Worker, install, work_of
+from tests.unit.exchange.ported import Port
 
 # ---------------------------------------------------------------- pushes
 
@@ -227,6 +228,43 @@ def test_a_record_of_buffers_lies_in_the_annex_where_the_arena_has_too_few() -> 
     record, body = away.record(Taken(1, 3))
     home.land_record(1, record, memoryview(body), {1})
     assert home.pushes.pushed(1) == 4 and home.record(Taken(1, 3)) == (record, body)
+
+
+def test_a_mode_that_the_run_goes_back_to_finds_its_pushes_where_it_left_them() -> None:
+    """All that was made since is lost. A host that was not there meanwhile never left that mode."""
+    ground = Ground()
+    for reached, again in ((Reached(1, "async", 3, 3), 3), (Reached(4, "bounded:2", 3, 3), 6)):
+        hold = ground.premises.hold(reached)
+        assert hold is not None
+        pushes = Tender(hold).pushes
+        pushes.begin(0, 9, 3, done=3)
+        pushes.push(1, Record(3, 3, 5, 0.5, 0.0, 0.0))
+        hold = ground.premises.hold(Reached(again, reached.sync, 3, 3))
+        assert hold is not None and hold.board.pace_serial() == again
+        assert Tender(hold).pushes.clocks(3, 9).pushed == [3, 4, 3, 3]
+
+
+def test_a_mode_that_the_run_was_started_with_and_goes_back_to_has_its_pushes_in_the_arena() -> None:
+    home = Port(home=True)
+    premises = Premises(home.arena._map)
+    home.pushes.begin(0, 9, 0)
+    home.push(2, 7)
+    hold = premises.hold(Reached(2, "bounded:2"))
+    assert hold is not None and hold.chart.sections == home.hold.chart.sections
+    assert hold.board.pace() == Pace(2, "bounded:2") and Tender(hold).pushes.clocks(0, 9).pushed == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("version", [3, 5])
+def test_a_state_whose_clocks_are_given_up_is_none(version: int) -> None:
+    """A home that others went on without, and that comes back to another mode: only where all stood it counts still."""
+    ground = Ground()
+    hold = ground.premises.hold(Reached(1, "async", 0, 0))
+    assert hold is not None
+    for index in range(len(hold.chart.slices)):
+        hold.board.publish(index, 3)
+    assert hold.board.level() == 3
+    hold = ground.premises.hold(Reached(2, "bounded:2", version, version))
+    assert hold is not None and hold.board.level() == (3 if version == 3 else -1)
 
 
 # ---------------------------------------------------------------- exact steps after others
