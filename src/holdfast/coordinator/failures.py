@@ -3,9 +3,9 @@
 Pure. `Blame` keeps the evidence; each of its methods takes one piece more and answers with the
 `FailRun` that ends the run, or None: the worker is replaced and its work tried again.
 
-* **Bad luck**: a worker was killed or left without a word. Forgiven, until `luck_budget` such losses
-  came in a row without a step of progress. One stroke hits all who are there: a loss counts only if that
-  worker was started after the last loss that counted.
+* **Bad luck**: a worker was killed, left without a word, or had no memory outside of a unit. Forgiven, until
+  `luck_budget` such losses came in a row without a step of progress. One stroke hits all who are there: a loss counts
+  only if that worker was started after the last loss that counted.
 * **Bad data**: one unit was lost `unit_attempts` times, whoever tried it. One that gave a NaN, or an infinity, is tried
   once more: a broken machine, or a race in somebody's code, may give one; data that does it does it again.
 * **Bad code**: the script raised before any step was committed, or outside a unit, or at the same
@@ -25,7 +25,7 @@ from holdfast.coordinator.commands import FailRun
 from holdfast.coordinator.messages import Failed
 from holdfast.coordinator.roster import CrewLimits
 
-__all__ = ["Blame", "cure", "idled", "told", "told_idle", "told_together"]
+__all__ = ["Blame", "cure", "idled", "starved", "told", "told_idle", "told_together"]
 
 Unit = tuple[int, int]
 
@@ -73,11 +73,11 @@ class Blame:
         self._losses.append(f"{self.cast.placed(worker)} ({how})")
         if len(self._losses) <= self.limits.luck_budget:
             return None
-        shown = "; ".join(self._losses[-4:])
+        shown, forgiven = "; ".join(self._losses[-4:]), self.limits.luck_budget
         return FailRun(
             "CrewLost",
             f"Processes of the run were lost {len(self._losses)} times in a row without a step of progress (step "
-            f"{self.step}); {self.limits.luck_budget} are forgiven. The last ones: {shown}. "
+            f"{self.step}); {forgiven} {'is' if forgiven == 1 else 'are'} forgiven. The last ones: {shown}. "
             f"Look at the end of logs/worker-{worker}.log, and at the memory they need.",
         )
 
@@ -164,6 +164,14 @@ def told(event: Failed) -> str:
 def idled(event: Failed) -> bool:
     """Whether the script raised for want of a batch, as far as one can tell; an error of ours tells another tale."""
     return event.idle and event.unit is None and event.kind not in _OURS
+
+
+def starved(event: Failed) -> bool:
+    """Whether there was no memory for a process of a run that has made steps, and that was not in a unit.
+
+    A script that has no memory before its first step needs too much; and a unit may be what needs it.
+    """
+    return event.kind == "MemoryError" and event.unit is None and event.step > 0
 
 
 def told_idle(event: Failed, title: str) -> str:

@@ -21,7 +21,7 @@ from holdfast.coordinator import events, following, hosting, messages, owning, p
 from holdfast.coordinator.commands import Command, FailRun
 from holdfast.coordinator.crew import Crew
 from holdfast.coordinator.events import Event
-from holdfast.coordinator.failures import Blame, cure, idled, told, told_idle
+from holdfast.coordinator.failures import Blame, cure, idled, starved, told, told_idle
 from holdfast.coordinator.fitness import misfit
 from holdfast.coordinator.intent import reconcile
 from holdfast.coordinator.roster import CrewLimits, HostView, Person, Snapshot, Stage, Worker
@@ -404,7 +404,10 @@ class Machine:
         known = run.blame.failed(event.worker) or (event.unit is not None and event.unit[0] < run.blame.step)
         if event.kind == "Stopped" or settled or known:
             return
-        if worker is not None and worker.stage is Stage.DOOMED and idled(event):
+        if worker is not None and worker.stage is Stage.DOOMED and (idled(event) or starved(event)):
+            return
+        if worker is not None and starved(event) and run.gather is None:
+            self._starved(worker, event)
             return
         if worker is not None and idled(event) and self._can_do_without(worker):
             self._let_go(worker, event)
@@ -420,6 +423,17 @@ class Machine:
         elif worker is not None and worker.stage is not Stage.DOOMED:
             run.replacing = True
             run.crew.doom(worker, f"its script failed with {told(event)}")
+
+    def _starved(self, worker: Worker, event: messages.Failed) -> None:
+        """Its machine has no memory left for it: bad luck, as if the system had killed it for that."""
+        run, how = self._run, f"out of memory at {event.where}"
+        run.blame.progressed(event.step)
+        run.happened.append(f"{run.crew.cast.placed(worker.number)} is {how}")
+        if verdict := run.blame.lost(worker.number, how, run.crew.started):
+            run.end(verdict)
+            return
+        run.replacing = True
+        run.crew.doom(worker, how)
 
     def _can_do_without(self, worker: Worker) -> bool:
         """Whether somebody else drives lanes, will, or has ended the script."""

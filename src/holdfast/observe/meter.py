@@ -31,6 +31,7 @@ class View:
     speeds: Mapping[int, float] = field(default_factory=dict)  #: worker -> samples per second
     steps: Mapping[int, int] = field(default_factory=dict)  #: worker -> step it is at
     eta: float | None = None
+    idle: frozenset[int] = frozenset()  #: who owns slices and has computed no unit: servers, whose work is to wait
     owned: Mapping[int, int] = field(default_factory=dict)  #: worker or server -> slices it owns
     staleness: tuple[int, ...] = ()  #: how many pushes were applied with which staleness
     paces: Mapping[int, float] = field(default_factory=dict)  #: worker or server -> updates of slices per second
@@ -99,6 +100,7 @@ class Meter:
             staleness=plan.staleness,
             owned={worker: row.owned for worker, row in here.items()},
             waiting={worker: (row.waiting_for, why(row.why)) for worker, row in here.items() if row.waiting_for >= 0},
+            idle=frozenset(worker for worker, row in here.items() if row.owned and not row.units),
             paces={worker: _pace(row, first.rows.get(worker), seconds) for worker, row in here.items()},
             rates={worker: _applied(row, first.rows.get(worker)) for worker, row in here.items()},
             eta=(total - step) / steps_per_second if total > step and steps_per_second > 0 else None,

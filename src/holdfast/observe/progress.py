@@ -36,9 +36,9 @@ def _line(view: View, *, bars: bool, most_waits: int) -> str:
         parts.append(f"loss {view.loss:.3g} {sparkline(view.losses) if bars else ''}".rstrip())
     if view.samples_per_second:
         parts.append(f"{short_number(view.samples_per_second)} samples/s")
-    if view.waits:
-        worst = sorted(view.waits.items(), key=lambda item: -item[1])[:most_waits]
-        rest = len(view.waits) - len(worst)
+    if waits := {worker: share for worker, share in view.waits.items() if worker not in view.idle}:
+        worst = sorted(waits.items(), key=lambda item: -item[1])[:most_waits]
+        rest = len(waits) - len(worst)
         parts.append(
             "wait " + " ".join(f"w{worker} {share:.0%}" for worker, share in sorted(worst))
             + (f" and {rest} less" if rest and most_waits > 1 else "")

@@ -115,8 +115,10 @@ def _failure(spec: WorkerSpec, steered: Steered, error: BaseException) -> say.Fa
     run = runs.current()
     unit = run.unit if run is not None else None
     training = run._training if run is not None else None
-    kind = type(error).__name__
     message = str(error)
+    # torch has no class of its own for this, on the CPU.
+    short = isinstance(error, MemoryError) or "can't allocate memory" in message
+    kind = "MemoryError" if short else type(error).__name__
     # `sys.exit()` became an error of ours on its way here: what counts is where it was called.
     origin = error.__cause__ if isinstance(error.__cause__, SystemExit) else error
     frames = _script_frames(origin.__traceback__)

@@ -292,7 +292,7 @@ def test_servers_that_are_lost_again_and_again_are_called_servers() -> None:
     (end,) = run(WorkerLost(2, "signal", 11))
     assert end == FailRun(
         "CrewLost",
-        "Processes of the run were lost 2 times in a row without a step of progress (step 0); 1 are forgiven. The last "
+        "Processes of the run were lost 2 times in a row without a step of progress (step 0); 1 is forgiven. The last "
         "ones: server 1 (signal 9); server 2 (signal 11). Look at the end of logs/worker-2.log, and at the memory they "
         "need.",
     )
@@ -330,3 +330,27 @@ def test_workers_and_servers_that_fail_alike_are_told_together() -> None:
     assert end.message.startswith(
         "worker 0 failed with ValueError: boom at train.py:12; worker 1 and server 2 the same. Fix the script"
     )
+
+
+def test_a_server_without_memory_is_bad_luck_and_replaced() -> None:
+    run = Driven(workers=2, servers=1, luck_budget=1).begun()
+    starved = msgspec.structs.replace(failed(2, kind="MemoryError", message="", where="train.py:9", step=5), idle=True)
+    assert KillWorker(2, "out of memory at train.py:9") in run(starved)
+    assert run.told.startswith("server 2 is out of memory at train.py:9: server 3 starts")
+    assert run(starved) == [], "it is said until it is gone"
+    run(WorkerLost(2, "signal", 9))
+    again = msgspec.structs.replace(failed(3, kind="MemoryError", message="", where="train.py:9", step=5), idle=True)
+    (end,) = run(again)
+    assert end == FailRun(
+        "CrewLost",
+        "Processes of the run were lost 2 times in a row without a step of progress (step 5); 1 is forgiven. The last "
+        "ones: server 2 (out of memory at train.py:9); server 3 (out of memory at train.py:9). Look at the end of "
+        "logs/worker-3.log, and at the memory they need.",
+    )
+
+
+def test_a_script_that_needs_more_memory_than_there_is_fails_at_once() -> None:
+    run = Driven(workers=1)
+    run.started()
+    (end,) = run(failed(0, kind="MemoryError", message="", step=0))
+    assert isinstance(end, FailRun) and end.kind == "ScriptFailed"

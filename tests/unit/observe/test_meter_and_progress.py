@@ -167,3 +167,16 @@ def test_status_of_a_run_that_has_ended() -> None:
     told = status.of_ended({"outcome": "failed", "error": "ScriptFailed: x\ny", "steps": 5}, "runs/x")
     assert told["state"] == "ended" and told["step"] == 5 and told["workers"] == []
     assert status.table(told).splitlines()[:2] == ["runs/x: ended (failed)", "  ScriptFailed: x"]
+
+
+def test_the_line_shows_no_waits_of_servers() -> None:
+    """They wait most of their time, and that is as it should be."""
+    meter = Meter()
+    for now, units in ((0.0, 0), (1.0, 4)):
+        rows = [
+            row(0, units=units, samples=8 * units, busy_seconds=now, step=units),
+            row(1, owned=3, wait_seconds=now, step=units),
+        ]  # fmt: skip
+        view = meter.update(rows, Plan(0, 0, 0), now)
+    assert view.waits[1] == 1.0 and view.idle == {1}
+    assert line(view) == "step 4  loss 0  32 samples/s  wait w0 0%"
