@@ -16,7 +16,7 @@ SPEC = WorkerSpec(worker=3, row=0, script="train.py", args=(), dir="runs/x")
 
 def kind_of(act: Any) -> str:
     steered: Any = SimpleNamespace(generation=1)
-    with pytest.raises(BaseException) as caught:  # noqa: PT011
+    with pytest.raises(BaseException) as caught:
         act()
     return _failure(SPEC, steered, caught.value).kind
 
