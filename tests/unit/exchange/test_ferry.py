@@ -257,6 +257,27 @@ def test_a_state_with_a_flipped_bit_is_refused() -> None:
         lab.close()
 
 
+def test_workers_are_let_go_when_all_is_ready_and_nothing_they_write_is_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    real = Hold.begin
+
+    def begin(hold: Hold, lanes: frozenset[int]) -> None:
+        begun.append(hold.board.current())
+        real(hold, lanes)
+
+    monkeypatch.setattr(Hold, "begin", begin)
+    lab = hosts((1, 1))
+    try:
+        (_, fetching) = drive(lab, [0, 1], [0, 0, 1, 1], {1: 0})
+        assert fetching.board.current() == lab.generation
+        assert begun[-1] < lab.generation, "what it makes ready is wiped before its workers begin"
+        count = len(begun)
+        lab.until(lambda: "the state at step 0 has come from host 0" in " ".join(lab.said))
+        assert len(begun) == count
+    finally:
+        lab.close()
+
+
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 @pytest.mark.parametrize("changed", [(), (0,), (-1,), (0, 1, 2, 3)])
 def test_gradients_leave_before_the_unit_ends_and_again_if_the_script_changes_them(
