@@ -172,6 +172,28 @@ def test_the_host_that_holds_the_state_is_lost_and_others_have_a_replica(
 
 
 @pytest.mark.chaos
+@pytest.mark.parametrize("mode", ["async", "bounded:2", "quorum:2"])
+def test_a_machine_that_joins_becomes_the_replica_and_then_the_home(tmp_path: Path, mode: str) -> None:
+    """The only replica is lost, and a new one catches up while the home goes on. Then the home is lost."""
+    with counting(tmp_path, mode, "--workers", 0, "--replicas", 1, hosts=2) as run, \
+            first(tmp_path, run) as home, joining(tmp_path, run, 2) as replica:  # fmt: skip
+        going(run, tmp_path)
+        run.wait(lambda s: s["step"] and s["step"] >= 2, "some steps")
+        replica.kill_all()
+        run.told("host 2 lost")
+        with joining(tmp_path, run, 3) as new:
+            status = run.wait(lambda s: any(h["role"] == "replica" and h["host"] == 3 for h in s["hosts"]), "a replica")
+            run.wait(lambda s: s["step"] > status["step"] + 1, "steps that it holds")
+            home.kill_all()
+            run.told("host 1 lost")
+            (tmp_path / "go").touch()
+            assert run.end() == 0, run.err
+            assert new.end() == 0, new.err
+    assert "made again" not in run.err
+    exactly_counted(run, mode)
+
+
+@pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("mode", ["async", "bounded:2", "quorum:2"])
 def test_the_home_is_lost_and_then_the_replica_that_took_its_place(tmp_path: Path, mode: str, seed: int) -> None:

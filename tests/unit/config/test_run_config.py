@@ -185,6 +185,10 @@ def test_what_is_no_setting_at_all(build: object, told: str) -> None:
         build()  # type: ignore[operator]
 
 
+def test_replicas_may_be_asked_for_in_exact_for_the_mode_that_comes_later() -> None:
+    assert resolve(sync="exact", replicas=1, listen="127.0.0.1:0").replicas == 1
+
+
 def test_a_run_that_listens_may_have_no_workers_of_its_own() -> None:
     config = resolve(workers=0, listen="127.0.0.1:0", hosts=2, tls=True)
     assert (config.workers, config.listen, config.hosts, config.tls) == (0, "127.0.0.1:0", 2, True)
