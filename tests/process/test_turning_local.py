@@ -60,6 +60,7 @@ def test_each_lane_goes_on_with_the_owners_state_and_the_owners_with_the_mean(tm
     computed_again(run, 14)
 
 
+@pytest.mark.chaos
 def test_a_run_that_begins_with_local_steps_has_the_state_that_was_loaded(tmp_path: Path) -> None:
     args = f"--epochs 2 --go {tmp_path}/go --trace {tmp_path}/trace-run --loaded"
     with Launch(tmp_path, ADAM, "--workers", 1, "--sync", "local:3", args=args) as run:
