@@ -24,7 +24,11 @@ from typing import NamedTuple
 
 from holdfast.core.tree import Node, contribution, uncovered
 
-__all__ = ["Cargo", "Facts", "Piece", "Route", "Sent", "Total", "View", "due", "runs"]
+__all__ = ["Cargo", "Facts", "Piece", "Route", "Sent", "Total", "View", "due", "longest_run", "runs"]
+
+_RUN, _LEAST = 6 << 20, 1 << 20  # bytes
+#: Bytes per second from which on hosts are busier than the network between them.
+_FAST = 4e8
 
 
 class Facts(NamedTuple):
@@ -162,6 +166,15 @@ def runs(slices: Iterable[int], spaces: Sequence[str], sizes: Sequence[int], mos
         first, last, size = index, index + 1, sizes[index]
     if last > first:
         yield first, last
+
+
+def longest_run(others: int, rate: float) -> int:
+    """Bytes of slices in one frame to one of so many other hosts, given bytes per second of the network (0: unknown).
+
+    Large enough that calls are few. Where the frames of several meet at one host, smaller ones let its next stage begin
+    before the last of them has come; but less so where the network is fast, and hosts have enough to do with calls.
+    """
+    return max(_LEAST, _RUN // (min(others, 2) if rate >= _FAST else others))
 
 
 def _runs(route: Route, slices: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from holdfast.config.run import board_rows
 from holdfast.coordinator.messages import Reached
-from holdfast.core.cargo import Route
+from holdfast.core.cargo import Route, longest_run
 from holdfast.core.slices import even_shares
 from holdfast.core.standing import home_of, link_of, replicas_of
 from holdfast.errors import FrameError
@@ -44,9 +44,6 @@ from holdfast.transport.stream import Stream
 
 __all__ = ["Assembly", "Ferry"]
 
-#: Bytes of slices in one frame between two hosts: large enough that calls are few. Among more hosts, whose frames meet
-#: at one of them, smaller ones let the next stage begin before the last of them has come.
-RUN = 6 << 20
 _POLL = 0.001  # seconds between two looks whether a guide has written down the sums of a step
 _AGAIN = 0.05  # seconds between two tries to reach a host that is not there yet
 
@@ -314,7 +311,8 @@ class Ferry:
             leg, lander.paced = self._paced(hold, stream, packer, peer)
         else:
             # Where the route begins is settled before anything lands: what comes in may take this host a step further.
-            leg = Leg(peer, hold, stream, self._route(hold.chart, peer), packer, min(hold.board.versions()))
+            begins = min(hold.board.versions())
+            leg = Leg(peer, hold, stream, self._route(hold.chart, peer), packer, self._most, begins)
         self._start(_landing, peer, lander)
         self._porter.add(leg)
 
@@ -338,8 +336,8 @@ class Ferry:
         where = dict(zip(self._assembly.members, self._assembly.hosts, strict=True))
         return frozenset(lane for lane, driver in enumerate(self._assembly.drivers) if where[driver] == host)
 
-    def _most(self) -> int:
-        return max(1 << 20, RUN // len(self._peers))
+    def _most(self, rate: float = 0.0) -> int:
+        return longest_run(len(self._peers), rate)
 
     def _await_turn(self, hold: Hold, step: int) -> None:
         """Let a guide write down the sums of the last step before those of this one take their place."""

@@ -14,7 +14,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from holdfast.core.cargo import Facts, Piece, Route, Sent, View, due
@@ -70,6 +70,7 @@ class Leg:
     stream: Stream
     route: Route
     packer: Packer
+    longest: Callable[[float], int]  #: bytes of slices in one frame, where the network carries so many in a second
     step: int  #: at which the route begins
     _sent: Sent = field(init=False)
     _loads: deque[Buffers] = field(default_factory=deque)  #: what is due, in order; each is sent in one go
@@ -91,6 +92,8 @@ class Leg:
 
     def _look(self, sight: Sight) -> None:
         """Find out what is due."""
+        if self._new:
+            self.route = replace(self.route, most=self.longest(self.stream.rate()))
         sent, self._new = self._sent, False
         buffers = self.packer.changes()
         where = self.packer.where(sight.rows)

@@ -17,13 +17,14 @@ import socket
 import struct
 from pathlib import Path
 
-__all__ = ["LONG", "prefer_short", "settle"]
+__all__ = ["LONG", "prefer_short", "rate", "settle"]
 
 #: A round trip of so many seconds is long: machines of one site are closer.
 LONG = 0.005
 _BY_LOSS = ("cubic", "reno")
 _DEFAULT = Path("/proc/sys/net/ipv4/tcp_congestion_control")
-_RTT = 68  # where `struct tcp_info` has the smoothed round trip, in microseconds
+# Where `struct tcp_info` has the smoothed round trip, in microseconds, and how fast bytes have got there, per second.
+_RTT, _RATE = 68, 160
 
 
 def prefer_short(sock: socket.socket) -> None:
@@ -52,6 +53,15 @@ def round_trip(sock: socket.socket) -> float:
     except OSError:
         return 0.0
     return float(struct.unpack_from("I", info, _RTT)[0]) / 1e6 if len(info) >= _RTT + 4 else 0.0
+
+
+def rate(sock: socket.socket) -> float:
+    """Bytes per second, as TCP has measured them when it last had enough to send; 0 where it does not say."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RATE + 8)
+    except OSError:
+        return 0.0
+    return float(struct.unpack_from("Q", info, _RATE)[0]) if len(info) >= _RATE + 8 else 0.0
 
 
 def _system() -> str:

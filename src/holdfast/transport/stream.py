@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from holdfast.transport import congestion
 from holdfast.transport.frames import HEADER, Header, unpack
 
 __all__ = ["PlainStream", "Stream", "TlsStream", "name_of", "next_frame"]
@@ -73,6 +74,9 @@ class Stream(Protocol):
     def settimeout(self, seconds: float | None) -> None:
         """How long a call may go on without a single byte; None: for ever. Then TimeoutError."""
 
+    def rate(self) -> float:
+        """Bytes per second that have got there when there was enough to send; 0: nobody knows. Raises OSError."""
+
     def close(self) -> None:
         """End both directions, now. May be called twice, and by any thread."""
 
@@ -114,6 +118,10 @@ class _Socket:
         micros = 0 if seconds is None else max(1, round(seconds * 1e6))
         limit = struct.pack("ll", micros // 1_000_000, micros % 1_000_000)
         self._call(lambda: self._limit(limit))
+
+    def rate(self) -> float:
+        """Bytes per second that have got there when there was enough to send; 0: nobody knows. Raises OSError."""
+        return self._call(lambda: congestion.rate(self._socket))
 
     def close(self) -> None:
         """End both directions, now. May be called twice, and by any thread."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.cargo import Facts, Piece, Route, Sent, Total, View, due
+from holdfast.core.cargo import Facts, Piece, Route, Sent, Total, View, due, longest_run
 from holdfast.core.tree import Node, contribution, fold, plan, reference_sum, uncovered
 
 
@@ -97,3 +98,11 @@ def test_what_hosts_send_makes_up_the_tree_whatever_the_lanes(num_lanes: int, se
         for node in sent
     }
     assert fold(plan(sent, range(num_lanes), num_lanes), held.__getitem__, add) == reference_sum(values, num_lanes, add)
+
+
+@pytest.mark.parametrize(
+    ("others", "rate", "megabytes"),
+    [(1, 0.0, 6), (1, 1e10, 6), (2, 0.0, 3), (3, 0.0, 2), (3, 1.2e8, 2), (3, 1e9, 3), (15, 1.2e8, 1), (15, 1e9, 3)],
+)
+def test_runs_are_shorter_among_more_hosts_unless_the_network_is_fast(others: int, rate: float, megabytes: int) -> None:
+    assert longest_run(others, rate) == megabytes << 20

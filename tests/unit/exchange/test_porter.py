@@ -29,6 +29,9 @@ class Wire:
         heads = [bytes(buffer[:HEADER]) for buffer in buffers if bytes(buffer[:4]) == b"HFD1"]
         self.sent.append([unpack(head).kind for head in heads])
 
+    def rate(self) -> float:
+        return 5e8
+
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -51,8 +54,9 @@ def test_a_leg_sends_load_by_load_and_looks_once_for_a_ring_and_once_for_a_new_s
     hold, slices = Hold(memory, chart), len(chart.slices)
     here, lanes = tuple(index % 2 == 0 for index in range(slices)), frozenset({0, 1})
     there = tuple(not one for one in here)
-    route = Route(lanes, LANES, here, there, chart.spaces(), chart.sizes(), most=1)  # every slice is a load
-    leg = Leg(1, hold, wire, route, Packer(hold, 3, [0], lambda row: True), 0)  # type: ignore[arg-type]
+    route = Route(lanes, LANES, here, there, chart.spaces(), chart.sizes(), most=1 << 20)
+    longest = {5e8: 1}.__getitem__  # on a network of that rate every slice is a load
+    leg = Leg(1, hold, wire, route, Packer(hold, 3, [0], lambda row: True), longest, 0)  # type: ignore[arg-type]
 
     def rung() -> list[list[Kind]]:
         """What goes over the wire after a ring, until nothing more is to be done."""

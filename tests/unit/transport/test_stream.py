@@ -80,6 +80,19 @@ def test_both_directions_at_once_with_bodies_of_any_size(pair: tuple[Stream, Str
         assert all(job.result(SOON) for job in jobs)
 
 
+def test_how_fast_bytes_get_there_is_known_once_there_were_enough(pair: tuple[Stream, Stream]) -> None:
+    ours, theirs = pair
+    with ThreadPoolExecutor(1) as threads:
+        job = threads.submit(receive, theirs, 16 * MIB)
+        ours.send(bytes(16 * MIB))
+        job.result(SOON)
+    assert 1e6 < ours.rate() < 1e12
+    one, other = PlainStream.pair()
+    assert one.rate() == 0.0, "this is no TCP"
+    one.close()
+    other.close()
+
+
 def test_what_comes_together_is_received_in_one_call() -> None:
     with nothing_left():
         ours, theirs = PlainStream.pair()
