@@ -266,6 +266,11 @@ class Launch:
         reached = lambda: self.trace.read().step >= step or self.process.poll() is not None  # noqa: E731
         until(reached, f"step {step}\n{self.err}", seconds)
 
+    def go_on_for(self, seconds: float) -> None:
+        """Let so much time pass by the run's own clock, or wait until it shows none any more."""
+        moment = self.status()["seconds"] + seconds
+        until(lambda: self.status().get("seconds", moment) >= moment, "a moment")
+
     def end(self, seconds: float = 60.0) -> int:
         """Wait for its end; the exit code."""
         try:

@@ -133,8 +133,7 @@ def test_every_push_is_applied_once_under_many_schedules(tmp_path: Path, seed: i
         everybody: list[dict[str, Any]] = [*run.status()["workers"], *run.status()["servers"]]
         pids = [one["pid"] for one in everybody if one["state"] == "member"]
         pause = chance.random() * 0.3
-        moment = run.status()["seconds"] + pause
-        until(lambda: run.status().get("seconds", moment) >= moment, "a moment")
+        run.go_on_for(pause)
         if pids:
             run.strike(chance.choice(pids))
 

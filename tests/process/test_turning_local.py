@@ -107,8 +107,7 @@ def drawn(chance: random.Random, number: int) -> list[str]:
 
 def strike(run: Launch, chance: random.Random) -> None:
     """Kill somebody, a random moment from now."""
-    moment = run.status()["seconds"] + chance.random() * 0.3
-    until(lambda: run.status().get("seconds", moment) >= moment, "a moment")
+    run.go_on_for(chance.random() * 0.3)
     everybody: list[dict[str, Any]] = [*run.status()["workers"], *run.status()["servers"]]
     pids = [one["pid"] for one in everybody if one["state"] == "member"]
     if pids:
@@ -206,8 +205,7 @@ def test_the_home_is_lost_while_the_mode_changes(tmp_path: Path, syncs: tuple[st
             first(tmp_path, run) as home, Joined(tmp_path, run, name="b"):  # fmt: skip
         run.at_step(7)
         ask(run.dir, Set(syncs[1]))
-        moment = run.status()["seconds"] + seconds
-        until(lambda: run.status().get("seconds", moment) >= moment, "a moment")
+        run.go_on_for(seconds)
         home.kill_all()
         (tmp_path / "go").touch()
         code = run.end(60)

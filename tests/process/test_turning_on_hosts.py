@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.coordinator.client import ask
 from holdfast.coordinator.requests import Set
-from tests.process.harness import Launch, golden, until
+from tests.process.harness import Launch, golden
 from tests.process.joined import Joined
 from tests.process.test_modes_on_hosts import LOOPBACK, first, going, joining
 from tests.process.test_turning import COUNTING, SLOW, applied_once, audited, modes, turn
@@ -90,8 +90,7 @@ def test_every_push_is_applied_once_under_many_schedules(tmp_path: Path, seed: i
         for number, sync in enumerate(syncs[1:]):
 
             def strike(number: int = number) -> None:
-                moment = run.status()["seconds"] + chance.random() * 0.3
-                until(lambda: run.status().get("seconds", moment) >= moment, "a moment")
+                run.go_on_for(chance.random() * 0.3)
                 everybody = [*run.status()["workers"], *run.status()["servers"]]
                 pids = [one["pid"] for one in everybody if one["state"] == "member"]
                 if chance.random() < 0.4:
@@ -116,8 +115,7 @@ def test_the_home_is_lost_while_the_mode_changes(tmp_path: Path, sync: str, seco
             first(tmp_path, run) as home, Joined(tmp_path, run, name="b"):  # fmt: skip
         run.wait(lambda s: s["step"] and s["step"] >= 2, "some steps")
         ask(run.dir, Set(sync))
-        moment = run.status()["seconds"] + seconds
-        until(lambda: run.status().get("seconds", moment) >= moment, "a moment")
+        run.go_on_for(seconds)
         home.kill_all()
         (tmp_path / "go").touch()
         code = run.end(60)
@@ -201,8 +199,7 @@ def test_with_replicas_nothing_is_lost_under_many_schedules(tmp_path: Path, seed
             )
 
             def strike() -> None:
-                moment = run.status()["seconds"] + chance.random() * 0.4
-                until(lambda: run.status().get("seconds", moment) >= moment, "a moment")
+                run.go_on_for(chance.random() * 0.4)
                 status = run.status()
                 home = next((h["host"] for h in status["hosts"] if h["role"] == "home"), min(joined))
                 what = chance.choice(("home", "home", "host", "worker"))

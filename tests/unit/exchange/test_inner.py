@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 
@@ -16,11 +15,11 @@ from holdfast.exchange import board as cells
 from holdfast.exchange.fetching import fetch, serve_mirror
 from holdfast.exchange.hold import Hold
 from holdfast.exchange.inner import Inner, merge
-from holdfast.exchange.premises import Premises
 from holdfast.exchange.pushes import Pushes
 from holdfast.transport.arena import Sections
 from holdfast.transport.stream import PlainStream
 from tests.unit.exchange.crewed import LANES, Worker, install, work_of
+from tests.unit.exchange.grounds import Ground
 
 # ---------------------------------------------------------------- the mean
 
@@ -83,20 +82,15 @@ def test_whole_numbers_are_the_first_lanes() -> None:
 # ---------------------------------------------------------------- what a host does with it
 
 
-class Ground:
-    """The memory of a host, a step of Adam into a run that was started in `exact`."""
+class Stepped(Ground):
+    """The same, a step of Adam into the run."""
 
     def __init__(self) -> None:
-        self.worker = Worker(0, 0)
-        install([self.worker], [0] * LANES)
-        while self.worker.turn(work_of(0)) != "done":
+        worker = Worker(0, 0)
+        install([worker], [0] * LANES)
+        while worker.turn(work_of(0)) != "done":
             pass
-        source = self.worker.arena._map
-        self.fd = os.memfd_create("test")
-        os.ftruncate(self.fd, len(source))
-        self.map = mmap.mmap(self.fd, len(source))
-        self.map[:] = source[:]
-        self.premises = Premises(self.map, self.fd)
+        super().__init__(worker)
 
     def turn(self, serial: int, sync: str, version: int) -> Hold:
         hold = self.premises.hold(Reached(serial, sync, version, 10 * version))
@@ -131,7 +125,7 @@ def make_a_round(hold: Hold, version: int) -> None:
 
 
 def test_local_steps_begin_with_the_owners_state_and_copy_nothing() -> None:
-    ground = Ground()
+    ground = Stepped()
     before, blocks = ground.premises.hold(), os.fstat(ground.fd).st_blocks
     assert before is not None
     state, parameters = state_of(before), parameters_of(before)
@@ -149,7 +143,7 @@ def test_local_steps_begin_with_the_owners_state_and_copy_nothing() -> None:
 
 
 def test_when_they_are_over_the_owners_have_the_mean_and_the_memory_is_given_back() -> None:
-    ground = Ground()
+    ground = Stepped()
     first, blocks = ground.premises.hold(), os.fstat(ground.fd).st_blocks
     assert first is not None
     state, parameters = state_of(first), parameters_of(first)
@@ -167,7 +161,7 @@ def test_when_they_are_over_the_owners_have_the_mean_and_the_memory_is_given_bac
 
 
 def test_without_a_round_the_state_is_as_it_was() -> None:
-    ground = Ground()
+    ground = Stepped()
     first = ground.premises.hold()
     assert first is not None
     state = state_of(first)
@@ -176,7 +170,7 @@ def test_without_a_round_the_state_is_as_it_was() -> None:
 
 
 def test_who_mirrors_another_host_has_no_lanes_to_take_the_mean_of() -> None:
-    ground = Ground()
+    ground = Stepped()
     hold = ground.turn(1, "local:4", 1)
     state = state_of(hold)
     make_a_round(hold, 1)
@@ -185,7 +179,7 @@ def test_who_mirrors_another_host_has_no_lanes_to_take_the_mean_of() -> None:
 
 
 def test_rounds_of_another_length_go_on_with_what_lanes_and_owners_have() -> None:
-    ground = Ground()
+    ground = Stepped()
     hold = ground.turn(1, "local:4", 1)
     make_a_round(hold, 1)
     hold.section("outer/ready")[0] = 1
@@ -206,7 +200,7 @@ def test_rounds_of_another_length_go_on_with_what_lanes_and_owners_have() -> Non
 @pytest.mark.parametrize("rounds", [0, 1])
 def test_a_mirror_gets_what_the_next_round_of_its_lanes_begins_with(rounds: int) -> None:
     """Before the first round is over that is the owners' state; later, it need not come."""
-    home, other = Ground(), Ground()
+    home, other = Stepped(), Stepped()
     holds = [ground.turn(1, "local:4", 1) for ground in (home, other)]
     for name in holds[1].chart.owners():
         holds[1].section(name)[:] = bytes(holds[1].chart.sections[name][1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 
 import pytest
@@ -21,6 +20,7 @@ from holdfast.exchange.tender import Tender
 from holdfast.exchange.work import StepWork
 from holdfast.transport.arena import Arena, Sections, discard, grow
 from tests.unit.exchange.crewed import LANES, Worker, install, work_of
+from tests.unit.exchange.grounds import Ground
 from tests.unit.exchange.ported import Port
 
 # ---------------------------------------------------------------- pushes
@@ -158,19 +158,6 @@ def test_a_mode_that_needs_more_records_of_buffers_has_them_in_its_annex() -> No
 
 
 # ---------------------------------------------------------------- what a host does when a mode is news
-
-
-class Ground:
-    """The memory of a host with one worker, in a run that was started in `exact`."""
-
-    def __init__(self) -> None:
-        self.worker = Worker(0, 0)
-        source = self.worker.arena._map
-        self.fd = os.memfd_create("test")
-        os.ftruncate(self.fd, len(source))
-        self.map = mmap.mmap(self.fd, len(source))
-        self.map[:] = source[:]
-        self.premises = Premises(self.map, self.fd)
 
 
 def test_the_mode_of_a_generation_is_laid_out_before_anybody_hears_of_it() -> None:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -74,26 +75,16 @@ def test_a_barrier_waits_for_all_who_have_joined(served: tuple[str, Tell]) -> No
         again.wait()
 
 
-def test_who_comes_to_a_first_round_waits_for_the_crew(served: tuple[str, Tell]) -> None:
+@pytest.mark.parametrize("newcomers", [("b",), ()], ids=["who comes to a first round", "who is to leave"])
+def test_who_is_not_awaited_passes_with_the_crew_and_not_before(served: tuple[str, Tell], newcomers: Any) -> None:
     address, tell = served
-    tell(of("a", newcomers=("b",)))
+    tell(of("a", newcomers=newcomers))
     with store.connect(address, "a", timeout=10.0) as a, store.connect(address, "b", timeout=10.0) as b:
         early = b.barrier("x")
         with pytest.raises(StoreTimeout):
             early.wait(0.05)
         a.barrier("x").wait()
         early.wait()
-
-
-def test_who_is_to_leave_passes_with_the_others_and_not_before(served: tuple[str, Tell]) -> None:
-    address, tell = served
-    tell(of("a"))
-    with store.connect(address, "a", timeout=10.0) as a, store.connect(address, "b", timeout=10.0) as b:
-        leaving = b.barrier("x")
-        with pytest.raises(StoreTimeout):
-            leaving.wait(0.05)
-        a.barrier("x").wait()
-        leaving.wait()
 
 
 def test_a_broadcast_to_the_crew(served: tuple[str, Tell]) -> None:
