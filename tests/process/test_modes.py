@@ -74,6 +74,41 @@ def test_local_steps_give_the_same_bits_for_every_crew(tmp_path: Path, model: st
     assert len(hashes) == 1
 
 
+RAGGED = """
+import torch, torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+import holdfast as hf
+
+run = hf.join(lanes=4)
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
+points = torch.randn(129, 8, generator=torch.Generator().manual_seed(1))
+loader = DataLoader(TensorDataset(points, points.argmax(1) % 3), batch_size=32, shuffle=True)
+model, optimizer, loader, scheduler = run.prepare(model, optimizer, loader, scheduler)
+for epoch in run.epochs(6):
+    for x, y in loader:
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+print("rate", scheduler.get_last_lr()[0], flush=True)
+"""
+
+
+def test_whoever_has_nothing_in_the_last_step_of_a_pass_goes_on_with_the_right_rate(tmp_path: Path) -> None:
+    """129 samples: the last batch has one, and most lanes none."""
+    (tmp_path / "ragged.py").write_text(RAGGED)
+    found = set()
+    for workers in (1, 4):
+        with Launch(
+            tmp_path, tmp_path / "ragged.py", "--workers", workers, "--sync", "local:2", dir=f"{workers}"
+        ) as run:
+            assert run.end() == 0, run.err
+        found.add((run.sha256, *(line for line in run.out.splitlines() if line.startswith("rate"))))
+    assert len(found) == 1, found
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("model", ["normed", "transformer"])
 def test_local_steps_give_the_same_bits_though_workers_and_servers_are_killed(tmp_path: Path, model: str) -> None:

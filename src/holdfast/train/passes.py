@@ -127,7 +127,7 @@ class Pass:
         training, batches = self._training, self._batches
         found = paced.next_unit(self._course)
         if found is None:
-            training.complete_pass()
+            training.complete_pass(min(training.first_step + batches.steps, training.committed()))
             self._end(early=training.bound.stopping(training.step))
             raise StopIteration
         if isinstance(found, Boundary):

@@ -225,7 +225,7 @@ class Training:
         if self.op == newest:
             self._check_kind(kind, binding.board.op_kind())
             self.first_step = first
-            if binding.late:
+            if binding.late or binding.paced is not None:  # there others may have gone on without this worker
                 binding.settings.restore(self.step, self.op if self.step == first else None)
         else:
             self.first_step = self.step
@@ -461,12 +461,17 @@ class Training:
             self.bound.settings.restore(self.step)
         self._tempo = {}
 
-    def complete_pass(self) -> None:
-        """Where lanes need not keep step: all units of the loop were pushed, and all pushes applied."""
-        if self._units_of_step == 0:
-            self.bound.settings.restore(self.committed())
-        else:
+    def complete_pass(self, end: int) -> None:
+        """Where lanes need not keep step: all units of the loop, before step `end`, were pushed and applied.
+
+        Whoever made none of the last step, because its lanes are another's now, has its settings from others: they
+        are what the next loop begins with, for all, if this worker is the first there.
+        """
+        if max(self._tempo, default=-1) == end - 1:
             self._went_on()
+        else:
+            self._units_of_step = 0
+            self.bound.settings.restore(end)
         self.facts = self.bound.member.facts
         if self.facts.grad_norm > 0.0:
             self.grad_norm = self.facts.grad_norm
