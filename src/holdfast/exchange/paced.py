@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.core.clocks import Clocks, Held, Mode, Taken, docket, next_lane, weights
+from holdfast.core.clocks import Clocks, Held, Mode, Taken, docket, next_lane
+from holdfast.core.shares import Given, Share, share_of
 from holdfast.core.slices import Slice
 from holdfast.core.staleness import Staleness
 from holdfast.core.standing import Crewed
@@ -32,6 +33,7 @@ from holdfast.exchange import board as cells
 from holdfast.exchange.board import StepFacts
 from holdfast.exchange.crew import Member, clip_scale, norm_of
 from holdfast.exchange.finite import finite, unclean
+from holdfast.exchange.partial import scaled
 from holdfast.exchange.pulled import Pulled
 from holdfast.exchange.pushes import Pushes, Record
 from holdfast.exchange.pushslots import Drift, PushSlots
@@ -317,16 +319,12 @@ class Paced(Member):
         self._begin_applying()
         taken = self.pushes.docket(version)
         records = {push: self.pushes.record(push) for push in taken}
-        heavy = dict(zip(taken, weights(self.mode, taken, self.pushes.newest(version)), strict=True))
-        ages = {push: version - records[push].version for push in taken}
-        heavy = {push: heavy[push] * self.staleness.weight(ages[push]) for push in taken}
-        full = {push.lane: push for push in taken if records[push].samples}
+        given = {push: Given(record.samples, version - record.version) for push, record in records.items()}
         newest = max((push.step for push in taken), default=0)
-        load = {push.lane: heavy[push] * records[push].samples for push in full.values()}
-        share = 1.0 if self.mode.rounds else sum(load.values()) / max(1, sum(self.course_counts(newest)))
-        stale = frozenset(push.lane for push in full.values() if ages[push])
-        work = _Work(version, full, load, share, newest, self._clipping_of(records), stale)
-        clips = work.clip[0] > 0.0 and bool(full)
+        counts = self.course_counts(newest)
+        share = share_of(self.mode, self.staleness, given, self.pushes.newest(version), counts)
+        work = _Work(version, share, newest, self._clipping_of(records))
+        clips = work.clip[0] > 0.0 and bool(share.pushes)
         if clips and not self._normed(work, mine):
             return False
         norm = self._grad_norm() if clips else 0.0
@@ -354,9 +352,10 @@ class Paced(Member):
     def _total(self, work: _Work, piece: Slice, out: Tensor) -> None:
         """The gradient of a docket over one slice of mine, which is still at the version that the docket is for."""
         drift = None
-        if self.staleness.compensates and work.stale:
-            drift = Drift(work.stale, self.staleness.compensation, self.optimizer.parameters)
-        self.push_slots.total(piece, work.pushes, work.load, out, drift)
+        share = work.share
+        if self.staleness.compensates and share.stale:
+            drift = Drift(share.stale, self.staleness.compensation, self.optimizer.parameters)
+        self.push_slots.total(piece, share.pushes, share.load, out, drift)
 
     def _one(
         self, work: _Work, index: int, norm: float, hyper: list[dict[str, Any]], records: dict[Taken, Record]
@@ -396,16 +395,7 @@ class Paced(Member):
 
     def _hyper(self, work: _Work) -> list[dict[str, Any]]:
         """The settings of the docket: its learning rate is the step's, times the share of the step that it takes."""
-        groups = self._applied(self.pushes.base + work.newest)
-        if work.share == 1.0:
-            return groups
-        for group in groups:
-            if "lr" not in group:
-                raise NotExact(
-                    f"sync = {self.mode.name} scales the learning rate of a part of a step, and the optimizer has none",
-                    "Use an optimizer with lr, or --sync exact.",
-                )
-        return [{**group, "lr": group["lr"] * work.share} for group in groups]
+        return scaled(self._applied(self.pushes.base + work.newest), work.share.part)
 
     def _clipping_of(self, records: dict[Taken, Record]) -> tuple[float, float]:
         asked = {(record.clip_norm, record.clip_value) for record in records.values() if record.samples}
@@ -432,10 +422,12 @@ class _Work:
     """A docket, ready to be applied."""
 
     version: int
-    pushes: dict[int, Taken]  #: lane -> push, of those that have samples
-    load: dict[int, float]  #: lane -> its weight in the mean
-    share: float  #: of a whole step
+    share: Share
     newest: int  #: step of the pass
     clip: tuple[float, float]
-    stale: frozenset[int]  #: lanes whose push was computed from an older version
+
+    @property
+    def pushes(self) -> dict[int, Taken]:
+        """Lane -> push, of those that have samples."""
+        return self.share.pushes
 

@@ -27,7 +27,7 @@ from holdfast.config.run import MAX_LANES
 from holdfast.config.worker import OUTER, WorkerSpec
 from holdfast.core.clocks import Mode, advised, parse
 from holdfast.core.keys import STREAM_START, key
-from holdfast.core.staleness import COMPENSATION, Staleness, treatment
+from holdfast.core.staleness import COMPENSATION, Staleness, used
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything
 from holdfast.errors import ConfigError, NotExact, UsageError
@@ -375,7 +375,7 @@ class Run:
 
     def staleness(self, mode: Mode) -> Staleness:
         """What becomes of stale pushes in this mode."""
-        return Staleness() if mode.exact or mode.rounds else treatment(self._stale[0], mode, self._stale[1])
+        return used(self._stale[0], mode, self._stale[1])
 
     def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
         """Note which samples a unit used, where somebody wants to know."""

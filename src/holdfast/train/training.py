@@ -34,7 +34,7 @@ from holdfast.exchange.board import StepFacts
 from holdfast.exchange.schema import pin
 from holdfast.exchange.space import Space
 from holdfast.exchange.work import StepWork, UnitResult
-from holdfast.train.binding import Binding, Crewing
+from holdfast.train.binding import Binding, Crewing, check_parts
 from holdfast.train.passes import Pass, left_in_the_middle
 from holdfast.train.schedule import Settings, find_schedulers
 from holdfast.train.takeover import LossTap, take_optimizer
@@ -54,6 +54,7 @@ class Training:
         self._models, self._optimizer, self._given = models, optimizer, schedulers
         self._crewing, self.num_lanes = crewing, crewing.lanes
         pin(optimizer)
+        check_parts(optimizer, crewing)
         self.space = Space(models, optimizer)
         self.tap = LossTap()
         self.loaders: list[Batches] = []
