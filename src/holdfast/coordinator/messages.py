@@ -93,7 +93,7 @@ class Finished(_Message, frozen=True):
 
     worker: int
     generation: int
-    result: dict[str, str | int | float | bool | None]
+    result: dict[str, str | int | float | bool | list[int] | None]
 
 
 class Failed(_Message, frozen=True):

@@ -29,6 +29,7 @@ from holdfast.core.staleness import Staleness
 from holdfast.core.standing import Crewed
 from holdfast.core.tending import may_decide
 from holdfast.errors import NonFinite, NotExact
+from holdfast.exchange import ages
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import StepFacts
 from holdfast.exchange.crew import Member, clip_scale, norm_of
@@ -391,7 +392,7 @@ class Paced(Member):
             heard = [records[push] for push in work.pushes.values()]
             loss = sum(record.loss * record.samples for record in heard) / sum(counts.values())
         board.put_step(version + 1, StepFacts(loss, samples, norm))
-        board.count_staleness(version, [records[push].version for push in work.pushes.values()])
+        ages.count(board.words, version, [records[push].version for push in work.pushes.values()])
 
     def _hyper(self, work: _Work) -> list[dict[str, Any]]:
         """The settings of the docket: its learning rate is the step's, times the share of the step that it takes."""
