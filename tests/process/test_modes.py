@@ -219,7 +219,7 @@ def test_compensation_outlives_workers_and_servers(tmp_path: Path) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("mode", ["bounded:2", "async"])
+@pytest.mark.parametrize("mode", ["bounded:2", "async", "quorum:4"])
 def test_a_push_that_is_not_finite_never_counts(tmp_path: Path, mode: str) -> None:
     with Launch(
         tmp_path, COUNTING, "--workers", 2, "--servers", 1, "--sync", mode, "--set", "staleness=plain",

@@ -408,14 +408,16 @@ class Paced(Member):
         return next(iter(asked), (0.0, 0.0))
 
     def _bad(self, work: _Work, index: int) -> NonFinite:
-        piece = self.space.layout.slices[index]
-        names = ", ".join(dict.fromkeys(self.space.names[part.entry] for part in piece.pieces[:3]))
-        lanes = ", ".join(f"{push.lane} (step {self.pushes.base + push.step})" for push in work.pushes.values())
-        return NonFinite(
-            f"The gradient of {names} is not finite; it was pushed by lanes {lanes}. It was not applied. Lower the "
-            "learning rate, clip with run.clip_grad_norm_, or look at the data; hf.join(finite=False) lets such "
-            "pushes pass."
-        )
+        pieces = self.space.layout.slices[index].pieces
+        names = ", ".join(dict.fromkeys(self.space.names[part.entry] for part in pieces[:3]))
+        moved = ", before it was compensated" * (self.staleness.compensates and bool(work.share.stale))
+        what = f"The gradient of {names} for version {work.version + 1} is not finite, though each push of it was{moved}"
+        units = [unit for push in work.pushes.values() for unit in self.units_of(push)]
+        return NonFinite.in_units(what, units, self.samples_of)
+
+    def units_of(self, push: Taken) -> list[tuple[int, int]]:
+        """The units (step of the run, lane) that a push is of, the newest first."""
+        return [(self.pushes.base + push.step, push.lane)]
 
 
 @dataclass(frozen=True, slots=True)

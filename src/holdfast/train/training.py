@@ -84,6 +84,7 @@ class Training:
         self._apart: tuple[tuple[int, ...], float] | None = None  # who of another host has gone on, and since when
         self.first_step = 0  #: at which the newest operation began
         self.idle = False  #: the newest loop is over, and gave this worker no batch
+        self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit of the newest loop
 
     # ------------------------------------------------------------ binding
 
@@ -117,6 +118,7 @@ class Training:
         member = self.bound.member
         member.before_finish = self._settle_hyper
         member.before_wait = lambda: self.check_together(member.changed)
+        member.samples_of = lambda step, lane: self.samples_of(step, lane)
         self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
 
     def committed(self) -> int:
