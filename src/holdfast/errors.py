@@ -40,7 +40,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 def listed(samples: Sequence[int]) -> str:
@@ -115,6 +115,22 @@ class NonFinite(RunError):
     """A loss or a gradient became NaN or infinite; the step was not committed."""
 
     exit_code = 4
+
+    @classmethod
+    def in_units(
+        cls, what: str, units: Sequence[tuple[int, int]], samples_of: Callable[[int, int], Sequence[int]]
+    ) -> NonFinite:
+        """What is said where it may come from several units (step, lane).
+
+        >>> str(NonFinite.in_units("A sum is not finite", [(7, 2), (7, 3)], lambda step, lane: [lane, 60]))[:99]
+        'A sum is not finite. It was not applied. Its samples are, of step 7, lane 2: 2, 60; of step 7, lane'
+        """
+        told = [f"of step {step}, lane {lane}: {listed(samples_of(step, lane)) or 'none'}" for step, lane in units[:16]]
+        told += [f"... ({len(units)} units in all)"] * (len(units) > 16)
+        return cls(
+            f"{what}. It was not applied. Its samples are, {'; '.join(told)}. Lower the learning rate, clip with "
+            "run.clip_grad_norm_, or look at them; hf.join(finite=False) lets such numbers pass."
+        )
 
     @classmethod
     def in_unit(cls, step: int, lane: int, what: str, samples: Sequence[int]) -> NonFinite:

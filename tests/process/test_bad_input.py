@@ -174,8 +174,10 @@ def test_a_gradient_that_is_not_finite_once(tmp_path: Path, unit: tuple[int, int
     assert f"Step {step}, lane {lane}: the gradient of 0.weight is not finite" in run.err
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize("sync", ["exact", "exact alone", "bounded:2", "async", "local:3"])
+@pytest.mark.parametrize(
+    "sync", ["quorum:3", *(pytest.param(sync, marks=pytest.mark.chaos)
+                           for sync in ("exact", "exact alone", "bounded:2", "async", "local:3"))]
+)  # fmt: skip
 def test_a_gradient_that_is_never_finite(tmp_path: Path, sync: str) -> None:
     mode, _, alone = sync.partition(" ")
     with Launch(tmp_path, "normed", "--workers", 1 if alone else 2, "--sync", mode, args="--poison 5:1:") as run:

@@ -210,3 +210,19 @@ def test_what_is_said_at_the_command_line(tmp_path: Path) -> None:
     ended = holdfast("set", run.dir, "sync=exact")
     assert ended.returncode == 2 and f"No run is going in {run.dir}." in ended.stderr
     audited(run)
+
+
+def test_an_optimizer_that_takes_whole_steps_only_is_not_made_to_take_parts(tmp_path: Path) -> None:
+    script = tmp_path / "rprop.py"
+    script.write_text(COUNTING.read_text().replace("torch.optim.SGD", "torch.optim.Rprop"))
+    args = f"--pace 0.02 --go {tmp_path}/go --began {tmp_path}/began"
+    with Launch(tmp_path, script, "--workers", 2, args=args) as run:
+        run.wait(lambda s: s.get("step") and s["step"] > 2, "some steps")
+        refused = holdfast("set", run.dir, "sync=async")
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.err
+    assert refused.returncode == 2 and (
+        "The mode stays exact: sync = async was asked for, but any lane makes a version, with a part of a step, which "
+        "is a step with a smaller lr, and Rprop does not move half as far with half its lr: still exact."
+    ) in refused.stderr, refused
+    assert (run.summary["steps"], run.summary["workers_lost"], modes(run)) == (4 * STEPS, 0, ["exact"])

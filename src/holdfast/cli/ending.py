@@ -71,6 +71,9 @@ def summary(ending: Ending, record: dict[str, Any], seconds: float) -> dict[str,
     }
     result = {} if isinstance(ending.end, FailRun) else ending.end.result
     told.update(result)
+    seen = result.get("staleness")
+    if ending.view.ages.pushes > (sum(seen) if isinstance(seen, list) else 0):  # it failed, or hosts were lost
+        told.update(view.ages.facts())
     # A worker that came late knows less about time than we do: all of it, and what of it was training.
     told["seconds"] = round(seconds, 3)
     if ending.trained > 0 and isinstance(told["samples"], int):

@@ -376,7 +376,7 @@ def _limits(config: RunConfig, workers: int, alone: str) -> CrewLimits:
         sync=config.sync, join_grace=crew.join_grace,
         luck_budget=crew.luck_budget, unit_attempts=crew.unit_attempts, gather=crew.gather, frozen=crew.frozen_limit,
         repeat=crew.repeat, settle=crew.settle, alone=alone, hosts=config.hosts, listening=bool(config.listen),
-        replicas=config.replicas, sums_only=config.optimizer == "workers",
+        replicas=config.replicas, staleness=config.staleness, sums_only=config.optimizer == "workers",
     )
 
 

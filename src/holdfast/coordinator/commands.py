@@ -53,7 +53,7 @@ class EndRun(_Command, frozen=True):
     """All is done: write the summary, end every process. `signal` is the number of the one that wanted it, if any."""
 
     reason: str
-    result: dict[str, str | int | float | bool | None]
+    result: dict[str, str | int | float | bool | list[int] | None]
     signal: int = 0
 
 

@@ -14,7 +14,7 @@ from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.failures import told_together
 from holdfast.coordinator.hosts import spread
 from holdfast.coordinator.roster import Stage, compact
-from holdfast.coordinator.state import RunState
+from holdfast.coordinator.state import Result, RunState
 
 __all__ = ["reconcile"]
 
@@ -38,9 +38,20 @@ def _end(run: RunState, now: float) -> None:
         run.end(EndRun(f"ended before its first step ({run.drain})", {}, run.signal))
     elif run.lead is not None and all(worker.server for worker in crew.driving()):  # they need no workers to end
         reason = "the script has ended" if run.drain is None else f"ended early ({run.drain})"
-        run.end(EndRun(reason, run.finished[run.lead], run.signal))
+        run.end(EndRun(reason, _result(run, run.lead), run.signal))
     elif not crew.generation and run.finished and all(w.stage is Stage.FINISHED for w in crew.workers.values()):
         run.end(EndRun("the script has ended without a training step", run.finished[min(run.finished)]))
+
+
+def _result(run: RunState, lead: int) -> Result:
+    """What the lead says. How stale pushes were, whoever has seen most of them says: that is counted at the home."""
+    seen = max(run.finished.values(), key=_counted)
+    return {**run.finished[lead], **{name: value for name, value in seen.items() if name.startswith("staleness")}}
+
+
+def _counted(result: Result) -> int:
+    counts = result.get("staleness")
+    return sum(counts) if isinstance(counts, list) else 0
 
 
 def _welcome(run: RunState, now: float) -> None:

@@ -38,7 +38,7 @@ class Ready(_Message, frozen=True):
     hash of a small fixed computation, `model` a fingerprint of model, optimizer and loader, and `parts` what those are
     made of, as far as it fits (`blueprint`). `push_bytes` is how much memory one push takes, in modes that keep some,
     and `state_bytes` what the optimizer keeps. `sizes` are the bytes of the parameters' slices, or of bundles of them
-    (`core.placement`).
+    (`core.placement`). `wholly` is why the optimizer cannot take a part of a step; empty where it can.
     """
 
     worker: int
@@ -52,6 +52,7 @@ class Ready(_Message, frozen=True):
     parts: bytes = b""
     num_parts: int = 0
     state_bytes: int = 0
+    wholly: str = ""
 
 
 class Seeded(_Message, frozen=True):
@@ -92,7 +93,7 @@ class Finished(_Message, frozen=True):
 
     worker: int
     generation: int
-    result: dict[str, str | int | float | bool | None]
+    result: dict[str, str | int | float | bool | list[int] | None]
 
 
 class Failed(_Message, frozen=True):

@@ -43,6 +43,7 @@ class CrewLimits:
     follow: bool = True  #: hosts that come late get the state in the background, while the others go on
     listening: bool = False  #: hosts may join, so this machine need not have workers of its own
     replicas: int = 0  #: where lanes need not keep step: how many hosts besides the home hold a copy of the state
+    staleness: str = "auto"  #: what becomes of stale pushes (`core.staleness`)
     sums_only: bool = False  #: servers sum gradients, and the workers run the optimizer
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from holdfast.core.clocks import parse
 
 __all__ = ["Refusal", "Result", "RunState"]
 
-Result = dict[str, str | int | float | bool | None]
+Result = dict[str, str | int | float | bool | list[int] | None]
 
 
 @dataclass(frozen=True, slots=True)

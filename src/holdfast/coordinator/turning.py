@@ -14,6 +14,8 @@ from holdfast.coordinator.hosts import Host
 from holdfast.coordinator.messages import Reached, Stands
 from holdfast.coordinator.state import RunState
 from holdfast.core.clocks import Mode, parse
+from holdfast.core.shares import parted
+from holdfast.core.staleness import used
 
 __all__ = ["before", "centralizes", "reached", "requested", "stood", "wanted"]
 
@@ -53,10 +55,21 @@ def _against(run: RunState, event: SyncRequested) -> str:
             "the run has replicas, whose copies hold the optimizers of lanes or that of the owners, and not both: with "
             "them the mode cannot change to or from local:H while it is going"
         )
+    if why := _cannot(run, wanted):
+        return why
     need, what = _needs(run, wanted, present)
     if need > event.free and 0 in run.hosts.live:
         return f"{what} {need / 2**20:,.1f} MiB, and only {event.free / 2**20:,.1f} MiB are {event.where}"
     return ""
+
+
+def _cannot(run: RunState, wanted: Mode) -> str:
+    """Why the optimizer cannot do what a mode asks of it; empty where it can."""
+    what = parted(wanted, used(run.limits.staleness, wanted), run.limits.lanes)
+    if run.first is None or not run.first.wholly or not what:
+        return ""
+    instead = "; with --set staleness=plain from its start it could be" * (wanted.quorum is None)
+    return f"{what}, which is a step with a smaller lr, and {run.first.wholly}{instead}"
 
 
 def _needs(run: RunState, wanted: Mode, present: Mode) -> tuple[int, str]:

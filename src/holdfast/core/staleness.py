@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from holdfast.core.clocks import Mode
 
-__all__ = ["COMPENSATION", "TREATMENTS", "Staleness", "treatment"]
+__all__ = ["COMPENSATION", "TREATMENTS", "Staleness", "treatment", "used"]
 
 #: The factor lambda that the paper used on CIFAR-10 where it is constant.
 COMPENSATION = 0.04
@@ -62,3 +62,12 @@ def treatment(asked: str, mode: Mode, compensation: float = COMPENSATION) -> Sta
     if asked == "auto":
         asked = "plain" if mode.folds_late or mode.exact or mode.rounds else "scale"
     return Staleness(asked, compensation)
+
+
+def used(asked: str, mode: Mode, compensation: float = COMPENSATION) -> Staleness:
+    """What becomes of stale pushes in a mode that a run has or comes to, whatever it was started with.
+
+    >>> used("scale", Mode("exact"))
+    Staleness(treatment='plain', compensation=0.04)
+    """
+    return Staleness() if mode.exact or mode.rounds else treatment(asked, mode, compensation)

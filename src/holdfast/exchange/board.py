@@ -28,8 +28,9 @@ SAMPLES = 64  #: of the unit at hand, as many of their numbers as a row shows
  H_STEPS_PER_EPOCH, H_EPOCHS, H_BATCH, H_CLOSED_OP, H_OP_KIND0, H_OP_KIND1, H_MIRROR) = range(17)
 H_STEP0, H_STEP1 = 17, 20  # three words each
 H_CURRENT, H_CHART, H_CHART_SIZE, H_RECORDED, H_WORK_STEP, H_WORK, H_STALENESS = *range(24, 29), 36, 40
-STALENESS = 32  #: counts of pushes by their staleness; the last one is for all beyond
+STALENESS = 32  #: counts of pushes by their staleness (see `ages`)
 H_PACE, H_PACE0, _PACE = 72, 73, 6  # how lanes keep step: a serial number, and two cells that take turns
+H_AGES, H_OLDEST, H_COUNTED = 85, 86, 87  # sum and highest of all staleness; the version up to which it is counted
 (R_WORKER, R_PID, R_ARRIVED, R_STEP, R_EPOCH, R_UNIT_STEP, R_UNIT_LANE, R_UNITS, R_UNIT_NS, R_WAIT_NS, R_BUSY_NS,
  R_SAMPLES, R_LOSS, R_UNDO, R_BEAT, R_OP, R_WAITING_FOR, R_EARLY, R_OWNED, R_APPLIED, R_WHY,
  R_STANDS, R_APPLIED_BYTES, R_APPLYING_NS) = range(24)
@@ -438,15 +439,6 @@ class Board:
         """Epoch `epoch` begins."""
         self.words[H_EPOCH_OP0 + epoch % 2] = first_op
         self.words[H_EPOCH] = epoch
-
-    def count_staleness(self, version: int, versions: Sequence[int]) -> None:
-        """Pushes that were computed from these versions are applied to `version`."""
-        for other in versions:
-            self.words[H_STALENESS + min(version - other, STALENESS - 1)] += 1
-
-    def staleness(self) -> list[int]:
-        """How many pushes had which staleness, since the run began."""
-        return self.words[H_STALENESS : H_STALENESS + STALENESS].tolist()
 
     # ------------------------------------------------------------ how lanes keep step
 

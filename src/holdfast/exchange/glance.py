@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from holdfast.exchange import ages
+from holdfast.exchange.ages import NONE, Ages
 from holdfast.exchange.board import (
     H_BATCH,
     H_EPOCHS,
@@ -14,7 +16,6 @@ from holdfast.exchange.board import (
     H_MAGIC,
     H_ROWS,
     H_SLICES,
-    H_STALENESS,
     H_STEPS_PER_EPOCH,
     HEADER,
     MAGIC,
@@ -39,7 +40,6 @@ from holdfast.exchange.board import (
     R_WORKER,
     ROW,
     SAMPLES,
-    STALENESS,
     Board,
 )  # fmt: skip
 
@@ -77,7 +77,7 @@ class Plan(NamedTuple):
     steps_per_epoch: int
     epochs: int
     batch: int
-    staleness: tuple[int, ...] = ()  #: how many pushes were applied with which staleness, up to the highest there was
+    ages: Ages = NONE  #: how stale the pushes were that were applied on this host
 
 
 def read_rows(memory: memoryview) -> list[Row]:
@@ -115,10 +115,7 @@ def read_plan(memory: memoryview) -> Plan:
     words = memory.cast("B").cast("q")
     if len(words) < HEADER or words[H_MAGIC] != MAGIC:
         return Plan(0, 0, 0)
-    seen: list[int] = words[H_STALENESS : H_STALENESS + STALENESS].tolist()
-    while seen and not seen[-1]:
-        seen.pop()
-    return Plan(words[H_STEPS_PER_EPOCH], words[H_EPOCHS], words[H_BATCH], tuple(seen))
+    return Plan(words[H_STEPS_PER_EPOCH], words[H_EPOCHS], words[H_BATCH], ages.read(words))
 
 
 def level(memory: memoryview) -> int:

@@ -116,6 +116,11 @@ class Local(Paced):
         """Steps of the pass that a lane has made with so many pushes: it may have begun in another mode."""
         return min(self.pushes.resumed + pushes * self.mode.inner, self.pushes.total)
 
+    def units_of(self, push: Taken) -> list[tuple[int, int]]:
+        """The units of a round, the newest first: that is the most likely one to have gone too far."""
+        steps = range(self.steps_of(push.step), self.steps_of(push.step + 1))
+        return [(self.pushes.base + step, push.lane) for step in reversed(steps)]
+
     # ------------------------------------------------------------ units
 
     def _choose(self, clocks: Clocks) -> tuple[int, int] | Held | None:
@@ -198,9 +203,9 @@ class Local(Paced):
         self.buffers.record(lane, round_, version)
         gone = [was - now for was, now in zip(self._published, one.views, strict=True)]
         if self.finite and (bad := self.unclean(gone)):
-            step = self.pushes.base + self.steps_of(round_) + one.unit - 1
-            what = f"{self.space.names[bad[0]]} is not finite at the end of a round"
-            raise NonFinite.in_unit(step, lane, what, self.samples_of(step, lane))
+            names = ", ".join(self.space.names[index] for index in bad[:3]) + " ..." * (len(bad) > 3)
+            what = f"Lane {lane}: {names} is not finite at the end of a round"
+            raise NonFinite.in_units(what, self.units_of(Taken(lane, round_)), self.samples_of)
         self.push_slots.fill(Taken(lane, round_), gone)
         one.save(self._inner.after(lane, version))
         loss = one.loss / max(1, one.samples)

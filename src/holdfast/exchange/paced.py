@@ -7,7 +7,7 @@ The loop over units belongs to the script, so the worker is driven from outside,
     member.show(lane)          lets the owners use it
 
 In between it does what an owner does: the owner of the first slice decides the next docket (`core.clocks.docket`), and
-every owner takes its slices from one version to the next, in order, with the undo record of an exact step.
+every owner takes its slices from one version to the next, in order (`applying`).
 
 Parameters change while others compute, so a worker computes with a copy of its own (`pulled`), and takes over what is
 published before each unit.
@@ -19,22 +19,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from holdfast.core.clocks import Clocks, Held, Mode, Taken, docket, next_lane, weights
-from holdfast.core.slices import Slice
+from holdfast.core.clocks import Clocks, Held, Mode, Taken, docket, next_lane
 from holdfast.core.staleness import Staleness
 from holdfast.core.standing import Crewed
 from holdfast.core.tending import may_decide
-from holdfast.errors import NonFinite, NotExact
 from holdfast.exchange import board as cells
-from holdfast.exchange.board import StepFacts
-from holdfast.exchange.crew import Member, clip_scale, norm_of
-from holdfast.exchange.finite import finite, unclean
+from holdfast.exchange.applying import Applying
+from holdfast.exchange.finite import unclean
 from holdfast.exchange.pulled import Pulled
 from holdfast.exchange.pushes import Pushes, Record
-from holdfast.exchange.pushslots import Drift, PushSlots
+from holdfast.exchange.pushslots import PushSlots
 from holdfast.exchange.work import UnitResult
 
 __all__ = ["Boundary", "Course", "Paced"]
@@ -57,14 +53,10 @@ class Course:
     done: int = 0  #: steps that were made of it before it is begun here, in another mode
 
 
-class Paced(Member):
+class Paced(Applying):
     """This worker as a member of a crew whose lanes need not keep step."""
 
-    mode: Mode
-    staleness: Staleness
     turning = False  #: the mode is to change at the next step boundary
-    pushes: Pushes
-    push_slots: PushSlots
 
     def set_pace(
         self, mode: Mode, staleness: Staleness, pushes: Pushes, push_slots: PushSlots,
@@ -310,132 +302,4 @@ class Paced(Member):
         mine = [s for s, at in enumerate(self.board.versions()) if at == version and self.at.owner[s] == self.at.worker]
         if not mine:
             return False
-        return self._take(version, mine)
-
-    def _take(self, version: int, mine: Sequence[int]) -> bool:
-        """Take my slices to the next version. False: others have to do something first, or I am asked for quiet."""
-        self._begin_applying()
-        taken = self.pushes.docket(version)
-        records = {push: self.pushes.record(push) for push in taken}
-        heavy = dict(zip(taken, weights(self.mode, taken, self.pushes.newest(version)), strict=True))
-        ages = {push: version - records[push].version for push in taken}
-        heavy = {push: heavy[push] * self.staleness.weight(ages[push]) for push in taken}
-        full = {push.lane: push for push in taken if records[push].samples}
-        newest = max((push.step for push in taken), default=0)
-        load = {push.lane: heavy[push] * records[push].samples for push in full.values()}
-        share = 1.0 if self.mode.rounds else sum(load.values()) / max(1, sum(self.course_counts(newest)))
-        stale = frozenset(push.lane for push in full.values() if ages[push])
-        work = _Work(version, full, load, share, newest, self._clipping_of(records), stale)
-        clips = work.clip[0] > 0.0 and bool(full)
-        if clips and not self._normed(work, mine):
-            return False
-        norm = self._grad_norm() if clips else 0.0
-        hyper = self._hyper(work)
-        for index in mine:
-            if not self._undo_free():
-                return False
-            self._one(work, index, norm, hyper, records)
-        self.board.put(cells.R_STEP, self.committed())
-        return True
-
-    def _normed(self, work: _Work, mine: Sequence[int]) -> bool:
-        """Sum my slices for the norm of the whole; True once all are summed."""
-        summed = self.board.summed()
-        for index in mine:
-            if summed[index] <= work.version:
-                piece = self.space.layout.slices[index]
-                total = self.slots.sum_of(piece)
-                self._total(work, piece, total)
-                self.board.publish_norm(index, work.version + 1, norm_of(total))
-                self._count_time()
-                self._controls.ring()
-        return all(at > work.version for at in self.board.summed())
-
-    def _total(self, work: _Work, piece: Slice, out: Tensor) -> None:
-        """The gradient of a docket over one slice of mine, which is still at the version that the docket is for."""
-        drift = None
-        if self.staleness.compensates and work.stale:
-            drift = Drift(work.stale, self.staleness.compensation, self.optimizer.parameters)
-        self.push_slots.total(piece, work.pushes, work.load, out, drift)
-
-    def _one(
-        self, work: _Work, index: int, norm: float, hyper: list[dict[str, Any]], records: dict[Taken, Record]
-    ) -> None:
-        optimizer = self.optimizer
-        piece = self.space.layout.slices[index]
-        gradient = optimizer.scratch(piece)
-        if work.pushes:
-            if work.clip[0] > 0.0:
-                torch.mul(self.slots.sum_of(piece), clip_scale(work.clip[0], norm), out=gradient)
-            else:
-                self._total(work, piece, gradient)
-            if work.clip[1] > 0.0:
-                gradient.clamp_(-work.clip[1], work.clip[1])
-            if self.finite and not finite(gradient):
-                raise self._bad(work, index)
-        self._begin_change(index, work.version)
-        if index == 0:
-            self._note(work, norm, records)
-        if work.pushes:
-            optimizer.apply(index, hyper[piece.group], self.push_slots.absent(list(work.pushes.values())))
-        self._end_change(index, work.version)
-
-    def _note(self, work: _Work, norm: float, records: dict[Taken, Record]) -> None:
-        """What a version gives besides parameters. By the owner of the first slice; doing it twice is harmless."""
-        board, version = self.board, work.version
-        counts = {push.lane: records[push].samples for push in work.pushes.values()}
-        steps = {push.lane: push.step for push in work.pushes.values()}
-        self.buffers.merge(version, sorted(counts), counts, steps)
-        samples = board.step_facts(version).samples + sum(counts.values())
-        loss = board.step_facts(version).loss
-        if counts:
-            heard = [records[push] for push in work.pushes.values()]
-            loss = sum(record.loss * record.samples for record in heard) / sum(counts.values())
-        board.put_step(version + 1, StepFacts(loss, samples, norm))
-        board.count_staleness(version, [records[push].version for push in work.pushes.values()])
-
-    def _hyper(self, work: _Work) -> list[dict[str, Any]]:
-        """The settings of the docket: its learning rate is the step's, times the share of the step that it takes."""
-        groups = self._applied(self.pushes.base + work.newest)
-        if work.share == 1.0:
-            return groups
-        for group in groups:
-            if "lr" not in group:
-                raise NotExact(
-                    f"sync = {self.mode.name} scales the learning rate of a part of a step, and the optimizer has none",
-                    "Use an optimizer with lr, or --sync exact.",
-                )
-        return [{**group, "lr": group["lr"] * work.share} for group in groups]
-
-    def _clipping_of(self, records: dict[Taken, Record]) -> tuple[float, float]:
-        asked = {(record.clip_norm, record.clip_value) for record in records.values() if record.samples}
-        if len(asked) > 1:
-            raise NotExact(
-                f"lanes that are summed together asked for clipping to (norm, value) = {sorted(asked)} (0: none)",
-                "Clip with the same number in every unit.",
-            )
-        return next(iter(asked), (0.0, 0.0))
-
-    def _bad(self, work: _Work, index: int) -> NonFinite:
-        piece = self.space.layout.slices[index]
-        names = ", ".join(dict.fromkeys(self.space.names[part.entry] for part in piece.pieces[:3]))
-        lanes = ", ".join(f"{push.lane} (step {self.pushes.base + push.step})" for push in work.pushes.values())
-        return NonFinite(
-            f"The gradient of {names} is not finite; it was pushed by lanes {lanes}. It was not applied. Lower the "
-            "learning rate, clip with run.clip_grad_norm_, or look at the data; hf.join(finite=False) lets such "
-            "pushes pass."
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A docket, ready to be applied."""
-
-    version: int
-    pushes: dict[int, Taken]  #: lane -> push, of those that have samples
-    load: dict[int, float]  #: lane -> its weight in the mean
-    share: float  #: of a whole step
-    newest: int  #: step of the pass
-    clip: tuple[float, float]
-    stale: frozenset[int]  #: lanes whose push was computed from an older version
-
+        return self._apply(version, mine)

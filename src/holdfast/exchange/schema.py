@@ -21,7 +21,7 @@ from torch import Tensor
 
 from holdfast.errors import NotExact
 
-__all__ = ["Schema", "Schemas", "clone", "optimizer_parts", "pin", "probe"]
+__all__ = ["Schema", "Schemas", "clone", "initial_state", "optimizer_parts", "pin", "probe"]
 
 _SUPPORTED = (
     "Use an elementwise optimizer: SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta, Adamax, NAdam, RAdam, Rprop or ASGD."
@@ -132,7 +132,7 @@ def _try(
     rebinds = False
     total = sum(p.numel() for p in parameters)
     for parameter in parameters:
-        _initial_state(optimizer, group, twin, parameter)
+        initial_state(optimizer, group, twin, parameter)
     for turn in range(3):
         gradient = torch.randn(total, generator=source).to(parameters[0].dtype)
         start = 0
@@ -163,7 +163,7 @@ def _outside(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {**{f"group {k}": v for k, v in kept.items()}, **own}
 
 
-def _initial_state(optimizer: torch.optim.Optimizer, group: int, twin: torch.optim.Optimizer, like: Tensor) -> None:
+def initial_state(optimizer: torch.optim.Optimizer, group: int, twin: torch.optim.Optimizer, like: Tensor) -> None:
     """Some optimizers (Adagrad) make their state in the constructor: carry its shape over to the probe."""
     for parameter in optimizer.param_groups[group]["params"]:
         for key, value in optimizer.state.get(parameter, {}).items():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from holdfast.core.clocks import why
+from holdfast.exchange.ages import NONE, Ages
 from holdfast.exchange.glance import Plan, Row
 
 __all__ = ["Meter", "View"]
@@ -33,7 +34,7 @@ class View:
     eta: float | None = None
     idle: frozenset[int] = frozenset()  #: who owns slices and has computed no unit: servers, whose work is to wait
     owned: Mapping[int, int] = field(default_factory=dict)  #: worker or server -> slices it owns
-    staleness: tuple[int, ...] = ()  #: how many pushes were applied with which staleness
+    ages: Ages = NONE  #: how stale the pushes were that were applied
     paces: Mapping[int, float] = field(default_factory=dict)  #: worker or server -> updates of slices per second
     rates: Mapping[int, float] = field(default_factory=dict)  #: worker or server -> bytes it applies in a second
     waiting: Mapping[int, tuple[int, str]] = field(default_factory=dict)  #: who waits -> for whom; why, if known
@@ -60,19 +61,29 @@ class Meter:
     _samples: dict[int, int] = field(default_factory=dict)  #: worker -> samples it showed, also of the lost
     _losses: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_LOSSES))
     _hosts: dict[int, tuple[Sequence[Row], Plan]] = field(default_factory=dict)  #: what each of them showed last
+    _past: Ages = NONE  #: of pushes that were applied on hosts that are gone
 
     def looked(self, host: int, rows: Sequence[Row], plan: Plan, now: float) -> View:
         """Take in one look at one host's board, beside what the others showed last; the new view."""
-        if rows or host in self._hosts:
+        before = self._hosts.get(host)
+        if before is not None and before[1].ages.pushes > plan.ages.pushes:  # its memory is closed: they were applied
+            plan = plan._replace(ages=before[1].ages)
+        if rows or before is not None:
             self._hosts[host] = rows, plan
         everybody = [row for shown, _ in self._hosts.values() for row in shown]
         if not everybody:
             return self.view
-        return self.update(everybody, max(plan for _, plan in self._hosts.values()), now)
+        plans = [plan for _, plan in self._hosts.values()]
+        ages = self._past
+        for each in plans:
+            ages = ages.plus(each.ages)
+        return self.update(everybody, max(plans, key=lambda one: one[:3])._replace(ages=ages), now)
 
     def gone(self, host: int) -> None:
         """This host shows nothing any more."""
-        self._hosts.pop(host, None)
+        _, plan = self._hosts.pop(host, ((), None))
+        if plan is not None:
+            self._past = self._past.plus(plan.ages)
 
     def update(self, rows: Sequence[Row], plan: Plan, now: float) -> View:
         """Take in one look at the board; the new view."""
@@ -97,7 +108,7 @@ class Meter:
             samples_per_second=sum(speeds.values()), speeds=speeds,
             waits={worker: _wait(row, first.rows.get(worker)) for worker, row in sorted(here.items())},
             steps={worker: row.step for worker, row in here.items()},
-            staleness=plan.staleness,
+            ages=plan.ages,
             owned={worker: row.owned for worker, row in here.items()},
             waiting={worker: (row.waiting_for, why(row.why)) for worker, row in here.items() if row.waiting_for >= 0},
             idle=frozenset(worker for worker, row in here.items() if row.owned and not row.units),

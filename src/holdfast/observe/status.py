@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.coordinator.roster import Person, Snapshot, titled
+from holdfast.exchange.ages import BUCKETS
 from holdfast.observe.meter import View
 from holdfast.observe.progress import line, short_number
 
 __all__ = ["of_ended", "of_going", "table"]
 
+#: How stale pushes were: `exchange.ages`.
+_STALENESS = ("staleness", "staleness_mean", "staleness_most")
 #: What a host has where one of them holds the state.
 _ROLES = {"home": "the home: holds the state", "replica": "holds a replica", "mirror": "mirrors the state"}
 
@@ -43,7 +46,7 @@ def of_going(
         "waiting_for": snapshot.waiting,
         "sync": snapshot.sync,
         "sync_wanted": snapshot.sync_wanted,
-        "staleness": list(view.staleness),
+        **dict.fromkeys(_STALENESS), "staleness": [], **view.ages.facts(),
         "coordinator": {"pid": pid, "host": host},
         "workers": [
             {**_process(person, view, names.get(person.host, host)), "lanes": person.lanes,
@@ -106,6 +109,7 @@ def of_ended(summary: Mapping[str, Any], directory: str) -> dict[str, Any]:
         "seconds": summary.get("seconds"),
         "workers_lost": summary.get("workers_lost"),
         "modes": summary.get("modes"),
+        **{name: summary.get(name) for name in _STALENESS},
         "weights_sha256": summary.get("weights_sha256"),
         "coordinator": {"pid": None, "host": summary.get("host")},
         "workers": [],
@@ -129,7 +133,8 @@ def table(status: Mapping[str, Any]) -> str:
         coming = f", {status['sync_wanted']} from the next step boundary on" * (status["sync"] != status["sync_wanted"])
         lines.append(f"  sync {status['sync']}{coming}")
     if status["staleness"]:
-        lines.append(f"  staleness of pushes: {_histogram(status['staleness'])}")
+        most = f"mean {status['staleness_mean']:.2f}, most {status['staleness_most']}"
+        lines.append(f"  staleness of pushes: {_histogram(status['staleness'])} ({most})")
     several = any(there["host"] for there in status["hosts"])
     head = f"  {'worker':>6} {'pid':>8} {'state':<10} {'lanes':<14} {'step':>7} {'samples/s':>10} {'wait':>5}"
     lines.append(head + ("  host" if several else ""))
@@ -168,7 +173,11 @@ def _histogram(counts: Sequence[int]) -> str:
 
     >>> _histogram([90, 9, 0, 1])
     '0: 90%, 1: 9%, 3: 1%'
+    >>> _histogram([199] + [0] * 30 + [1])
+    '0: 100%, 31+: 0.5%'
     """
     total = sum(counts)
-    return ", ".join(f"{age}: {count / total:.1%}" if count < total / 100 else f"{age}: {count / total:.0%}"
-                     for age, count in enumerate(counts) if count)
+    return ", ".join(
+        f"{age}{'+' * (age == BUCKETS - 1)}: {count / total:.{int(count < total / 100)}%}"
+        for age, count in enumerate(counts) if count
+    )

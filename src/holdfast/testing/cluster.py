@@ -379,7 +379,7 @@ class Cluster:
 
     def check_end(self, end: EndRun) -> None:
         """The run has come to its end: at the right step, the same on every host that had a part in it."""
-        model, steps = self.config.model, int(end.result.get("steps") or 0)
+        model, steps = self.config.model, end.result.get("steps") or 0
         drained = any(isinstance(f, Timed) and f.what == "drain" for f in self.schedule.faults)
         if not drained and steps != model.steps:
             raise Violation(f"the run ended after {steps} of {model.steps} steps")

@@ -173,7 +173,7 @@ class PacedCluster(Cluster):
         steps, lanes = self.config.model.steps, self.config.model.lanes
         if self.witness.taken_back and "is lost, and is made again" not in self.machine.story.tail(1000):
             raise Violation("what was shown was taken back, and nobody was told")
-        if int(end.result.get("steps") or 0) != steps:
+        if (end.result.get("steps") or 0) != steps:
             raise Violation(f"the run ended after {end.result} of {steps} steps")
         there = [host for host in self.hosts.values() if host.up and not host.cut]
         for host in [host for host in there if any(worker.ended for worker in host.workers.values())]:

@@ -335,7 +335,7 @@ class FakeWorker(FakeProcess):
 
     def _end(self) -> bool:
         self.ended = True
-        result: dict[str, str | int | float | bool | None] = {"steps": self.step}
+        result: dict[str, str | int | float | bool | list[int] | None] = {"steps": self.step}
         self._state(Finished(self.number, self.generation, result))
         return False
 

@@ -20,8 +20,10 @@ from holdfast.coordinator import messages as say
 from holdfast.coordinator.blueprint import Part
 from holdfast.core.clocks import Mode, parse
 from holdfast.core.placement import bundled
+from holdfast.core.shares import parted
 from holdfast.core.staleness import Staleness
 from holdfast.core.standing import Crewed
+from holdfast.errors import ConfigError
 from holdfast.exchange import annex, buffers, chart, optimizer, slots
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import Board, Pace, board_bytes
@@ -31,6 +33,7 @@ from holdfast.exchange.inner import Inner, state_bytes
 from holdfast.exchange.local import Local, outer_optimizer
 from holdfast.exchange.optimizer import SliceOptimizer
 from holdfast.exchange.paced import Paced
+from holdfast.exchange.partial import wholly
 from holdfast.exchange.pushes import Pushes
 from holdfast.exchange.pushslots import PushSlots
 from holdfast.exchange.schema import Schemas, optimizer_parts, probe
@@ -42,7 +45,7 @@ from holdfast.train.schedule import Settings
 from holdfast.train.steering import Alone, Steered
 from holdfast.transport.arena import Arena, Sections
 
-__all__ = ["Binding", "Crewing"]
+__all__ = ["Binding", "Crewing", "check_parts"]
 
 
 class Crewing(Protocol):
@@ -76,6 +79,7 @@ class Binding:
         rows = board_rows(crewing.lanes)
         mode = crewing.mode
         schemas = _schemas(space, user)
+        check_parts(user, crewing)  # again: what it is made with may be another thing since
         self._user, self._schemas = user, schemas
         self._outer = outer_optimizer(user, *crewing.outer)  # what owners run with local steps
         self._outer_schemas = _alike(space, self._outer, schemas)
@@ -235,7 +239,7 @@ class Binding:
         sizes = bundled([piece.nbytes for piece in self._space.layout.slices])
         self._ready = say.Ready(
             crewing.worker, numerics(), golden(), blueprint.fingerprint(parts), sections.size, crewing.lanes, push,
-            sizes, blueprint.pack(parts), len(parts), self._room.state,
+            sizes, blueprint.pack(parts), len(parts), self._room.state, wholly(user),
         )  # fmt: skip
         welcome, fd = self._steered.enlist(self._ready)
         self._fd = fd  # kept: another mode may need more of it
@@ -292,6 +296,20 @@ class Binding:
             return parameter.detach()
         flat = typed(self.arena.section(f"fixed/{index}"), parameter.dtype)
         return flat[: parameter.numel()].view(parameter.shape)
+
+
+def check_parts(optimizer: torch.optim.Optimizer, crewing: Crewing) -> None:
+    """Refuse an optimizer that takes whole steps only, where the mode that the run was started with takes parts."""
+    mode = crewing.mode
+    what = parted(mode, crewing.staleness(mode), crewing.lanes)
+    why = wholly(optimizer) if what else ""
+    if not why:
+        return
+    plain = "--set staleness=plain, " * (mode.quorum is None) or "--sync bounded:4 with --set staleness=plain, "
+    raise ConfigError(
+        "sync", mode.name, f"{what}, which is a step with a smaller lr, and {why}", source="holdfast run",
+        fix=f"Use {plain}--sync exact or local:16, or an optimizer that moves by its lr, as SGD and Adam do.",
+    )  # fmt: skip
 
 
 def _parts(crewing: Crewing) -> list[Part]:

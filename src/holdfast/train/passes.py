@@ -49,7 +49,7 @@ class Pass:
         self._course = Course(training.op, batches.steps, batches.counts, training.step - training.first_step)
         # Of this loop's units, whoever computes them. It must not hold the pass: a loop that is left drops it.
         seed, first = training._crewing.seed, training.first_step
-        training.bound.member.samples_of = partial(_request, batches, seed, order, first)
+        training.samples_of = partial(_request, batches, seed, order, first)
 
     def __iter__(self) -> Pass:
         return self

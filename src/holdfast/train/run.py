@@ -27,10 +27,11 @@ from holdfast.config.run import MAX_LANES
 from holdfast.config.worker import OUTER, WorkerSpec
 from holdfast.core.clocks import Mode, advised, parse
 from holdfast.core.keys import STREAM_START, key
-from holdfast.core.staleness import COMPENSATION, Staleness, treatment
+from holdfast.core.staleness import COMPENSATION, Staleness, used
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything
 from holdfast.errors import ConfigError, NotExact, UsageError
+from holdfast.exchange import ages
 from holdfast.train import ranks
 from holdfast.train.audit import Trail
 from holdfast.train.evaluation import agree, evaluate
@@ -339,7 +340,7 @@ class Run:
                 digest.update(_raw(plain))
         return digest.hexdigest()
 
-    def result(self) -> dict[str, str | int | float | bool | None]:
+    def result(self) -> dict[str, str | int | float | bool | list[int] | None]:
         """What the summary says of this worker's view of the run."""
         seconds = time.perf_counter() - self._started
         training = self._training
@@ -358,24 +359,12 @@ class Run:
             "lanes": self.lanes,
             "seed": self.seed,
             "threads": self.threads,
-            **self._ages(),
-        }
-
-    def _ages(self) -> dict[str, int | float]:
-        """How old the parameters were that pushes were computed from, where that is not always 0."""
-        bound = self._training.bound if self._training is not None else None
-        if bound is None or (bound.paced is None and not any(bound.board.staleness())):
-            return {}
-        seen = bound.board.staleness()
-        most = max((age for age, count in enumerate(seen) if count), default=0)
-        return {
-            "staleness_mean": sum(age * count for age, count in enumerate(seen)) / max(1, sum(seen)),
-            "staleness_most": most,
+            **ages.read(training.bound.board.words).facts(),
         }
 
     def staleness(self, mode: Mode) -> Staleness:
         """What becomes of stale pushes in this mode."""
-        return Staleness() if mode.exact or mode.rounds else treatment(self._stale[0], mode, self._stale[1])
+        return used(self._stale[0], mode, self._stale[1])
 
     def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
         """Note which samples a unit used, where somebody wants to know."""

@@ -34,7 +34,7 @@ from holdfast.exchange.board import StepFacts
 from holdfast.exchange.schema import pin
 from holdfast.exchange.space import Space
 from holdfast.exchange.work import StepWork, UnitResult
-from holdfast.train.binding import Binding, Crewing
+from holdfast.train.binding import Binding, Crewing, check_parts
 from holdfast.train.passes import Pass, left_in_the_middle
 from holdfast.train.schedule import Settings, find_schedulers
 from holdfast.train.takeover import LossTap, take_optimizer
@@ -54,6 +54,7 @@ class Training:
         self._models, self._optimizer, self._given = models, optimizer, schedulers
         self._crewing, self.num_lanes = crewing, crewing.lanes
         pin(optimizer)
+        check_parts(optimizer, crewing)
         self.space = Space(models, optimizer)
         self.tap = LossTap()
         self.loaders: list[Batches] = []
@@ -83,6 +84,7 @@ class Training:
         self._apart: tuple[tuple[int, ...], float] | None = None  # who of another host has gone on, and since when
         self.first_step = 0  #: at which the newest operation began
         self.idle = False  #: the newest loop is over, and gave this worker no batch
+        self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit of the newest loop
 
     # ------------------------------------------------------------ binding
 
@@ -116,6 +118,7 @@ class Training:
         member = self.bound.member
         member.before_finish = self._settle_hyper
         member.before_wait = lambda: self.check_together(member.changed)
+        member.samples_of = lambda step, lane: self.samples_of(step, lane)
         self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
 
     def committed(self) -> int:

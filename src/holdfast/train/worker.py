@@ -102,7 +102,7 @@ def _instead(run: runs.Run | None) -> str:
     )
 
 
-def _result() -> dict[str, str | int | float | bool | None]:
+def _result() -> dict[str, str | int | float | bool | list[int] | None]:
     run = runs.current()
     if run is None:
         return {"joined": False}

@@ -197,6 +197,14 @@ def test_the_end_has_the_result_of_the_lead() -> None:
     assert run(Finished(0, 1, {"loss": 1.0})) == [EndRun("the script has ended", {"loss": 1.0})]
 
 
+def test_how_stale_pushes_were_is_said_by_whoever_has_seen_them() -> None:
+    """On a machine that only mirrors the state nobody has, and the lead may be there."""
+    run = Driven(workers=2, sync="async").begun()
+    run(Finished(1, 1, {"loss": 2.0, "staleness": [6, 2], "staleness_mean": 0.25, "staleness_most": 1}))
+    seen = {"loss": 1.0, "staleness": [6, 2], "staleness_mean": 0.25, "staleness_most": 1}
+    assert run(Finished(0, 1, {"loss": 1.0})) == [EndRun("the script has ended", seen)]
+
+
 def test_the_lead_is_lost_before_it_finished() -> None:
     run = Driven().begun()
     run(Finished(1, 1, {"loss": 2.0}))

@@ -402,6 +402,32 @@ def test_too_little_memory_for_what_optimizers_keep(before: str, sync: str, need
     assert run(SyncRequested(sync, free=21 << 20, where="free on this machine")) == pause(2, 0, 1)
 
 
+@pytest.mark.parametrize(
+    ("staleness", "sync", "why"),
+    [
+        ("auto", "async", "any lane makes a version, with a part of a step, which is a step with a smaller lr, and {}"),
+        ("auto", "quorum:3", "any 3 of 4 lanes make a version, with a part of a step, which is a step with a smaller "
+         "lr, and {}"),
+        ("auto", "bounded:2", "a stale push counts less (staleness = scale), which is a step with a smaller lr, and "
+         "{}; with --set staleness=plain from its start it could be"),
+        ("plain", "bounded:2", ""),
+        ("auto", "bounded:0", ""),
+        ("auto", "local:4", ""),
+    ],
+)  # fmt: skip
+def test_an_optimizer_that_takes_whole_steps_only(staleness: str, sync: str, why: str) -> None:
+    """The run goes on as it is: told to take parts of steps, it would take wrong ones, or end."""
+    run, wholly = Driven(workers=2, staleness=staleness), "Rprop does not move half as far with half its lr"
+    run.started()
+    run(*(msgspec.structs.replace(ready(worker), wholly=wholly) for worker in (0, 1)), Seeded(0))
+    commands = run(SyncRequested(sync, free=1 << 30))
+    if why:
+        assert commands == [] and run.machine.snapshot().sync_wanted == "exact"
+        assert run.told == f"sync = {sync} was asked for, but {why.format(wholly)}: still exact"
+    else:
+        assert commands == pause(2, 0, 1)
+
+
 def test_rounds_of_another_length_need_no_memory() -> None:
     run = Driven(workers=2, sync="local:8")
     run.started()

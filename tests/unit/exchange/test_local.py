@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.core.clocks import parse
-from holdfast.core.staleness import Staleness
-from holdfast.core.standing import Crewed
-from holdfast.exchange import annex, optimizer
-from holdfast.exchange.inner import Inner
-from holdfast.exchange.local import Local, outer_optimizer
+from holdfast.exchange.local import Local
 from holdfast.exchange.paced import Boundary, Course
-from holdfast.exchange.pushes import Pushes, Record
-from holdfast.exchange.pushslots import PushSlots
-from holdfast.transport.arena import Arena, Sections
-from tests.unit.exchange.crewed import LANES, Worker
+from holdfast.exchange.pushes import Record
+from tests.unit.exchange.crewed import LANES
+from tests.unit.exchange.loose import local_of
 
 STEPS = 10
 COURSE = Course(0, STEPS, lambda step: [3] * LANES)
-
-
-def local_of() -> Local:
-    """A worker with all lanes and slices; three steps of the pass were made in another mode, and 20 before it."""
-    one, mode = Worker(0, 0), parse("local:3")
-    sections = Sections()
-    annex.add_sections(sections, one.room, mode)
-    room = Arena(sections)
-    local = Local(one.space, one.board, one.slots, one.slices, one.buffers, one.controls)
-    pushes = Pushes(room.section("pushes"), LANES, 1)
-    pushes.go_on_from(23)
-    pushes.begin(0, STEPS, 7, done=3, rounds=True)
-    for index in range(len(one.space.layout.slices)):
-        one.board.publish(index, 7)
-    local.set_pace(mode, Staleness(), pushes, PushSlots(one.space, room, LANES, 1), lambda step: one.member.hyper)
-    sizes = optimizer.state_sizes(one.space, one.schemas)
-    inner = Inner(lambda name: (room if annex.passing(name) else one.arena).section(name), sizes)
-    inner.begin(7)
-    local.set_inner(one.user, one.schemas, inner, outer_optimizer(one.user, 0.5, 0.5), lambda views: None)
-    local.install(0, Crewed([0], [0], [0] * LANES))
-    return local
 
 
 def make_a_round(local: Local) -> None:

@@ -6,35 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.clocks import Taken, parse
-from holdfast.core.staleness import Staleness
-from holdfast.core.standing import Crewed
-from holdfast.exchange import annex
-from holdfast.exchange.paced import Boundary, Course, Paced
-from holdfast.exchange.pushes import Pushes, Record
-from holdfast.exchange.pushslots import PushSlots
-from holdfast.transport.arena import Arena, Sections
-from tests.unit.exchange.crewed import LANES, Worker, WouldWait
+from holdfast.core.clocks import Taken
+from holdfast.exchange.paced import Boundary, Course
+from holdfast.exchange.pushes import Record
+from tests.unit.exchange.crewed import LANES, WouldWait
+from tests.unit.exchange.loose import paced_of
 
 STEPS = 4
-
-
-def paced_of(mode: str = "async") -> Paced:
-    """A worker with all lanes and slices, three steps into a pass that goes on in another mode."""
-    one = Worker(0, 0)
-    sections = Sections()
-    annex.add_sections(sections, one.space.room(LANES, 2), parse(mode))
-    room = Arena(sections)
-    paced = Paced(one.space, one.board, one.slots, one.slices, one.buffers, one.controls)
-    pushes = Pushes(room.section("pushes"), LANES, parse(mode).depth)
-    pushes.go_on_from(3)
-    pushes.begin(0, STEPS, 3, done=3)
-    for index in range(len(one.space.layout.slices)):
-        one.board.publish(index, 3)
-    slots = PushSlots(one.space, room, LANES, parse(mode).depth)
-    paced.set_pace(parse(mode), Staleness(), pushes, slots, lambda step: one.member.hyper)
-    paced.install(0, Crewed([0], [0], [0] * LANES))
-    return paced
 
 
 COURSE = Course(0, STEPS, lambda step: [3] * LANES)

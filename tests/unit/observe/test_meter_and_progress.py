@@ -5,6 +5,7 @@ import pytest
 
 from holdfast.coordinator.roster import HostView, Person, Snapshot
 from holdfast.core.clocks import Held, Reason
+from holdfast.exchange.ages import Ages
 from holdfast.exchange.glance import Plan
 from holdfast.observe import status
 from holdfast.observe.meter import Meter, View
@@ -161,6 +162,29 @@ def test_the_meter_puts_hosts_together() -> None:
     meter.gone(1)
     assert set(meter.looked(0, [row(0, step=5, samples=12)], PLAN, 0.4).steps) == {0}
     assert meter.view.samples == 17
+
+
+def test_the_meter_adds_up_what_was_applied_on_hosts_that_are_there_and_on_those_that_are_gone() -> None:
+    """The home moves when it is lost, and the next one begins to count anew."""
+    meter, home = Meter(), PLAN._replace(ages=Ages((4, 2), 2, 1))
+    meter.looked(0, [row(0)], PLAN, 0.0)
+    assert meter.looked(1, [row(1)], home, 0.1).ages == home.ages
+    meter.gone(1)
+    view = meter.looked(0, [row(0)], PLAN._replace(ages=Ages((1, 0, 1), 2, 2)), 0.2)
+    assert view.ages == Ages((5, 2, 1), 4, 2)
+    assert meter.looked(0, [row(0)], Plan(0, 0, 0), 0.3).ages == view.ages, "its memory is closed; it was so"
+
+
+def test_status_shows_how_stale_pushes_were() -> None:
+    view = View(ages=Ages((195, 4, *[0] * 29, 1), 68, 64))
+    told = status.of_going(snapshot(), view, pid=9, host="here", seconds=1.5, directory="runs/x")
+    assert (told["staleness"], told["staleness_mean"], told["staleness_most"]) == ([195, 4, *[0] * 29, 1], 0.34, 64)
+    shown = "  staleness of pushes: 0: 98%, 1: 2%, 31+: 0.5% (mean 0.34, most 64)"
+    assert shown in status.table(told).splitlines()
+    told = status.of_going(snapshot(), View(), pid=9, host="here", seconds=1.5, directory="runs/x")
+    assert (told["staleness"], told["staleness_mean"], told["staleness_most"]) == ([], None, None)
+    ended = status.of_ended({"outcome": "ok", "staleness": [3], "staleness_mean": 0.0, "staleness_most": 0}, "runs/x")
+    assert (ended["staleness"], ended["staleness_mean"], ended["staleness_most"]) == ([3], 0.0, 0)
 
 
 def test_status_of_a_run_that_has_ended() -> None:

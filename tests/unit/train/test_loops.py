@@ -199,6 +199,21 @@ def test_what_goes_wrong_while_a_break_commits_is_said(join) -> None:
         run.weights_sha256()
 
 
+def test_the_samples_of_a_unit_are_known_to_the_member_of_another_mode(join) -> None:
+    """A change of the mode in the middle of a loop gives the worker another member; the loop is the same."""
+    run = join(lanes=2)
+    model, optimizer, loader = prepared(run)
+    for batch in loader:
+        binding = run._training.bound
+        if run.unit[:2] == (1, 0):
+            binding.member = binding._new_member()
+            binding.rebound()
+            assert list(binding.member.samples_of(1, 0)) == run.unit[2]
+            break
+        loss_of(model, batch).backward()
+        optimizer.step()
+
+
 def test_an_iterator_kept_in_a_variable(join) -> None:
     run = join(lanes=1)
     model, optimizer, loader = prepared(run)

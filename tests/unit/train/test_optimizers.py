@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn, optim
 
-from holdfast.errors import NotExact
+from holdfast.core.clocks import parse
+from holdfast.errors import ConfigError, NotExact
 from tests.unit.train.problems import (
     assert_close,
     batches_of,
@@ -55,6 +56,27 @@ def test_trains_as_plain_torch_does(join, name: str) -> None:
     assert_close(trained(one, make), expected)
     one.close()
     assert_close(trained(join(lanes=4), make), expected, rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [
+        ("async", r"^sync = async: any lane makes a version, with a part of a step, which is a step with a smaller lr, "
+         r"and Rprop does not move half as far with half its lr \(group 0\) \(set by holdfast run\). Use --sync "
+         r"bounded:4 with --set staleness=plain, --sync exact or local:16, or an optimizer that moves by its lr, as "
+         r"SGD and Adam do.$"),
+        ("bounded:2", r"^sync = bounded:2: a stale push counts less \(staleness = scale\), which is a step with a "
+         r"smaller lr, and Rprop does .* \(set by holdfast run\). Use --set staleness=plain, --sync exact or local:16, "
+         r"or an optimizer that moves by its lr, as SGD and Adam do.$"),
+    ],
+)  # fmt: skip
+def test_modes_that_take_parts_of_a_step_refuse_what_takes_whole_ones_only(join, mode: str, text: str) -> None:
+    """At `prepare`, not at the first push that counts less, in the middle of a run."""
+    run, model = join(lanes=4), net()
+    run.mode = parse(mode)
+    with pytest.raises(ConfigError, match=text):
+        run.prepare(model, OPTIMIZERS["Rprop"](groups(model)), loader_of(points()))
+    run.prepare(model, OPTIMIZERS["Adam"](groups(model)), loader_of(points()))
 
 
 @pytest.mark.parametrize("name", ["SGD-momentum", "Adam-amsgrad", "ASGD", "NAdam", "Rprop"])

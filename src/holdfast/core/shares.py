@@ -1,0 +1,72 @@
+"""Shares: which part of a step a docket takes, and how much each of its pushes counts. Pure.
+
+A whole step is the mean over all samples of its batch. Where not all lanes are in a docket, or a push counts less than
+its samples (it is late, or stale), the docket takes a part of a step, and the learning rate is scaled by that part: so
+four quarter steps go as far as one whole one. Not every optimizer can do that (`exchange.partial`), hence `parted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.core.clocks import Mode, Taken, weights
+from holdfast.core.staleness import Staleness
+
+__all__ = ["Given", "Share", "parted", "share_of"]
+
+
+class Given(NamedTuple):
+    """What is known of a push that a docket takes."""
+
+    samples: int  #: 0: the lane had none in this step
+    age: int  #: versions that were made since the one it was computed from
+
+
+class Share(NamedTuple):
+    """What a docket takes of a step."""
+
+    pushes: dict[int, Taken]  #: lane -> push, of those that have samples
+    load: dict[int, float]  #: lane -> its weight in the mean
+    stale: frozenset[int]  #: lanes whose push was computed from an older version
+    part: float  #: of a whole step
+
+
+def share_of(
+    mode: Mode, staleness: Staleness, given: Mapping[Taken, Given], newest: int, counts: Sequence[int]
+) -> Share:
+    """The share of a docket of these pushes.
+
+    `newest` is the step that the lane which is furthest on has had taken, `counts` the samples of every lane in the
+    docket's newest step.
+
+    >>> quarter = share_of(Mode("async", quorum=1, bound=None), Staleness(), {Taken(2, 7): Given(8, 0)}, 7, [8] * 4)
+    >>> quarter.part
+    0.25
+    """
+    late = dict(zip(given, weights(mode, list(given), newest), strict=True))
+    pushes = {push.lane: push for push, one in given.items() if one.samples}
+    load = {
+        lane: late[push] * staleness.weight(given[push].age) * given[push].samples for lane, push in pushes.items()
+    }
+    part = 1.0 if mode.rounds or not pushes else sum(load.values()) / max(1, sum(counts))
+    return Share(pushes, load, frozenset(lane for lane, push in pushes.items() if given[push].age), part)
+
+
+def parted(mode: Mode, staleness: Staleness, lanes: int) -> str:
+    """Why a docket of this mode may take a part of a step; empty where each takes a whole one.
+
+    >>> from holdfast.core.clocks import parse
+    >>> parted(parse("bounded:4"), Staleness("scale"), 4)
+    'a stale push counts less (staleness = scale)'
+    >>> parted(parse("bounded:4"), Staleness("plain"), 4)
+    ''
+    """
+    if mode.exact or mode.rounds or lanes == 1:
+        return ""
+    if mode.quorum is not None and mode.quorum < lanes:
+        first = "any lane makes" if mode.quorum == 1 else f"any {mode.quorum} of {lanes} lanes make"
+        return f"{first} a version, with a part of a step"
+    if staleness.treatment == "scale" and mode.bound:
+        return "a stale push counts less (staleness = scale)"
+    return ""

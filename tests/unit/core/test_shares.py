@@ -1,0 +1,47 @@
+"""Which part of a step a docket takes, and in which modes that may be less than a whole one."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.clocks import Taken, parse
+from holdfast.core.shares import Given, Share, parted, share_of
+from holdfast.core.staleness import Staleness, used
+
+
+def test_pushes_count_by_their_samples_and_less_if_they_are_stale_or_late() -> None:
+    pushes = {Taken(0, 7): Given(6, 0), Taken(1, 7): Given(4, 1), Taken(3, 5): Given(0, 2)}
+    counts = [6, 4, 6, 4]
+    found = share_of(parse("async"), Staleness("scale"), pushes, 7, counts)
+    assert found == Share({0: Taken(0, 7), 1: Taken(1, 7)}, {0: 6.0, 1: 2.0}, frozenset({1}), 0.4)
+    found = share_of(parse("quorum:2"), Staleness(), pushes, 8, counts)
+    assert found == Share({0: Taken(0, 7), 1: Taken(1, 7)}, {0: 3.0, 1: 2.0}, frozenset({1}), 0.25)
+
+
+def test_a_docket_of_all_lanes_is_a_whole_step_to_the_last_bit() -> None:
+    pushes = {Taken(lane, 3): Given(7, lane) for lane in range(3)}
+    assert share_of(parse("bounded:2"), Staleness(), pushes, 3, [7] * 3).part == 1.0
+    assert share_of(parse("local:4"), Staleness(), pushes, 3, [7] * 8).part == 1.0, "a round is one, whatever its steps"
+    assert share_of(parse("async"), Staleness(), {Taken(0, 3): Given(0, 0)}, 3, [0, 7]).part == 1.0, "nothing to scale"
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "lanes", "found"),
+    [
+        ("exact", "auto", 4, ""),
+        ("bounded:0", "auto", 4, ""),
+        ("bounded:2", "auto", 4, "a stale push counts less (staleness = scale)"),
+        ("bounded:2", "scale", 4, "a stale push counts less (staleness = scale)"),
+        ("bounded:2", "plain", 4, ""),
+        ("bounded:2", "compensate", 4, ""),
+        ("bounded:2", "auto", 1, ""),
+        ("async", "auto", 4, "any lane makes a version, with a part of a step"),
+        ("async", "plain", 4, "any lane makes a version, with a part of a step"),
+        ("async", "auto", 1, ""),
+        ("quorum:3", "auto", 4, "any 3 of 4 lanes make a version, with a part of a step"),
+        ("quorum:4", "auto", 4, ""),
+        ("local:4", "scale", 4, ""),
+    ],
+)
+def test_modes_that_take_parts_of_a_step(mode: str, asked: str, lanes: int, found: str) -> None:
+    assert parted(parse(mode), used(asked, parse(mode)), lanes) == found
