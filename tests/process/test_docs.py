@@ -33,7 +33,7 @@ _BARS = re.compile(r"[▁▂▃▄▅▆▇█]+")
 _LOCAL = [(re.compile(r"^\S+(?=: running, generation)"), "DIR"), (re.compile(r", begun .*"), ", begun WHEN"),
           (re.compile(r"(?<=kernel    )[^:]+"), "KERNEL"), (re.compile(r"(?<=torch     ).*"), "VERSION")]  # fmt: skip
 _SECONDS = 60.0  # for one command
-_CLOSE = 0.1  # by what part of it a number may differ from the page's, where numbers are compared
+_CLOSE = 0.15  # by what part of it a number may differ from the page's, where numbers are compared
 
 
 class Command(NamedTuple):
