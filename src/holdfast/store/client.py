@@ -192,9 +192,9 @@ class Store:
             pending.seen = True
             if pending.error is not None:
                 raise pending.error
-        for handle in self._refused:
-            if not handle.seen:
-                handle.result()
+        for handle in [one for one in self._refused if not one.seen]:
+            handle.seen = True
+            handle.result(timeout=0.0)  # which raises
 
     def close(self) -> None:
         """Wait for what was asked for, and close. What somebody was told to take too long is not waited for again."""

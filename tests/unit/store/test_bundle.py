@@ -11,9 +11,10 @@ from torch import Tensor
 
 from holdfast import store
 from holdfast.errors import HandlerFailed, Mismatch, StoreTimeout, UnknownKey, UsageError
+from holdfast.store import server
 from holdfast.store.bundle import tale
 from holdfast.store.heap import Place
-from holdfast.store.messages import Done, Grown, Meta, Open, Pull, Push, answers, pack, packed
+from holdfast.store.messages import Done, Grown, Meta, Open, Pull, Push, answers, pack, packed, says
 from holdfast.store.owners import owner
 from holdfast.store.parcel import is_light
 from holdfast.transport.link import Link
@@ -237,6 +238,22 @@ def test_more_keys_than_may_be_unanswered_at_a_deadline() -> None:
         assert sum(int(value) for value in mine.pull(NAMES).result()) == 63
 
 
+def test_who_closes_is_told_of_keys_that_were_never_asked_for() -> None:
+    go = threading.Event()
+
+    def slow(key: str, stored: Tensor, pushed: Tensor) -> None:
+        go.wait(20.0)
+        stored += pushed
+
+    with store.local(handler=slow, threads=True) as group:
+        mine = group.connect("m", timeout=20.0)
+        mine.init(NAMES, [torch.zeros(1)] * 100).wait()
+        mine.push(NAMES, [torch.ones(1)] * 100, timeout=0.2)
+        go.set()
+        with pytest.raises(StoreTimeout, match="'k004' and 58 more were applied; 'k063', .* were not applied"):
+            mine.close()
+
+
 def test_a_tale() -> None:
     assert tale("push", dict.fromkeys("abcdefg", "not answered") | {"h": "applied in part"}) == (
         "Of the 8 keys of this push, 'a', 'b', 'c', 'd', 'e' and 2 more were not answered; 'h' was applied in part."
@@ -246,21 +263,23 @@ def test_a_tale() -> None:
 # ------------------------------------------------------------ how it travels
 
 
-def test_what_is_asked_of_one_server_travels_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[int] = []
+def test_what_is_asked_of_one_server_travels_together_and_so_do_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
     real = Link.offer
 
     def offer(self: Link, data: bytes, fds: Any = ()) -> Any:
-        sent.append(len(data))
+        sent.append(data)
         return real(self, data, fds)
 
+    monkeypatch.setattr(server, "_SOON", 100.0)  # however slow this machine is
     with store.local(threads=True) as group, group.connect("m") as mine:
         keys, values = NAMES[:60], [torch.ones(10)] * 60
         mine.init(keys, values).wait()
         mine.push(keys, values).wait()
         monkeypatch.setattr(Link, "offer", offer)
         mine.push(keys, values).wait()
-    assert len(sent) <= 2 + 60 // 4, "two letters of the client, and answers that did not have to wait"
+        assert sorted(len(says(letter)) for letter in sent if b"Push" in letter) == [28, 32]
+        assert sorted(len(answers(letter)) for letter in sent if b"Done" in letter) == [28, 32]
 
 
 def test_letters_are_no_longer_than_they_may_be() -> None:
