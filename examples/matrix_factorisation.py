@@ -24,6 +24,7 @@ from torch import Tensor
 from holdfast import store
 
 USERS, ITEMS, RANK, RATINGS = 2000, 1000, 8, 120_000
+TABLES = ["users", "items"]  # the keys
 RATE, DECAY, BATCH = 0.3, 0.01, 500
 UNSEEN = RATINGS // 10  # ratings that no worker learns from
 NOISE = 0.3  # standard deviation: no model can do better on new ratings
@@ -54,17 +55,19 @@ def first_table(rows: int, seed: int) -> Tensor:
 
 def learn(mine: store.Store, users: Tensor, items: Tensor, truth: Tensor) -> None:
     """One batch: pull rows, push what should change in them."""
-    pulled = mine.pull("users", rows=users), mine.pull("items", rows=items)
-    left, right = (handle.result()[:, :-1] for handle in pulled)
+    left, right = (rows[:, :-1] for rows in mine.pull(TABLES, rows=[users, items]).result())
     error = ((left * right).sum(1) - truth)[:, None]
     zeros = torch.zeros(len(users), 1)  # the column of the state is the handler's
-    mine.push("users", store.Rows(users, torch.cat([error * right + DECAY * left, zeros], 1)))
-    mine.push("items", store.Rows(items, torch.cat([error * left + DECAY * right, zeros], 1)))
+    changes = [
+        store.Rows(users, torch.cat([error * right + DECAY * left, zeros], 1)),
+        store.Rows(items, torch.cat([error * left + DECAY * right, zeros], 1)),
+    ]
+    mine.push(TABLES, changes)
 
 
 def rmse(mine: store.Store, users: Tensor, items: Tensor, truth: Tensor) -> float:
     """Root of the mean squared error, with the tables as they are published now."""
-    left, right = mine.pull("users").result()[:, :-1], mine.pull("items").result()[:, :-1]
+    left, right = (table[:, :-1] for table in mine.pull(TABLES).result())
     return float(((left[users] * right[items]).sum(1) - truth).square().mean().sqrt())
 
 
@@ -73,8 +76,7 @@ def work(address: str, worker: int, workers: int, epochs: int) -> None:
     torch.set_num_threads(1)
     users, items, truth = ratings()
     with store.connect(address, f"worker-{worker}") as mine:
-        mine.init("users", first_table(USERS, 1), spread=True).wait()
-        mine.init("items", first_table(ITEMS, 2), spread=True).wait()
+        mine.init(TABLES, [first_table(USERS, 1), first_table(ITEMS, 2)], spread=True).wait()
         mine.barrier("evaluate").wait()
         for epoch in range(epochs):
             mine.barrier("learn").wait()

@@ -4,6 +4,7 @@ A comment right before a block says what to do with it beyond its language:
 
     <!-- file: train.py -->      save it under this name; the page's console blocks use it
     <!-- terminal 1 -->          it goes on while the blocks after it run
+    <!-- close: error -->        numbers after this word are as on the page, or nearly so
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A `console` block has commands after `$ ` and what they print. Every line that is shown must be printed, in that order,
 but numbers, hashes and times differ from machine to machine: only their places are compared. `...` stands for any
 lines. Two hashes that are equal on the page must be equal here, and a process id that a page shows stands for the one
-that was printed in its place.
+that was printed in its place. Where a page says so (`<!-- close: error -->`), numbers after that word are compared too.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _BARS = re.compile(r"[▁▂▃▄▅▆▇█]+")
 _LOCAL = [(re.compile(r"^\S+(?=: running, generation)"), "DIR"), (re.compile(r", begun .*"), ", begun WHEN"),
           (re.compile(r"(?<=kernel    )[^:]+"), "KERNEL"), (re.compile(r"(?<=torch     ).*"), "VERSION")]  # fmt: skip
 _SECONDS = 60.0  # for one command
+_CLOSE = 0.15  # by what part of it a number may differ from the page's, where numbers are compared
 
 
 class Command(NamedTuple):
@@ -40,6 +41,7 @@ class Command(NamedTuple):
 
     text: str
     shown: list[str]
+    close: str = ""  #: numbers after this word are close to the page's
 
 
 class Session:
@@ -111,6 +113,8 @@ class Session:
             assert found is not None, f"$ {command.text}\nthe page shows:  {shown}\nwas printed:\n{output}"
             at = found + 1
             self._learn(shown, printed[found])
+            for ours, theirs in zip(*(_numbers(line, command.close) for line in (shown, printed[found])), strict=True):
+                assert abs(theirs - ours) <= _CLOSE * ours, f"{printed[found]!r}, where the page has {shown!r}"
 
     def _learn(self, shown: str, printed: str) -> None:
         for ours, theirs in zip(_TOKEN.findall(shown), _TOKEN.findall(printed), strict=False):
@@ -129,11 +133,17 @@ def _shape(line: str) -> str:
     return " ".join(_TOKEN.sub("#", _BARS.sub("", line)).split())
 
 
-def commands(text: str) -> list[Command]:
+def _numbers(line: str, word: str) -> list[float]:
+    """The numbers after a word; none without one."""
+    return [float(number) for number in re.findall(rf"\b{word} ([\d.]+\d)", line)] if word else []
+
+
+def commands(text: str, note: str = "") -> list[Command]:
+    close = note.removeprefix("close: ") if note.startswith("close: ") else ""
     found: list[Command] = []
     for line in text.splitlines():
         if line.startswith("$ "):
-            found.append(Command(line[2:], []))
+            found.append(Command(line[2:], [], close))
         elif line:
             found[-1].shown.append(line)
     return found
@@ -158,7 +168,7 @@ def test_sessions(page: Path, session: Session, tmp_path: Path) -> None:
         elif block.language == "diff":
             (tmp_path / "train.py").write_text("\n".join(line[1:] for line in block.text.splitlines()))
         elif block.language == "console":
-            for command in commands(block.text):
+            for command in commands(block.text, block.note):
                 session.start(command) if block.note == "terminal 1" else session.run(command)
             if block.note == "terminal 2":
                 session.wait()

@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
     it = Parser(
         "set", "Change a setting of a going run.",
         "What can be set:\n  sync=MODE   how lanes keep step, from the next step boundary on: exact, bounded:S, "
-        "quorum:K or async",
+        "quorum:K,\n              async or local:H",
     )
     it.add_argument("dir", metavar="DIR", help="the run's directory")
     it.add_argument("setting", metavar="NAME=VALUE", help="what shall be")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import exp, isfinite
 
 from holdfast.core.clocks import why
 from holdfast.exchange.ages import NONE, Ages
@@ -15,6 +15,8 @@ __all__ = ["Meter", "View"]
 
 _WINDOW = 4.0
 _LOSSES = 8
+#: A look counts for a worker's waiting as this many seconds go by; from this share on it is worth a sentence.
+_MEMORY, _NOTICED = 2.0, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class View:
     paces: Mapping[int, float] = field(default_factory=dict)  #: worker or server -> updates of slices per second
     rates: Mapping[int, float] = field(default_factory=dict)  #: worker or server -> bytes it applies in a second
     waiting: Mapping[int, tuple[int, str]] = field(default_factory=dict)  #: who waits -> for whom; why, if known
+    held_up: Mapping[int, tuple[int, float]] = field(default_factory=dict)  #: who waits a lot -> for whom, what share
 
     @property
     def loss(self) -> float | None:
@@ -62,6 +65,7 @@ class Meter:
     _losses: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_LOSSES))
     _hosts: dict[int, tuple[Sequence[Row], Plan]] = field(default_factory=dict)  #: what each of them showed last
     _past: Ages = NONE  #: of pushes that were applied on hosts that are gone
+    _held_up: dict[int, tuple[int, float]] = field(default_factory=dict)  #: worker -> for whom it waited, what share
 
     def looked(self, host: int, rows: Sequence[Row], plan: Plan, now: float) -> View:
         """Take in one look at one host's board, beside what the others showed last; the new view."""
@@ -91,6 +95,7 @@ class Meter:
         for worker, row in here.items():
             self._samples[worker] = max(self._samples.get(worker, 0), row.samples)
         step = max((row.step for row in rows), default=self.view.step)
+        self._note_waiting(here, now - self._looks[-1].now if self._looks else 0.0)
         self._looks.append(_Look(now, step, here))
         while len(self._looks) > 2 and now - self._looks[1].now >= _WINDOW:
             self._looks.popleft()
@@ -111,12 +116,24 @@ class Meter:
             ages=plan.ages,
             owned={worker: row.owned for worker, row in here.items()},
             waiting={worker: (row.waiting_for, why(row.why)) for worker, row in here.items() if row.waiting_for >= 0},
+            held_up={worker: (whom, share) for worker, (whom, share) in self._held_up.items() if share >= _NOTICED},
             idle=frozenset(worker for worker, row in here.items() if row.owned and not row.units),
             paces={worker: _pace(row, first.rows.get(worker), seconds) for worker, row in here.items()},
             rates={worker: _applied(row, first.rows.get(worker)) for worker, row in here.items()},
             eta=(total - step) / steps_per_second if total > step and steps_per_second > 0 else None,
         )
         return self.view
+
+    def _note_waiting(self, here: Mapping[int, Row], seconds: float) -> None:
+        """A moment's wait is forgotten soon; one that goes on, or comes again and again, is not."""
+        kept = exp(-seconds / _MEMORY)
+        self._held_up = {
+            worker: (row.waiting_for, before[1] * kept + 1 - kept)
+            if row.waiting_for >= 0
+            else (before[0], before[1] * kept)
+            for worker, row in here.items()
+            for before in [self._held_up.get(worker, (-1, 0.0))]
+        }
 
     def _note_loss(self, rows: Sequence[Row], step: int, plan: Plan) -> None:
         """One loss per stretch of steps, so that the sparkline spans the run and not a moment."""

@@ -80,6 +80,7 @@ def of_going(
 
 def _process(person: Person, view: View, host: str) -> dict[str, Any]:
     whom, why = view.waiting.get(person.worker, (None, ""))
+    by, share = view.held_up.get(person.worker, (None, 0.0))
     return {
         "worker": person.worker,
         "pid": person.pid,
@@ -89,6 +90,8 @@ def _process(person: Person, view: View, host: str) -> dict[str, Any]:
         "wait": round(view.waits.get(person.worker, 0.0), 4),
         "waits_for": whom,
         "why": why or None,
+        "held_up_by": by,
+        "held_up": round(share, 2),
         "state": person.stage,
     }
 
@@ -156,9 +159,11 @@ def table(status: Mapping[str, Any]) -> str:
         )
     serving = {server["worker"] for server in status["servers"]}
     for worker in status["workers"]:
-        if worker["why"]:
-            who, whom = (titled([number], serving) for number in (worker["worker"], worker["waits_for"]))
-            lines.append(f"  {who} waits for {whom}: {worker['why']}")
+        whom, why = worker["waits_for"], worker["why"]
+        if not why and worker["held_up_by"] is not None:
+            whom, why = worker["held_up_by"], f"{worker['held_up']:.0%} of the last seconds"
+        if why:
+            lines.append(f"  {titled([worker['worker']], serving)} waits for {titled([whom], serving)}: {why}")
     for there in status["hosts"] if several else ():
         room = f"{there['workers']} of {there['slots']} slots"
         state = _ROLES[there["role"]] if there["role"] else "no state yet" if there["level"] < 0 else ""

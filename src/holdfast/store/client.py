@@ -1,34 +1,38 @@
 """The store as one client sees it: push, pull, push_pull, barrier, broadcast.
 
-Each verb returns a Handle at once. Requests of one client on one key are served in the order in which they were made.
-A Store is for one thread of one process.
+Each verb takes one key, or several in a list or a tuple, and returns one Handle. Requests of one client on one key are
+served in the order in which they were made. A Store is for one thread of one process.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from torch import Tensor
 
 from holdfast.errors import StoreError, UsageError
 from holdfast.store import address as addresses
+from holdfast.store.bundle import Keys, bundled, several
 from holdfast.store.errands import Errands
 from holdfast.store.farwire import FarWire
 from holdfast.store.handle import Handle
-from holdfast.store.messages import Done, Init, Meet
-from holdfast.store.owners import checked_name, owner
-from holdfast.store.pending import Asked, Pending, wait_for
+from holdfast.store.owners import checked_name
+from holdfast.store.pending import Asked, wait_for
 from holdfast.store.region import Owned, create
-from holdfast.store.values import Rows, checked_tensor
+from holdfast.store.rounds import Rounds
+from holdfast.store.values import Rows
 from holdfast.store.waiting import look_seconds
 from holdfast.store.wire import Wire
 from holdfast.transport.credentials import Credentials
 
 __all__ = ["Store", "connect"]
+
+Value = Tensor | Rows
 
 #: Seconds that a verb may take unless it is told otherwise.
 PATIENCE = 60.0
@@ -63,121 +67,113 @@ class Store:
         self.num_servers, self.num_clients, self.timeout = where.servers, where.clients, timeout
         memory = Owned(create())
         self._errands = Errands(client, memory, _wires(where, client, memory, credentials))
-        self._crew = where.crew
-        self._met: dict[tuple[int, str], Pending] = {}  # the last round of each meeting that we came to
+        self._rounds = Rounds(client, where, self._errands)
+        self._refused: list[Handle[Any]] = []  # that failed before a server was asked, perhaps unseen
 
     # ------------------------------------------------------------ the verbs
 
-    def init(self, key: str, value: Tensor, *, spread: bool = False, timeout: float | None = None) -> Handle[None]:
+    def init(
+        self, key: str | Keys, value: Tensor | Sequence[Tensor], *, spread: bool = False, timeout: float | None = None
+    ) -> Handle[None]:
         """Give a key its first value. The first client's counts; the others must give the same shape and dtype.
 
         `spread` cuts the rows of a large table into one share per server; otherwise the key's name decides which of
         them holds it.
         """
-        checked_name(key, "key")
-        value, deadline = checked_tensor(value, "init", key), self._deadline(timeout)
-        if spread and value.dim() == 0:
-            raise UsageError(f"Key {key!r} is a single number and cannot be spread. Leave out spread=True.")
-        pending = []
-        for server, share in self._errands.keys.shares(key, value.shape[0] if spread else -1).items():
-            part = value if share is None else value[share[0] : share[1]]
-            meta = self._errands.meta(part, value.shape[0] if spread else -1)
-            place = self._errands.write(part)
-            request = Init(self._errands.wires[server].next_id(), key, meta, place)
-            pending.append(self._errands.post(server, request, f"init of key {key!r}", deadline, place))
-        return Handle(pending, lambda: None, deadline)
+        return self._do("init", key, timeout, partial(self._errands.init, spread=spread), values=value)
 
     def push(
-        self, key: str, value: Tensor | Rows, *, number: int | None = None, timeout: float | None = None
-    ) -> Handle[None]:
-        """Hand a value, or some rows, to the handler at the key's server.
+        self, key: str | Keys, value: Value | Sequence[Value], *, number: int | None = None,
+        timeout: float | None = None,
+    ) -> Handle[None]:  # fmt: skip
+        """Hand a value, or some rows, to the handler at the key's server; of several keys, to each its own.
 
         It may be changed as soon as this returns, unless it is a `buffer` of this store. `number` is what the push
         counts under, for a worker that repeats its work after it was killed: one that was applied is not applied again.
         """
-        return self._guard(lambda: self._errands.push(key, value, number, self._deadline(timeout), False))
+        return self._do("push", key, timeout, partial(self._errands.push, number=number), values=value)
 
+    @overload
     def pull(
         self, key: str, *, rows: Any = None, out: Tensor | None = None, timeout: float | None = None
-    ) -> Handle[Tensor]:
-        """The published version of a key, or of some of its rows.
+    ) -> Handle[Tensor]: ...
+    @overload
+    def pull(
+        self, key: Keys, *, rows: Sequence[Any] | None = None, out: Sequence[Tensor | None] | None = None,
+        timeout: float | None = None,
+    ) -> Handle[tuple[Tensor, ...]]: ...  # fmt: skip
+    def pull(self, key: str | Keys, *, rows: Any = None, out: Any = None, timeout: float | None = None) -> Handle[Any]:
+        """The published version of a key, or of some of its rows; of several keys a tuple, in their order.
 
         Without `rows` it is a view of the server's memory, to be looked at only: whoever writes to it is ended by the
         system. It keeps its version, whatever is pushed, until the last tensor that shows it is gone. Rows, a spread
-        key and what is copied into `out` are your own.
+        key and what is copied into `out` are your own. For several keys, `rows` and `out` have one entry for each.
         """
-        return self._guard(lambda: self._errands.pull(key, rows, out, self._deadline(timeout)))
+        return self._do("pull", key, timeout, self._errands.pull, rows=rows, out=out)
 
+    @overload
     def push_pull(
-        self, key: str, value: Tensor | Rows, *, out: Tensor | None = None, number: int | None = None,
+        self, key: str, value: Value, *, out: Tensor | None = None, number: int | None = None,
         timeout: float | None = None,
-    ) -> Handle[Tensor]:  # fmt: skip
+    ) -> Handle[Tensor]: ...  # fmt: skip
+    @overload
+    def push_pull(
+        self, key: Keys, value: Sequence[Value], *, out: Sequence[Tensor | None] | None = None,
+        number: int | None = None, timeout: float | None = None,
+    ) -> Handle[tuple[Tensor, ...]]: ...  # fmt: skip
+    def push_pull(
+        self, key: str | Keys, value: Any, *, out: Any = None, number: int | None = None, timeout: float | None = None
+    ) -> Handle[Any]:
         """Push, and pull the version that has it: all of the key, or the rows that were pushed."""
-        deadline = self._deadline(timeout)
-        if isinstance(value, Rows):
-            pushed = self._guard(lambda: self._errands.push(key, value, number, deadline, False))
-            pulled = self._guard(lambda: self._errands.pull(key, value.indices, out, deadline))
-            return Handle([*pushed._pending, *pulled._pending], pulled.result, deadline)
-        return self._guard(lambda: self._errands.push(key, value, number, deadline, True, out))
+        act = partial(self._errands.push_pull, number=number)
+        return self._do("push_pull", key, timeout, act, values=value, out=out)
 
     def barrier(self, name: str = "", *, clients: int | None = None, timeout: float | None = None) -> Handle[None]:
         """Until all clients are at the barrier of this name; in the store of a run, until all of its crew are.
 
         Whoever passes it sees every push that any of them has made before it called `barrier`. For that, this call
-        waits for the pushes of its own client; how they ended is told by their own handles. Who calls it again after a
-        StoreTimeout comes to the same round again, and not to the next one.
+        waits for what its own client has pushed at other servers than the barrier's (with one server: for nothing);
+        how it ended is told by its own handle. Who calls it again after a StoreTimeout comes to the same round again,
+        and not to the next one.
         """
-        deadline, meeting = self._deadline(timeout), f"\0barrier {name}"
-        if name != "":
-            checked_name(name, "barrier")
-        server = owner(meeting, self.num_servers)
-        turn, parties = self._come(server, meeting, clients, deadline)
-        request = Meet(self._errands.wires[server].next_id(), meeting, turn, parties)
-        pending = self._errands.post(server, request, f"{_all(parties)} at barrier {name!r}", deadline)
-        pending.late = lambda: self._who_is_here(server, meeting)
-        self._met[server, meeting] = pending
-        return Handle([pending], lambda: None, deadline)
+        deadline = self._deadline(timeout)
+        return self._guard(lambda: self._rounds.barrier(name, clients, deadline))
 
+    @overload
     def broadcast(
         self, key: str, value: Tensor | None = None, *, root: str, clients: int | None = None,
         timeout: float | None = None,
-    ) -> Handle[Tensor]:  # fmt: skip
+    ) -> Handle[Tensor]: ...  # fmt: skip
+    @overload
+    def broadcast(
+        self, key: Keys, value: Sequence[Tensor] | None = None, *, root: str, clients: int | None = None,
+        timeout: float | None = None,
+    ) -> Handle[tuple[Tensor, ...]]: ...  # fmt: skip
+    def broadcast(
+        self, key: str | Keys, value: Any = None, *, root: str, clients: int | None = None, timeout: float | None = None
+    ) -> Handle[Any]:
         """The value that the client `root` gives, for all clients, when all have asked for it; it is the key's then.
 
         What the others give is compared in shape and dtype only; they may give nothing. As at a barrier, this call
-        waits for the pushes of its own client. What was pushed to this very key is replaced.
+        waits for what its own client has pushed at other servers. What was pushed to this very key is replaced.
         """
-        checked_name(key, "key")
-        checked_name(root, "client")
-        deadline, server = self._deadline(timeout), owner(key, self.num_servers)
-        if value is None and root == self.client:
-            raise UsageError(f"Client {root!r} is the root of a broadcast of key {key!r}, but gave no value. Give one.")
-        if value is not None:
-            value = checked_tensor(value, "broadcast", key)
-        turn, parties = self._come(server, "\0broadcast " + key, clients, deadline)
-        meta = None if value is None else self._errands.meta(value)
-        place = self._errands.write(value) if value is not None and root == self.client else None
-        request = Meet(
-            self._errands.wires[server].next_id(), "\0broadcast " + key, turn, parties, key, meta, place
-        )  # fmt: skip
-        what = f"{_all(parties)} at the broadcast of key {key!r} by {root!r}"
-        pending = self._errands.post(server, request, what, deadline, place)
-        pending.late = lambda: self._who_is_here(server, request.name)
-        self._met[server, request.name] = pending
-        return Handle([pending], lambda: self._errands.shown(pending), deadline)
+        for name, given in zip(several(key) or (), value if isinstance(value, list | tuple) else (), strict=False):
+            self._rounds.check(name, given, root)  # all of them, before anybody hears of one
+        act = partial(self._rounds.broadcast, root=root, clients=clients)
+        return self._do("broadcast", key, timeout, act, values=value)
 
     # ------------------------------------------------------------ besides
 
-    def applied(self, key: str) -> int:
-        """Up to which number all pushes of this client on a key count, at all its servers; 0: none does.
+    def applied(self, key: str | Keys) -> int:
+        """Up to which number all pushes of this client on a key, or on several, count at all servers; 0: none does.
 
         One that failed does not, and none behind it is told until it was pushed again under its number, and counts.
         Whoever begins again with the next number repeats all that is missing; what counts already is not applied again.
         Servers remember of the last 63 numbers which have failed.
         """
-        deadline = self._deadline(None)
-        servers = self._errands.key(key, deadline).shares
-        return min(self._errands.ask(server, key, deadline).counted for server in servers)
+        deadline, keys = self._deadline(None), several(key)
+        found = self._errands.known([checked_name(key, "key")] if keys is None else keys, deadline)
+        return min((self._errands.counted(one, deadline) for one in found), default=0)
 
     def buffer(self, key: str) -> Tensor:
         """A tensor like the key, in memory that the servers see: pushing it copies nothing.
@@ -196,6 +192,9 @@ class Store:
             pending.seen = True
             if pending.error is not None:
                 raise pending.error
+        for handle in [one for one in self._refused if not one.seen]:
+            handle.seen = True
+            handle.result(timeout=0.0)  # which raises
 
     def close(self) -> None:
         """Wait for what was asked for, and close. What somebody was told to take too long is not waited for again."""
@@ -217,57 +216,32 @@ class Store:
         else:
             self._errands.close()
 
-    # ------------------------------------------------------------ meeting others
-
-    def _come(self, server: int, name: str, clients: int | None, deadline: float) -> tuple[int, int]:
-        """Make ready for a meeting: which round of it is ours, and how many meet."""
-        parties = clients if clients is not None else 0 if self._crew else self.num_clients
-        what = name.strip("\0 ")
-        if clients is None and not parties and not self._crew:
-            verb = what.partition(" ")[0]
-            raise UsageError(
-                f"Client {self.client!r} is at {what!r}, and nobody knows for how many clients to wait. Say so when "
-                f"the servers are started, store.local(clients=3), or here, {verb}(..., clients=3)."
-            )
-        if parties < 1 and (clients is not None or not self._crew):
-            raise UsageError(f"Client {self.client!r} is at {what!r} with clients={parties}: there is at least one.")
-        # Others take our arrival for the end of what we have pushed, and a server knows only of its own keys.
-        self._errands.await_writes(deadline)
-        last = self._met.get((server, name))
-        if last is not None:
-            last.wire.poll()
-        return _turn(last) or self._errands.ask(server, name, deadline).number + 1, parties
-
-    def _who_is_here(self, server: int, name: str) -> str:
-        found = self._errands.ask(server, name, self._deadline(1.0))
-        here, awaited = (", ".join(map(repr, some)) for some in (found.here, found.awaited if self._crew else ()))
-        missing = f", and {awaited} {'is' if len(found.awaited) == 1 else 'are'} not" if awaited else ""
-        return f"Only {here} {'is' if len(found.here) == 1 else 'are'} there{missing}"
+    # ------------------------------------------------------------ one handle for whatever was asked
 
     def _guard(self, act: Callable[[], Handle[Any]]) -> Handle[Any]:
         """What the servers refuse is told by the handle, whenever they were asked."""
         try:
             return act()
         except StoreError as error:
-            return Handle.failed(error)
+            return self._note(Handle.failed(error))
+
+    def _do(
+        self, verb: str, key: Any, timeout: float | None, act: Callable[..., Handle[Any]], **given: Any
+    ) -> Handle[Any]:
+        """A verb on one key, or on several."""
+        keys, deadline = several(key), self._deadline(timeout)
+        if keys is None:
+            return self._guard(lambda: act(key, *given.values(), deadline=deadline))
+        handle = bundled(self._errands, verb, keys, partial(act, deadline=deadline), given, deadline)
+        return handle if handle.error is None else self._note(handle)
+
+    def _note(self, handle: Handle[Any]) -> Handle[Any]:
+        """It has failed already: whoever waits for all, or closes, is told if nobody was."""
+        self._refused = [one for one in self._refused if not one.seen] + [handle]
+        return handle
 
     def _deadline(self, timeout: float | None) -> float:
         return time.monotonic() + (self.timeout if timeout is None else timeout)
-
-
-def _all(parties: int) -> str:
-    return f"all {parties} clients" if parties else "the crew of the run"
-
-
-def _turn(last: Pending | None) -> int | None:
-    """The number of the next round of a meeting, by what became of the last one. Pure. None: the server has to say."""
-    if last is None or last.error is not None:
-        return None
-    assert isinstance(last.request, Meet)
-    turn = last.request.turn
-    if isinstance(last.answer, Done):
-        return last.answer.number + 1
-    return turn if last.overdue and not last.done else turn + 1
 
 
 def _wires(

@@ -6,13 +6,15 @@ rows that are pulled. What is made of the answers is made here, too. For one thr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from holdfast.errors import StoreError, UsageError
 from holdfast.store.handle import Handle
 from holdfast.store.heap import Place
 from holdfast.store.keyring import Key, Keyring, chosen
@@ -64,16 +66,43 @@ class Errands:
         checked_name(key, "key")
         return self.keys.find(key, lambda server, name: self.ask(server, name, deadline))
 
+    def known(self, keys: Sequence[str], deadline: float) -> list[Key]:
+        """The same of several keys; servers are asked about all of them at once."""
+        unknown = [key for key in keys if key not in self.keys]
+        with self.together():
+            asked = {(home, key): self._open(home, key, deadline) for key in unknown for home in [self.keys.home(key)]}
+
+        def ask(server: int, key: str) -> Done:
+            pending = asked.get((server, key))
+            return _told(pending, deadline) if pending is not None else self.ask(server, key, deadline)
+
+        return [self.keys.find(key, ask) for key in keys]
+
     def ask(self, server: int, key: str, deadline: float) -> Done:
         """What a server knows of a key or of a meeting; waits for it."""
+        return _told(self._open(server, key, deadline), deadline)
+
+    def counted(self, known: Key, deadline: float) -> int:
+        """Up to which number all pushes of this client on a key count."""
+        return min(self.ask(server, known.name, deadline).counted for server in known.shares)
+
+    def _open(self, server: int, key: str, deadline: float) -> Pending:
         request = Open(self.wires[server].next_id(), key)
-        pending = self.post(server, request, f"what it knows of key {key!r}", deadline)
-        pending.wire.wait(pending, deadline)
-        pending.seen = True
-        if pending.error is not None:
-            raise pending.error
-        assert isinstance(pending.answer, Done)
-        return pending.answer
+        what = f"which round of {key[1:]!r} is next" if key.startswith("\0") else f"what it knows of key {key!r}"
+        pending = self.post(server, request, what, deadline)
+        pending.seen = True  # whoever asked is told
+        return pending
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is asked of one server in this block may travel together."""
+        for wire in self.wires:
+            wire.gather()
+        try:
+            yield
+        finally:
+            for wire in self.wires:
+                wire.send_off()
 
     def post(
         self, server: int, request: Request, what: str, deadline: float, place: Place | None = None, keep: object = None
@@ -89,14 +118,15 @@ class Errands:
         """All that no server has answered."""
         return [pending for wire in self.wires for pending in wire.under_way()]
 
-    def await_writes(self, deadline: float) -> None:
-        """Until all that this client has pushed or initialised has ended, at every server, whichever way.
+    def await_writes(self, deadline: float, but: int) -> None:
+        """Until all that this client has pushed or initialised has ended, whichever way, at every server but one.
 
         Raises StoreTimeout.
         """
-        for pending in self.under_way():
-            if isinstance(pending.request, Push | Init):
-                pending.wire.wait(pending, deadline)
+        for wire in self.wires:
+            for pending in wire.under_way() if wire.index != but else ():
+                if isinstance(pending.request, Push | Init):
+                    wire.wait(pending, deadline)
 
     def meta(self, value: Tensor, rows: int = -1) -> Meta:
         """What is said of a value, or of a share of one that has so many rows."""
@@ -122,9 +152,36 @@ class Errands:
 
     # ------------------------------------------------------------ pushing
 
+    def init(self, key: str, value: Tensor, spread: bool, deadline: float) -> Handle[None]:
+        """Give a key its first value, at one server or a share at each."""
+        checked_name(key, "key")
+        value = checked_tensor(value, "init", key)
+        if spread and value.dim() == 0:
+            raise UsageError(f"Key {key!r} is a single number and cannot be spread. Leave out spread=True.")
+        rows = value.shape[0] if spread else -1
+        pending = []
+        for server, share in self.keys.shares(key, rows).items():
+            part = value if share is None else value[share[0] : share[1]]
+            place = self.write(part)
+            request = Init(self.wires[server].next_id(), key, self.meta(part, rows), place)
+            pending.append(self.post(server, request, f"init of key {key!r}", deadline, place))
+        return Handle(pending, lambda: None, deadline)
+
+    def check(self, known: Key, value: Tensor | Rows) -> None:
+        """Would a key's servers take this push? They look again. Raises Mismatch, UsageError."""
+        if not isinstance(value, Rows):
+            mine = self.meta(checked_tensor(value, "push", known.name), known.meta.rows)
+            check_alike(known.name, known.meta, mine, "pushes")
+            return
+        rows = self.meta(checked_tensor(value.values, "push", known.name))
+        checked_rows(value.indices, known.meta, known.name)
+        whole = Meta(rows.dtype, known.meta.shape[:1] + rows.shape[1:], rows.by, known.meta.rows)
+        check_alike(known.name, known.meta, whole, "pushes rows of")
+
     def push(
-        self, key: str, value: Tensor | Rows, number: int | None, deadline: float, pull: bool, out: Tensor | None = None
-    ) -> Handle[Any]:
+        self, key: str, value: Tensor | Rows, number: int | None, deadline: float, pull: bool = False,
+        out: Tensor | None = None,
+    ) -> Handle[Any]:  # fmt: skip
         """Push, and pull the version that has it where that is wanted (not for rows)."""
         known = self.key(key, deadline)
         number = known.count(number)
@@ -142,6 +199,19 @@ class Errands:
         if pull:
             return Handle(pending, lambda: self._joined(pending, out), deadline)
         return Handle(pending, lambda: None, deadline)
+
+    def push_pull(
+        self, key: str, value: Tensor | Rows, out: Tensor | None, number: int | None, deadline: float
+    ) -> Handle[Tensor]:
+        """Push, and pull the version that has it; rows in two requests."""
+        if not isinstance(value, Rows):
+            return self.push(key, value, number, deadline, True, out)
+        pushed = self.push(key, value, number, deadline)
+        try:
+            pulled = self.pull(key, value.indices, out, deadline)
+        except StoreError as error:  # the push is on its way nevertheless
+            pulled = Handle.failed(error)
+        return Handle([*pushed._pending, *pulled._pending], pulled.result, deadline)
 
     def _push_dense(
         self, key: str, server: int, value: Tensor, known: Key, number: int, deadline: float, pull: bool
@@ -246,3 +316,12 @@ class Errands:
         assert region is not None
         tie, pending.tie = pending.tie, None
         return tensor_at(region, view.place, view.meta, tie)
+
+
+def _told(pending: Pending, deadline: float) -> Done:
+    """What a server says of a key or a meeting; waits for it."""
+    pending.wire.wait(pending, deadline)
+    if pending.error is not None:
+        raise pending.error
+    assert isinstance(pending.answer, Done)
+    return pending.answer

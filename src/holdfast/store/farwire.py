@@ -28,6 +28,7 @@ from holdfast.store.heap import Place
 from holdfast.store.mail import Mailbox, head
 from holdfast.store.messages import Answer, Bytes, Done, Failed, Pull, Push, Request, View, Welcome
 from holdfast.store.outbox import Outbox
+from holdfast.store.parcel import is_light
 from holdfast.store.pending import Pending, complaint, gone_text
 from holdfast.store.region import Owned, Region, Tie, create
 from holdfast.store.tally import WINDOW
@@ -68,6 +69,7 @@ class FarWire:
         self._changed = threading.Condition()
         self._pending: dict[int, Pending] = {}
         self._outbox = Outbox()
+        self._gathering = False
         self._last, self._turn, self._closed = 0, 0, False
         self._fatal: Exception | None = None
         self._coming: dict[int, _Coming] = {}  # only the thread that receives looks into it
@@ -97,9 +99,20 @@ class FarWire:
             if room:
                 self._pending[request.id] = pending
                 self._outbox.add(pending)
-                self._changed.notify_all()
+                if not self._gathering or not is_light(request):
+                    self._changed.notify_all()
                 return pending
         raise first.too_late(self._client, self.pid)
+
+    def gather(self) -> None:
+        """What is asked from now on may travel together, until `send_off`."""
+        self._gathering = True
+
+    def send_off(self) -> None:
+        """All that was gathered is on its way, and nothing is gathered any more."""
+        with self._changed:
+            self._gathering = False
+            self._changed.notify_all()
 
     def grown(self, pending: Pending, here: int) -> None:
         """More bytes of a push are there."""
@@ -133,6 +146,8 @@ class FarWire:
         self.region.close()
 
     def _wait_for(self, so: Callable[[], bool], deadline: float) -> bool:
+        if self._gathering:
+            self._changed.notify_all()  # nobody waits for what is not sent
         return self._changed.wait_for(so, max(0.0, deadline - time.monotonic()))
 
     def _give_up(self, error: Exception) -> None:
@@ -221,14 +236,16 @@ class FarWire:
         except OSError:
             stream.close()  # the thread that receives sees it
 
-    def _next(self, turn: int) -> tuple[bytes, memoryview] | None:
+    def _next(self, turn: int) -> list[bytes | memoryview] | None:
         """What is to be sent next; waits for it. None: this connection is over."""
+        letters: list[bytes | memoryview] = []
         with self._changed:
             while self._turn == turn and not self._closed:
-                if (piece := self._outbox.next()) is not None:
-                    message, place = piece
+                for message, place in self._outbox.several():
                     body = memoryview(b"") if place is None else self._memory.bytes(place)
-                    return head(message, body.nbytes), body
+                    letters += head(message, body.nbytes), body
+                if letters:
+                    return letters
                 self._changed.wait()
         return None
 

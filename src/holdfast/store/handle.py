@@ -23,15 +23,16 @@ class Handle(Generic[Value]):
     def __init__(self, pending: Sequence[Pending], finish: Callable[[], Value], deadline: float) -> None:
         self.deadline = deadline
         self._pending, self._finish = pending, finish
-        self._error: Exception | None = None
+        self.error: Exception | None = None  #: what has gone wrong, as far as it is known
         self._value: Value | None = None
         self._finished = False
+        self.seen = False  #: somebody was told how it ended
 
     @classmethod
     def failed(cls, error: Exception) -> Handle[Any]:
         """One that has failed already."""
         handle: Handle[Any] = Handle((), lambda: None, 0.0)
-        handle._error = error
+        handle.error = error
         return handle
 
     @property
@@ -50,11 +51,12 @@ class Handle(Generic[Value]):
         """The same, and what it gives: a tensor for pull, push_pull and broadcast, None for the others."""
         deadline = self.deadline if timeout is None else time.monotonic() + timeout
         wait_for(self._pending, deadline)
+        self.seen = True
         for pending in self._pending:
             pending.seen = True
-            self._error = self._error or pending.error
-        if self._error is not None:
-            raise self._error
+            self.error = self.error or pending.error
+        if self.error is not None:
+            raise self.error
         if not self._finished:
             self._value, self._finished = self._finish(), True
             self._finish = _spent

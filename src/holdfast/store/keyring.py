@@ -40,16 +40,23 @@ class Keyring:
         self._num_servers = num_servers
         self._keys: dict[str, Key] = {}
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._keys
+
+    def home(self, name: str) -> int:
+        """The server that always has some of a key."""
+        return owner(name, self._num_servers)
+
     def shares(self, name: str, rows: int) -> dict[int, Share]:
         """Which servers have a key, and which of its rows; `rows` is -1 where it is not spread."""
         if rows < 0:
-            return {owner(name, self._num_servers): None}
+            return {self.home(name): None}
         return dict(enumerate(parts(rows, self._num_servers)))
 
     def find(self, name: str, ask: Callable[[int, str], Done]) -> Key:
-        """What is known of a key; servers are asked once. The one that its name points to always has some of it."""
+        """What is known of a key; servers are asked once."""
         if name not in self._keys:
-            first = owner(name, self._num_servers)
+            first = self.home(name)
             answers = {first: ask(first, name)}
             meta = answers[first].meta
             assert meta is not None

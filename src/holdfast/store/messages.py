@@ -8,6 +8,8 @@ for a client (see `envoy`); bytes of values travel beside the messages then (`By
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from holdfast.errors import Mismatch
@@ -15,7 +17,7 @@ from holdfast.store.heap import Place
 
 __all__ = [
     "Answer", "Bytes", "Done", "Failed", "Grown", "Hello", "Init", "Meet", "Meta", "Open", "Partly", "Pull", "Push",
-    "Release", "Request", "Say", "View", "Welcome", "answers", "check_alike", "pack", "says",
+    "Release", "Request", "Say", "View", "Welcome", "answers", "check_alike", "pack", "packed", "says",
 ]  # fmt: skip
 
 
@@ -214,6 +216,15 @@ _answers = msgspec.msgpack.Decoder(list[Answer])
 def pack(*messages: Say | Answer) -> bytes:
     """Messages that travel together, as bytes."""
     return _encoder.encode(messages)
+
+
+def packed(messages: Sequence[Say | Answer], most: int) -> list[bytes]:
+    """The same, in as many pieces as it takes for none to have more than `most` bytes, if that can be."""
+    data = pack(*messages)
+    if len(data) <= most or len(messages) < 2:
+        return [data]
+    half = len(messages) // 2
+    return packed(messages[:half], most) + packed(messages[half:], most)
 
 
 def says(data: bytes) -> list[Say]:

@@ -16,6 +16,9 @@ from holdfast.store.pending import Pending
 
 __all__ = ["Outbox"]
 
+#: Bytes after which nothing more goes along, and about what a message has besides those of its value.
+_AT_ONCE, _HEAD = 2**16, 2**10
+
 
 class Outbox:
     """Requests that are not out yet."""
@@ -31,6 +34,15 @@ class Outbox:
     def renew(self, pending: Iterable[Pending]) -> None:
         """Begin again with these: nobody knows what of it has arrived."""
         self._waiting, self._sent = deque(pending), -1
+
+    def several(self) -> list[tuple[Say, Place | None]]:
+        """What goes out next in one go: one piece, or some small ones; empty: nothing yet."""
+        pieces: list[tuple[Say, Place | None]] = []
+        size = 0
+        while size < _AT_ONCE and (piece := self.next()) is not None:
+            pieces.append(piece)
+            size += _HEAD + (piece[1].size if piece[1] is not None else 0)
+        return pieces
 
     def next(self) -> tuple[Say, Place | None] | None:
         """What goes out next, and where its bytes lie; None: nothing, or nothing yet."""

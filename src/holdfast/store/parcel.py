@@ -12,9 +12,9 @@ import msgspec
 
 from holdfast.errors import UsageError
 from holdfast.store.heap import Place
-from holdfast.store.messages import Init, Meet, Pull, Push, Request
+from holdfast.store.messages import Init, Meet, Open, Pull, Push, Request, Say
 
-__all__ = ["LONGEST_RUN", "Parcel", "moved", "parcel_of", "run_length"]
+__all__ = ["LONGEST_RUN", "Parcel", "is_light", "moved", "parcel_of", "run_length"]
 
 #: Bytes that travel in one go, at most; and at least, where there are as many.
 LONGEST_RUN, _SHORTEST_RUN = 2**20, 2**16
@@ -22,6 +22,9 @@ LONGEST_RUN, _SHORTEST_RUN = 2**20, 2**16
 #: one alone is waited for without use of the line.
 _RUNS = 64
 _PAGE = 4096  #: what a run is a multiple of: so it ends between two numbers
+
+#: Bytes of a value for which a request may wait a moment, to travel with others: written in less time than sent.
+_LIGHT = 2**16
 
 _Asking = TypeVar("_Asking", bound=Request)
 
@@ -40,6 +43,14 @@ def run_length(size: int) -> int:
     (65536, 155648, 1048576)
     """
     return min(LONGEST_RUN, max(_SHORTEST_RUN, size // _RUNS // _PAGE * _PAGE))
+
+
+def is_light(message: Say) -> bool:
+    """Is it worth waiting for others to travel with?"""
+    if not isinstance(message, Open | Init | Push | Pull | Meet):
+        return False
+    parcel = parcel_of(message)
+    return parcel is None or parcel.sent <= _LIGHT
 
 
 def parcel_of(request: Request) -> Parcel | None:

@@ -59,6 +59,12 @@ class Asked(Protocol):
     ) -> Pending:
         """Ask for something; `settled` is called when it has ended, whichever way."""
 
+    def gather(self) -> None:
+        """What is asked from now on may travel together, until `send_off`."""
+
+    def send_off(self) -> None:
+        """All that was gathered is on its way, and nothing is gathered any more."""
+
     def grown(self, pending: Pending, here: int) -> None:
         """More bytes of a push are there."""
 

@@ -25,17 +25,19 @@ from holdfast.store.handlers import Handler, add
 from holdfast.store.keeper import caller
 from holdfast.store.ledger import LEDGER, Ledger
 from holdfast.store.meeting import Crew
-from holdfast.store.messages import Answer, Failed, Hello, Say, Welcome, pack, says
+from holdfast.store.messages import Answer, Failed, Hello, Say, Welcome, pack, packed, says
 from holdfast.store.region import Limit, Owned, Region, create
 from holdfast.store.voice import complain
 from holdfast.store.waiting import Waiting, look_seconds
 from holdfast.transport.doorkeeper import SHORT
-from holdfast.transport.link import DescriptorsLost, Link, Outcome
+from holdfast.transport.link import MAX_MESSAGE, DescriptorsLost, Link, Outcome
 
 __all__ = ["Server"]
 
 #: Seconds that a server rests when it can take nobody for want of descriptors or memory.
 _PAUSE = 0.2
+#: Seconds after which answers to what came together are no longer kept to be sent together.
+_SOON = 2e-3
 
 
 class Peer:
@@ -44,6 +46,7 @@ class Peer:
     def __init__(self, link: Link, pid: int) -> None:
         self.link, self.pid = link, pid
         self.visitor: Visitor | None = None
+        self.said: list[Answer] = []  #: answers that are not packed yet
         self.unsent: deque[bytes] = deque()
         self.blocked = False  #: there is more for it than the kernel takes
 
@@ -69,6 +72,8 @@ class Server:
         listener.setblocking(False)
         self._peers: dict[int, Peer] = {}  # by descriptor
         self._named: dict[str, Peer] = {}
+        self._kept: set[Peer] = set()  # for whom there are answers that may travel together
+        self._soon = 0.0  # until when
         self._poll = select.poll()
         self._waiting = Waiting()
 
@@ -145,11 +150,15 @@ class Server:
             return
         fds = frame.fds
         try:
-            for message in says(frame.data):
+            messages = says(frame.data)
+            self._soon = time.monotonic() + _SOON if len(messages) > 1 else 0.0
+            for message in messages:
                 if peer.link.fileno() >= 0:
                     fds = self._hear(peer, message, fds)
         except msgspec.DecodeError as error:
             self._refuse(peer, "StoreError", f"Server {self.index} does not understand what was said: {error}.")
+        self._soon = 0.0
+        self._send_kept()
         for fd in fds:  # that nobody has taken
             os.close(fd)
 
@@ -187,6 +196,7 @@ class Server:
 
     def _refuse(self, peer: Peer, kind: str, text: str) -> None:
         self._answer(peer, Failed(-1, kind, text))
+        self._send_kept()
         self._lose(peer)
 
     def _lose(self, peer: Peer) -> None:
@@ -204,10 +214,19 @@ class Server:
 
     def _answer(self, peer: Peer, message: Answer) -> None:
         if peer.link.fileno() >= 0:
-            peer.unsent.append(pack(message))
-            self._flush(peer)
+            peer.said.append(message)
+            self._kept.add(peer)
+            if not self._soon or time.monotonic() > self._soon:
+                self._send_kept()
+
+    def _send_kept(self) -> None:
+        while self._kept:
+            self._flush(self._kept.pop())
 
     def _flush(self, peer: Peer) -> None:
+        if peer.said:
+            peer.unsent.extend(packed(peer.said, MAX_MESSAGE))
+            peer.said.clear()
         while peer.unsent:
             outcome = peer.link.offer(peer.unsent[0])
             if outcome is Outcome.FULL:

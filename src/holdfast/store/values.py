@@ -131,6 +131,13 @@ def checked_tensor(value: object, verb: str, key: str) -> Tensor:
 
 def row_numbers(rows: Any) -> Tensor:
     """Numbers of rows, in whatever they were given. Raises UsageError where they are anything but whole numbers."""
+    if isinstance(rows, range):
+        return torch.arange(rows.start, rows.stop, rows.step) if rows else torch.empty(0, dtype=torch.int64)
+    if isinstance(rows, slice):
+        raise UsageError(
+            f"Row numbers were given as {rows}, which leaves out silently what does not exist. Give a range, such as "
+            f"range({rows.start or 0}, {rows.stop if rows.stop is not None else 1000})."
+        )
     try:
         given = torch.as_tensor(rows).detach().flatten()
     except (TypeError, ValueError, RuntimeError):

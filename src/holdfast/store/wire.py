@@ -32,14 +32,19 @@ from holdfast.store.messages import (
     Welcome,
     answers,
     pack,
+    packed,
 )  # fmt: skip
+from holdfast.store.parcel import is_light
 from holdfast.store.pending import Pending, complaint, gone_text
 from holdfast.store.region import Region, Tie
 from holdfast.store.tally import WINDOW
 from holdfast.store.waiting import Waiting
-from holdfast.transport.link import Link, Outcome
+from holdfast.transport.link import MAX_MESSAGE, Link, Outcome
 
 __all__ = ["Wire"]
+
+#: Requests that travel together at most: the server begins with them while the next are written.
+_TOGETHER = 32
 
 
 class Wire:
@@ -57,6 +62,8 @@ class Wire:
         self._pending: dict[int, Pending] = {}
         self._last = 0
         self._link: Link | None = None
+        self._gathered: list[Say] = []  # requests that wait for others to travel with
+        self._gathering = False
         self._unsent: deque[bytes] = deque()
         self._looks: Counter[tuple[str, int]] = Counter()
         self._let_go: deque[tuple[str, int]] = deque()  # filled by finalizers, in whatever thread
@@ -84,6 +91,15 @@ class Wire:
         self._pending[request.id] = pending
         self._tell(request)
         return pending
+
+    def gather(self) -> None:
+        """What is asked from now on may travel together, until `send_off`."""
+        self._gathering = True
+
+    def send_off(self) -> None:
+        """All that was gathered is on its way, and nothing is gathered any more."""
+        self._gathering = False
+        self._flush()
 
     def grown(self, pending: Pending, here: int) -> None:
         """More bytes of a push are there."""
@@ -139,6 +155,7 @@ class Wire:
         for pending in self._pending.values():
             if isinstance(pending.request, Push):
                 pending.request = msgspec.structs.replace(pending.request, again=True)
+        self._gathered.clear()
         self._unsent = deque(pack(pending.request) for pending in self._pending.values())
         self._flush()
 
@@ -153,10 +170,14 @@ class Wire:
         return gone
 
     def _tell(self, message: Say) -> None:
-        self._unsent.append(pack(*self._collect(), message))
-        self._flush()
+        self._gathered += [*self._collect(), message]
+        if not self._gathering or len(self._gathered) >= _TOGETHER or not is_light(message):
+            self._flush()
 
     def _flush(self) -> None:
+        if self._gathered:
+            self._unsent.extend(packed(self._gathered, MAX_MESSAGE))
+            self._gathered.clear()
         while self._unsent and self._link is not None:
             outcome = self._link.offer(self._unsent[0])
             if outcome is Outcome.FULL:
@@ -178,7 +199,7 @@ class Wire:
     def _pump(self, seconds: float) -> bool:
         """Take in one thing that has come, or wait for one. False: nothing came."""
         if self._let_go:
-            self._unsent.append(pack(*self._collect()))
+            self._gathered += self._collect()
         self._flush()
         if self._link is None:
             return False

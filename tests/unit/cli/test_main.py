@@ -85,6 +85,13 @@ def test_what_stands_after_the_script_is_the_scripts() -> None:
     assert resolved.config.args == ("--epochs", "3", "--workers", "9", "--", "-x")
 
 
+def test_set_names_every_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["set", "--help"])
+    shown = capsys.readouterr().out
+    assert [mode for mode in ("exact", "bounded:S", "quorum:K", "async", "local:H") if mode not in shown] == []
+
+
 def test_an_option_after_the_script_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(tmp_path / "none.py"), "--workers=2"]) == 2
     assert "note: --workers stands after the script, so the script gets it" in capsys.readouterr().err

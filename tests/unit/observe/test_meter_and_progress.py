@@ -78,6 +78,7 @@ def test_status_has_the_promised_names() -> None:
     assert told["workers"][0] == {
         "worker": 0, "pid": 100, "host": "here", "host_number": 0, "lanes": [0, 1], "step": 7, "speed": 10.0,
         "wait": 0.0, "state": "member", "lead": True, "waits_for": None, "why": None,
+        "held_up_by": None, "held_up": 0.0,
     }
     assert [worker["worker"] for worker in told["workers"]] == [0, 2]
     table = status.table(told).splitlines()
@@ -113,6 +114,25 @@ def test_status_says_why_a_worker_waits_where_that_is_known() -> None:
     )
     told = status.of_going(serving, view, pid=9, host="here", seconds=1.5, directory="runs/x")
     assert status.table(told).splitlines()[-1] == f"  worker 0 waits for server 2: {view.waiting[0][1]}"
+
+
+def test_status_says_for_whom_a_worker_waits_a_lot_and_nothing_of_a_moment() -> None:
+    meter = Meter()
+
+    def told(second: float, *waiting: int) -> list[str]:
+        rows = [row(worker, waiting_for=2 if worker in waiting else -1) for worker in (0, 2)]
+        view = meter.update(rows, PLAN, second)
+        shown = status.of_going(snapshot(), view, pid=9, host="here", seconds=1.5, directory="runs/x")
+        return [line.strip() for line in status.table(shown).splitlines() if " waits for " in line]
+
+    assert told(0.0, 0) == told(0.2, 0) == told(0.4) == []  # a moment
+    for look in range(3, 13):
+        told(0.2 * look, 0)
+    assert told(2.6, 0) == ["worker 0 waits for worker 2: 70% of the last seconds"]
+    assert told(2.8) == ["worker 0 waits for worker 2: 63% of the last seconds"]  # it does not come and go
+    for look in range(15, 25):
+        told(0.2 * look)
+    assert told(5.0) == []
 
 
 def test_status_of_several_hosts() -> None:

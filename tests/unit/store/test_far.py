@@ -307,6 +307,20 @@ def test_an_outbox_sends_piece_by_piece_and_in_order() -> None:
     assert box.next() is None
 
 
+def test_small_things_go_out_together() -> None:
+    def push(id_: int, size: int) -> Any:
+        return SimpleNamespace(request=Push(id_, "w", id_, META, Place(0, 2**24, 0, size), size))
+
+    box = Outbox()
+    for i in range(100):
+        box.add(push(i, 12))
+    assert [len(box.several()), len(box.several()), len(box.several())] == [64, 36, 0]
+    for i in range(3):
+        box.add(push(i, 2**17))
+    ids = [[message.id for message, _ in box.several()] for _ in range(7)]  # type: ignore[union-attr]
+    assert ids == [[0], [0], [1], [1], [2], [2], []], "large ones go as they did"
+
+
 @pytest.mark.parametrize("size", [0, 1, 10**6, 10**7, 10**9, 10**12])
 def test_runs_are_whole_numbers_and_neither_tiny_nor_huge(size: int) -> None:
     assert 2**16 <= run_length(size) <= LONGEST_RUN

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -30,38 +29,9 @@ from holdfast.store.heap import Place
 from holdfast.store.messages import Init, Meta, Pull
 from holdfast.store.owners import owner
 from holdfast.store.pending import Pending
+from tests.unit.store.conftest import connected
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8]
-
-
-@pytest.fixture(params=["near", "far"])
-def reach(request: pytest.FixtureRequest) -> str:
-    """On this host, or over TCP as from another one."""
-    return str(request.param)
-
-
-@pytest.fixture
-def group(reach: str) -> Iterator[store.Group]:
-    with store.local(servers=2, clients=2, threads=True, listen="127.0.0.1" if reach == "far" else None) as group:
-        yield group
-
-
-def connected(group: store.Group, reach: str, name: str) -> store.Store:
-    if reach == "near":
-        return group.connect(name, timeout=10.0)
-    return store.Store(group.far_address, name, credentials=group.gate.credentials, timeout=10.0)
-
-
-@pytest.fixture
-def mine(group: store.Group, reach: str) -> Iterator[store.Store]:
-    with connected(group, reach, "a") as one:
-        yield one
-
-
-@pytest.fixture
-def other(group: store.Group, reach: str) -> Iterator[store.Store]:
-    with connected(group, reach, "b") as one:
-        yield one
 
 
 def until_met(mine: store.Store, meeting: str, client: str) -> None:
@@ -277,6 +247,17 @@ def test_a_failure_that_nobody_looked_at_is_told_at_the_end() -> None:
         mine.push("w", torch.ones(3))
 
 
+def test_a_key_that_is_not_there_is_told_at_the_end_if_nobody_looked(group: store.Group, reach: str) -> None:
+    mine = connected(group, reach, "a")
+    mine.push("w", torch.ones(3))
+    with pytest.raises(UnknownKey, match="Key 'w' was never initialised"):
+        mine.wait()
+    mine.wait()  # once
+    mine.push(["v"], [torch.ones(3)])
+    with pytest.raises(UnknownKey, match="Key 'v' was never initialised"):
+        mine.close()
+
+
 def test_who_closes_does_not_wait_again_for_what_took_too_long(group: store.Group, reach: str) -> None:
     mine = connected(group, reach, "a")
     waiting = [mine.barrier("x"), mine.broadcast("v", torch.ones(1), root="a")]
@@ -478,7 +459,7 @@ def test_whoever_passes_a_barrier_sees_what_was_pushed_before_it(reach: str) -> 
         mine.init("w", torch.zeros(3)).wait()
         pushed, waiting = mine.push("w", torch.ones(3)), other.barrier(elsewhere)
         with pytest.raises(StoreTimeout, match=r"client 'a' waits for a push of key 'w'\. .* Allow more time"):
-            mine.barrier(elsewhere, timeout=0.05)
+            mine.barrier(elsewhere, timeout=0.05).wait()
         with pytest.raises(StoreTimeout, match="Only 'b' is there"):
             waiting.wait(timeout=0.05)
         go.set()
@@ -498,8 +479,8 @@ def test_whoever_has_a_broadcast_sees_what_was_pushed_before_it() -> None:
     with store.local(clients=2, handler=slow, threads=True) as group, group.connect("a", timeout=10.0) as mine:
         mine.init("w", torch.zeros(3))
         pushed = mine.push("w", torch.ones(3))
-        with pytest.raises(StoreTimeout, match="client 'a' waits for a push of key 'w'"):
-            mine.broadcast("v", torch.ones(1), root="a", timeout=0.05)
+        with pytest.raises(StoreTimeout, match="client 'a' waits for which round of 'broadcast v' is next"):
+            mine.broadcast("v", torch.ones(1), root="a", timeout=0.05).wait()
         go.set()
         given = mine.broadcast("v", torch.ones(1), root="a")
         assert pushed.done
@@ -507,6 +488,33 @@ def test_whoever_has_a_broadcast_sees_what_was_pushed_before_it() -> None:
             other.broadcast("v", root="a").wait()
             assert other.pull("w").result().sum() == 3
         given.wait()
+
+
+@pytest.mark.parametrize("reach", ["near", "far"])
+def test_a_barrier_at_the_only_server_returns_at_once_and_comes_after_the_pushes(reach: str) -> None:
+    go, at_it = threading.Event(), threading.Event()
+
+    def slow(key: str, stored: Tensor, pushed: Tensor) -> None:
+        at_it.set()
+        go.wait(20.0)
+        stored += pushed
+
+    listen = "127.0.0.1" if reach == "far" else None
+    with (
+        store.local(clients=2, handler=slow, threads=True, listen=listen) as group,
+        connected(group, reach, "a") as mine,
+        connected(group, reach, "b") as other,
+    ):
+        mine.init("w", torch.zeros(3)).wait()
+        both(mine, other, lambda one: one.barrier().wait())
+        there, pushed = other.barrier(), mine.push("w", torch.ones(3))
+        assert at_it.wait(10.0)
+        here = mine.barrier()
+        assert not pushed.done and not here.done and not there.done
+        go.set()
+        there.wait()
+        assert other.pull("w").result().sum() == 3
+        here.wait()
 
 
 def test_a_push_that_failed_is_told_by_its_own_handle_and_holds_up_no_barrier() -> None:
@@ -758,7 +766,7 @@ def test_rows_that_do_not_exist(mine: store.Store) -> None:
 def test_a_key_that_is_no_text(mine: store.Store, verb: Any) -> None:
     for key, text in [
         (3, "3 cannot be the name of a key: it is of type int. Use text, such as '3'."),
-        (["w"], "['w'] cannot be the name of a key: it is of type list. Use text, such as \"['w']\"."),
+        (b"w", "b'w' cannot be the name of a key: it is of type bytes. Use text, such as \"b'w'\"."),
         ("", "'' cannot be the name of a key: use 1 to 200 bytes of printable text, not 0."),
     ]:
         with pytest.raises(UsageError) as caught:

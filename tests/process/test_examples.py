@@ -1,0 +1,25 @@
+"""What the examples say when they cannot: the rest of them is in the sessions of the documentation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.markdown import ROOT
+from tests.process.harness import environment
+
+pytestmark = pytest.mark.process
+
+
+def example(name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "examples" / name), *words]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_a_mode_that_there_is_not() -> None:
+    done = example("modes.py", "--modes", "bouned:4")
+    assert done.returncode == 1
+    assert done.stderr.startswith("The run with --sync bouned:4 ended with status 2:\n")
+    assert "Did you mean bounded:4?" in done.stderr
