@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import IntEnum
+from operator import gt
 from typing import NamedTuple
 
 __all__ = [
@@ -147,6 +148,22 @@ class Clocks(NamedTuple):
     taken: Sequence[int]  #: lane -> pushes that dockets have taken
     applied: Sequence[int]  #: lane -> pushes that are in the published version; their room is free again
 
+    @property
+    def slowest(self) -> int:
+        """Applied pushes of the lane that has fewest."""
+        return min(self.applied)
+
+    @property
+    def least_pushed(self) -> int:
+        """Pushes of the lane that has made fewest."""
+        return min(self.pushed)
+
+    @property
+    def late(self) -> tuple[int, ...]:
+        """The slowest lanes of which nothing is on its way."""
+        slowest, both = self.slowest, zip(self.applied, self.pushed, strict=True)
+        return tuple(lane for lane, (applied, pushed) in enumerate(both) if applied == pushed == slowest)
+
 
 class Reason(IntEnum):
     """Why a lane may not begin its next unit. 0, on the board, is for no reason."""
@@ -207,12 +224,10 @@ def held_back(mode: Mode, clocks: Clocks, lane: int) -> Held | None:
     step = clocks.pushed[lane]
     if step >= clocks.steps:
         return None
-    slowest = min(clocks.applied)
+    slowest = clocks.slowest
     if mode.bound is not None and step - slowest > mode.bound:
-        late = zip(clocks.applied, clocks.pushed, strict=True)
-        lanes = tuple(other for other, (applied, pushed) in enumerate(late) if applied == pushed == slowest)
-        return Held(lanes, Reason.AHEAD, lane, step - slowest, mode.bound)
-    if step > slowest and mode.quorum is None and min(clocks.pushed) > slowest:
+        return Held(clocks.late, Reason.AHEAD, lane, step - slowest, mode.bound)
+    if step > slowest and mode.quorum is None and clocks.least_pushed > slowest:
         return Held((), Reason.MADE, lane)
     if step - clocks.applied[lane] >= mode.depth:
         return Held((), Reason.FULL, lane, most=mode.depth)
@@ -236,21 +251,17 @@ def next_lane(mode: Mode, clocks: Clocks, mine: Sequence[int]) -> int | Held | N
 
 def docket(mode: Mode, clocks: Clocks) -> tuple[Taken, ...] | None:
     """The pushes of the next version; None while there are not enough. In lane order, so whoever asks gets the same."""
-    ready = tuple(
-        Taken(lane, taken) for lane, (taken, pushed) in enumerate(zip(clocks.taken, clocks.pushed, strict=True))
-        if pushed > taken
-    )
+    ready = sum(map(gt, clocks.pushed, clocks.taken))
     if not ready:
         return None
     # Only lanes that have a push count, or that may still make one once all that is taken is applied: waiting for
     # others would be for ever. The end of a pass is a case of it.
-    slowest = min(clocks.taken)
-    able = sum(
-        pushed > taken or (taken < clocks.steps and (mode.bound is None or taken - slowest <= mode.bound))
-        for taken, pushed in zip(clocks.taken, clocks.pushed, strict=True)
-    )
-    wanted = able if mode.quorum is None else min(mode.quorum, able)
-    return ready if len(ready) >= wanted else None
+    most = clocks.steps if mode.bound is None else min(clocks.steps, min(clocks.taken) + mode.bound + 1)
+    able = sum(pushed > taken or taken < most for taken, pushed in zip(clocks.taken, clocks.pushed, strict=True))
+    if ready < (able if mode.quorum is None else min(mode.quorum, able)):
+        return None
+    both = enumerate(zip(clocks.taken, clocks.pushed, strict=True))
+    return tuple(Taken(lane, taken) for lane, (taken, pushed) in both if pushed > taken)
 
 
 def weights(mode: Mode, taken: Sequence[Taken], newest: int) -> tuple[float, ...]:

@@ -18,22 +18,13 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import inf
 from statistics import median
-from typing import NamedTuple
 
 from holdfast.core import slices
 
-__all__ = ["BUNDLES", "Move", "bundled", "moves", "place", "replaced", "seconds", "unbundled"]
+__all__ = ["BUNDLES", "bundled", "place", "replaced", "seconds", "unbundled"]
 
 #: So many bundles are enough for any number of servers to have shares within a few percent of what they should have.
 BUNDLES = 1024
-
-
-class Move(NamedTuple):
-    """A slice changes hands. The source may be gone; then what it had is found where it left it."""
-
-    slice: int
-    source: int
-    target: int
 
 
 def bundled(sizes: Sequence[int], most: int = BUNDLES) -> list[int]:
@@ -82,16 +73,6 @@ def place(sizes: Sequence[int], servers: Sequence[int], rates: Mapping[int, floa
 def seconds(owners: Sequence[int], sizes: Sequence[int], rates: Mapping[int, float]) -> float:
     """Return how long a version takes: its slowest server's time. Where no rate is known, that is in bytes."""
     return max(_times(owners, sizes, _filled(sorted(set(owners)), rates)).values(), default=0.0)
-
-
-def moves(before: Sequence[int], after: Sequence[int]) -> tuple[Move, ...]:
-    """Return the slices that change hands.
-
-    >>> moves((1, 1, 2), (1, 3, 3))
-    (Move(slice=1, source=1, target=3), Move(slice=2, source=2, target=3))
-    """
-    pairs = enumerate(zip(before, after, strict=True))
-    return tuple(Move(index, source, target) for index, (source, target) in pairs if source != target)
 
 
 def replaced(

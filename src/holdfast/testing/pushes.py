@@ -8,7 +8,7 @@ record; when that was fetched by another server it is *fenced*, and what this on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +18,7 @@ from holdfast.testing.model import Violation
 if TYPE_CHECKING:
     from holdfast.testing.servers import Cluster
 
-__all__ = ["Push", "Record", "Server", "Worker"]
+__all__ = ["Group", "Push", "Record", "Server", "Worker"]
 
 _REPEAT = 0.3  #: virtual seconds after which a push that is not complete is sent again
 
@@ -35,31 +35,42 @@ class Push(NamedTuple):
 class Record:
     """All that is known of a slice; it moves with it."""
 
-    def __init__(self, lanes: int) -> None:
+    def __init__(self) -> None:
         self.generation = self.version = self.value = 0
-        self.applied = [0] * lanes
-        self.pushes: dict[tuple[int, int], Push] = {}
+        self.pushes: dict[tuple[int, int], Push] = {}  #: (lane, step) -> what is not applied yet
 
     def moved(self) -> Record:
         """A copy, for another server."""
         other = copy(self)
-        other.applied, other.pushes = list(self.applied), dict(self.pushes)
+        other.pushes = dict(self.pushes)
         return other
 
-    def accepts(self, push: Push, complete: bool) -> bool:
-        """Is this push news? Not if it was applied, if all slices have one (`complete`), or here is a newer attempt."""
-        held = self.pushes.get(push[:2])
-        return not complete and push.step >= self.applied[push.lane] and (held is None or held.attempt < push.attempt)
+    @staticmethod
+    def receive(records: Sequence[Record], push: Push, complete: bool) -> tuple[int, list[Push]]:
+        """Take a push into these records, where it is news: not if all slices have one, or here is a newer attempt.
+
+        Returns how many took it in, and which older attempts it replaced in them.
+        """
+        taken, replaced, key = 0, list[Push](), push[:2]
+        if complete:
+            return taken, replaced
+        for record in records:
+            pushes = record.pushes
+            if key in pushes:
+                if pushes[key].attempt >= push.attempt:
+                    continue
+                replaced.append(pushes[key])
+            pushes[key] = push
+            taken += 1
+        return taken, replaced
 
     def apply(self, docket: Sequence[Taken]) -> list[Push]:
         """Go to the next version; returns what was applied."""
-        used = []
-        for taken in docket:
-            if (push := self.pushes.pop(taken, None)) is None:
-                raise Violation(f"version {self.version} takes {taken}, which is not there")
-            self.applied[push.lane] = push.step + 1
-            self.value = hash((self.value, push))
-            used.append(push)
+        try:
+            used = list(map(self.pushes.pop, docket))
+        except KeyError as problem:
+            raise Violation(f"version {self.version} takes {problem.args[0]}, which is not there") from None
+        self.value = hash((self.value, *used))
         self.version += 1
         return used
 
@@ -70,6 +81,7 @@ class Server:
     def __init__(self, cluster: Cluster, number: int, rate: float) -> None:
         self.cluster, self.number, self.rate = cluster, number, rate
         self.shelf: dict[int, Record] = {}  #: outlives the process, as an arena does
+        self.applied = (0, 0.0)  #: bytes, and the seconds that it took for them
         self.owned: list[int] = []
         self.alive = True
         self.generation = 0
@@ -90,26 +102,14 @@ class Server:
             self._install()
         mine = [index for index in self.owned if self.holds(index)]
         index = min(mine, key=lambda n: self.shelf[n].version, default=None)
-        if index is not None and self.shelf[index].version < len(self.cluster.log):
+        if index is not None and self.shelf[index].version < len(self.cluster.dockets):
             self._busy = True
             seconds = self.cluster.sizes[index] / self.rate + self.cluster.pause()
-            self.cluster.clock.after(seconds, self._done, index, self.shelf[index])
+            self.cluster.clock.after(seconds, self._done, index, self.shelf[index], seconds)
 
     def holds(self, index: int) -> bool:
         """Is this slice's record here, and mine to change?"""
         return index in self.shelf and self.shelf[index].generation == self.generation
-
-    def receive(self, push: Push, indices: Sequence[int]) -> None:
-        """A push has arrived, or comes again."""
-        cluster = self.cluster
-        complete = push.step < cluster.pushed[push.lane]
-        for index in indices:
-            if index in self.owned and self.holds(index) and self.shelf[index].accepts(push, complete):
-                record = self.shelf[index]
-                cluster.arrived(push, record.pushes.get(push[:2]))
-                record.pushes[push[:2]] = push
-            else:
-                cluster.count["refused"] += 1
 
     def _install(self) -> None:
         self.generation = self._heard
@@ -117,21 +117,43 @@ class Server:
         for index in self.owned:
             if index in self.shelf:
                 self.shelf[index].generation = self.generation
+        self.cluster.changes += 1
         self.cluster.decide_soon()
 
-    def _done(self, index: int, record: Record) -> None:
+    def _done(self, index: int, record: Record, seconds: float) -> None:
         self._busy = False
         if not self.alive:
             return  # what it had begun is undone
         if self.fenced(record):
             self.cluster.count["fenced"] += 1
         else:
-            self.cluster.published(index, record, record.apply(self.cluster.log[record.version]))
+            self.applied = self.applied[0] + self.cluster.sizes[index], self.applied[1] + seconds
+            self.cluster.published(index, record, record.apply(self.cluster.dockets[record.version]))
         self.look()
 
     def fenced(self, record: Record) -> bool:
         """Has somebody fetched the record since this server began to change it?"""
         return record.generation != self.generation
+
+
+class Group:
+    """Servers that get a push in one message, and the slices that they own as far as its sender knows."""
+
+    def __init__(self, servers: Mapping[Server, Sequence[int]]) -> None:
+        self.slices = sum(map(len, servers.values()))
+        self._servers = servers
+        self._ready: list[Record] = []
+        self._at = -1
+
+    def ready(self, changes: int) -> list[Record]:
+        """The records that can take a push in now: known as long as nothing has changed."""
+        if self._at != changes:
+            self._at = changes
+            self._ready = [
+                server.shelf[index] for server, indices in self._servers.items() if server.alive for index in indices
+                if index in server.owned and server.holds(index)
+            ]  # fmt: skip
+        return self._ready
 
 
 class Worker:
@@ -147,7 +169,7 @@ class Worker:
     def look(self) -> None:
         """Begin the next unit, if there is one and nothing is under way."""
         cluster = self.cluster
-        if self._sending is not None and self._sending.step < cluster.pushed[self._sending.lane]:
+        if self._sending is not None and self._sending.step < cluster.clocks.pushed[self._sending.lane]:
             self._sending, self._busy = None, False
         if self._busy or not self.alive:
             return
@@ -155,10 +177,14 @@ class Worker:
         if not isinstance(lane, int):
             return
         self._busy = True
-        push = Push(lane, cluster.pushed[lane], self.lanes[lane], cluster.version)
-        cluster.check_begin(push)
+        push = Push(lane, cluster.clocks.pushed[lane], self.lanes[lane], self.pulled())
+        cluster.audit.begun(push)
         seconds = self.seconds * cluster.config.mode.inner * (0.8 + 0.4 * cluster.random.random())
         cluster.clock.after(seconds + cluster.pause(), self._computed, push)
+
+    def pulled(self) -> int:
+        """The version that it computes from."""
+        return self.cluster.version
 
     def told(self, lane: int, attempt: int) -> None:
         """Somebody else drives this lane in this attempt. It may be old news: this worker may drive it again."""
@@ -174,7 +200,7 @@ class Worker:
         if push is None or not self.alive:
             return
         attempt = self.lanes.get(push.lane)
-        if attempt is None or push.step < self.cluster.pushed[push.lane]:
+        if attempt is None or push.step < self.cluster.clocks.pushed[push.lane]:
             self._sending, self._busy = None, False
             self.look()
             return

@@ -1,15 +1,17 @@
-"""A simulated cluster of workers and parameter servers: the real clock rule and the real placement, all else pretended.
+"""A simulated cluster of workers and parameter servers: the real clock rule, the real placement, all else pretended.
 
-    report = simulate(seed=7)                       # a random cluster, random troubles
-    report = simulate(seed=99)                      # every hundredth: 1,000 workers and 50 servers
-    report = simulate(seed=7, config=Config(...))   # this one
+    report = simulate(seed=7)                               # a random cluster, random troubles
+    report = simulate(seed=7, config=draw(7, large=True))   # 1,000 workers and 50 servers
+    report = simulate(seed=7, config=Config(...))           # this one
 
 Workers compute the units of their lanes as `core.clocks.next_lane` lets them and send each push to the servers that own
-the slices. When every slice has it, the lane's clock is raised. The owner of the first slice makes dockets; every
-server takes its slices from version to version, docket by docket. When servers are lost, added or slow, owners change
-by `core.placement.replaced`, in a new generation, and slices move with all that is known of them.
+the slices. When every slice has it, the lane's clock is raised. The owner of the first slice makes dockets, when
+`core.tending.may_decide` lets it; every server takes its slices from version to version, docket by docket. Servers are
+measured, and owners change by `coordinator.owning`, which goes by `core.placement`: when servers are lost or added, or
+have turned out to be slow. That begins a new generation, and slices move with all that is known of them.
 
-Slices "train" on a chain of hashes over all that was applied, so all of them must agree in every version.
+Slices "train" on a chain of hashes over all that was applied, so all of them must agree in every version; that and
+what else must hold is seen to by `audit`.
 """
 
 from __future__ import annotations
@@ -17,21 +19,28 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from holdfast.core import clocks, placement
+from holdfast.coordinator import owning
+from holdfast.coordinator.owning import Owning
+from holdfast.coordinator.roster import CrewLimits
+from holdfast.core import clocks
 from holdfast.core.clocks import Clocks, Held, Mode, Taken
+from holdfast.core.tending import may_decide
+from holdfast.testing.audit import Audit
 from holdfast.testing.clock import Clock
 from holdfast.testing.model import Violation
-from holdfast.testing.pushes import Push, Record, Server, Worker
+from holdfast.testing.pushes import Group, Push, Record, Server, Worker
+from holdfast.testing.tally import Tally
 
 __all__ = ["KINDS", "Cluster", "Config", "Report", "Trouble", "draw", "simulate"]
 
 #: Virtual seconds. A pause is heavy-tailed: most are short, the longest this long.
-_LONGEST_PAUSE, _NAP, _WATCH = 3.0, 0.002, 0.5
-_TROUBLED = 3.0  #: in which all troubles strike
-_LARGE = 100  #: one seed of so many is a large cluster
-KINDS = ("lose worker", "cut worker", "lose server", "cut server", "add server", "slow server")
+_LONGEST_PAUSE, _WATCH = 3.0, 0.5
+_SLOWEST_UNIT = 0.2
+KINDS = (
+    "lose worker", "cut worker", "add worker", "slow worker", "lose server", "cut server", "add server", "slow server",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +70,12 @@ class Config:
     loss: float = 0.0  #: chance that a message is lost
     double: float = 0.0  #: chance that it comes a second time, up to a second later
     messages: int = 100  #: most messages in which a push travels
+    nap: float = 0.002  #: seconds after which the owner of the first slice looks at what has come
     next_lane: Callable[[Mode, Clocks, Sequence[int]], int | Held | None] = clocks.next_lane
     docket: Callable[[Mode, Clocks], tuple[Taken, ...] | None] = clocks.docket
     record: type[Record] = Record
     server: type[Server] = Server
+    worker: type[Worker] = Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,45 +91,47 @@ class Report:
     refused: int  #: parts of pushes that were old, doubled, or came to one who does not own the slice
     fenced: int  #: times that a server had to forget what it did to a slice
     longest: float  #: seconds that a lane was without progress, at most
+    furthest: int  #: steps that a lane was ahead of the slowest, at most
+    stalest: int  #: versions between the one that a push was computed from and the one that it went into, at most
 
 
 class Cluster:
-    """What all share: the clocks, the dockets, who owns what; and what must always hold."""
+    """What all share: the clocks, the dockets, who owns what."""
 
     def __init__(self, seed: int, config: Config) -> None:
         self.seed, self.config, self.clock = seed, config, Clock()
         self.random = random.Random(seed ^ 0x5EED)
-        self.pushed, self.taken, self.applied = ([0] * config.lanes for _ in range(3))
-        self.clocks = Clocks(config.steps, self.pushed, self.taken, self.applied)
-        self.log: list[tuple[Taken, ...]] = []
-        self.version = 0  #: that all slices have
+        self.audit = Audit(config.mode, config.lanes, config.slices, config.steps)
+        self.clocks = Tally(config.steps, config.lanes)
+        self.dockets: list[tuple[Taken, ...]] = []
+        self.version, self.versions = 0, [0] * config.slices  #: that all slices have, and each of them
         self.sizes = [self.random.randrange(1, 5) for _ in range(config.slices)]
         self.count: Counter[str] = Counter()
         self.servers = [self._server(number) for number in range(config.servers)]
         self.workers = [self._worker(number) for number in range(config.workers)]
-        self.generation = 1
+        self.generation, self.changes = 0, 0  #: agreements; changes of who can take what in
         self.crew = list(range(config.servers))  #: servers that count as there
-        self.owner = placement.place(self.sizes, self.crew, self._rates())
+        self._crew: list[int] = []  # those of the generation
+        self._owning, self._since = Owning(), 0.0
+        self._limits = CrewLimits(
+            lanes=config.lanes, workers=min(config.workers, config.lanes), servers=config.servers
+        )
+        self.owner = owning.owners_for(self._owning, self.crew, self.sizes)
         self.holder = list(self.owner)  #: slice -> on whose shelf its record is
         self._drivers = [[lane * config.workers // config.lanes] for lane in range(config.lanes)]  # by attempt
-        self._parts: list[list[tuple[int, list[int]]]] = []
-        self._held: Counter[Push] = Counter()  # slices that have it
+        self._groups: list[Group] = []
+        self._held: dict[Push, int] = {}  # slices that have it
+        self._behind = config.slices  # slices that have not reached the next version
         self._deciding = False
-        # What is checked is kept apart from what the cluster goes by: no server can lose or mend it.
-        self._seen = [[0] * config.lanes for _ in range(config.slices)]  # steps of each lane that were applied
-        self._reached = [0] * config.slices  # the version of each slice
-        self._complete: Counter[int] = Counter()  # version -> slices that have left it behind
-        self._values: list[int] = []  # what each version gave, on the slice that had it first
-        self._advanced = [0.0] * config.lanes  # when something of the lane was last applied
-        self._longest, self._trace = 0.0, 0
+        self._trace = 0
 
     def run(self) -> Report:
         """Run to the end, and look at it."""
         for index, owner in enumerate(self.owner):
-            self.servers[owner].shelf[index] = self.config.record(self.config.lanes)
+            self.servers[owner].shelf[index] = self.config.record()
         for lane, (driver,) in enumerate(self._drivers):
             self.workers[driver].lanes[lane] = 0
-        self._announce()
+        self._install(self.owner)
         for trouble in self.config.troubles:
             self.clock.after(trouble.after, self._strike, trouble)
         for worker in self.workers:
@@ -126,11 +139,12 @@ class Cluster:
         self.clock.after(_WATCH, self._watch)
         while self.clock.step():
             pass
-        self._check_end()
+        self.audit.ended([self.servers[holder].shelf.get(index) for index, holder in enumerate(self.holder)])
         moved, refused, fenced = (self.count[name] for name in ("moved", "refused", "fenced"))
         return Report(
-            self.seed, self._trace, self.clock.now, self.version, self.generation, moved, refused, fenced, self._longest
-        )
+            self.seed, self._trace, self.clock.now, self.version, self.generation, moved, refused, fenced,
+            self.audit.longest, self.audit.furthest, self.audit.stalest,
+        )  # fmt: skip
 
     def pause(self) -> float:
         """How long an action takes longer than it should: mostly not at all, now and then for long."""
@@ -142,33 +156,36 @@ class Cluster:
 
     def send(self, worker: Worker, push: Push) -> None:
         """Send a push to all who own a slice, in a few messages."""
-        for part in self._parts:
-            if self.random.random() >= self.config.loss:
-                self.clock.after(0.002 * self.random.random(), self._deliver, worker, push, part)
-            if self.random.random() < self.config.double:
-                self.clock.after(self.random.random(), self._deliver, worker, push, part)
+        chance, loss, double = self.random.random, self.config.loss, self.config.double
+        for group in self._groups:
+            if chance() >= loss:
+                self.clock.after(0.002 * chance(), self._deliver, worker, push, group)
+            if chance() < double:
+                self.clock.after(chance(), self._deliver, worker, push, group)
 
-    def _deliver(self, worker: Worker, push: Push, part: list[tuple[int, list[int]]]) -> None:
+    def _deliver(self, worker: Worker, push: Push, group: Group) -> None:
         if not worker.alive and self.random.random() < 0.5:
             return  # it died while it was sending: some have it, others do not
-        for number, indices in part:
-            if self.servers[number].alive:
-                self.servers[number].receive(push, indices)
+        complete = push.step < self.clocks.pushed[push.lane]
+        taken, replaced = self.config.record.receive(group.ready(self.changes), push, complete)
+        self.count["refused"] += group.slices - taken
+        if taken:
+            self.audit.arrived(push)
+            for older in replaced:
+                self._held[older] -= 1
+            held = self._held[push] = self._held.get(push, 0) + taken
+            if held == self.config.slices:
+                self._complete(push)
 
-    def arrived(self, push: Push, replaced: Push | None) -> None:
-        """A slice has a push, in place of another one perhaps; when all have it, it counts."""
-        if push.step - self.applied[push.lane] >= self.config.mode.depth:
-            raise Violation(f"there is no room for {push}: only {self.applied[push.lane]} steps are applied")
-        if replaced is not None:
-            self._held[replaced] -= 1
-        self._held[push] += 1
-        if self._held[push] == self.config.slices:
-            del self._held[push]
-            self.pushed[push.lane] += 1
-            self._trace = hash((self._trace, self.clock.now, push))
-            self.decide_soon()
-            for driver in sorted({self._drivers[push.lane][push.attempt], self._drivers[push.lane][-1]}):
-                self.workers[driver].look()
+    def _complete(self, push: Push) -> None:
+        """All slices have a push: it counts."""
+        del self._held[push]
+        self.audit.completed(push)
+        self.clocks.push(push.lane)
+        self._trace = hash((self._trace, self.clock.now, push))
+        self.decide_soon()
+        for driver in sorted({self._drivers[push.lane][push.attempt], self._drivers[push.lane][-1]}):
+            self.workers[driver].look()
 
     # ------------------------------------------------------------ dockets
 
@@ -176,53 +193,40 @@ class Cluster:
         """Let the owner of the first slice look whether there is enough for a docket."""
         if not self._deciding:
             self._deciding = True
-            self.clock.after(_NAP, self._decide)
+            self.clock.after(self.config.nap, self._decide)
 
     def _decide(self) -> None:
         self._deciding = False
         lead = self.servers[self.owner[0]]
         if not lead.alive or lead.generation != self.generation:
             return  # it decides when it has heard of the generation
-        # Two dockets take turns: one that is being applied, one that waits for it.
-        while len(self.log) < self.version + 2 and (made := self.config.docket(self.config.mode, self.clocks)):
-            for lane, step in made:
-                if not self.taken[lane] == step < self.pushed[lane]:
-                    raise Violation(f"version {len(self.log)} takes step {step} of lane {lane}, {self._at(lane)}")
-                self.taken[lane] += 1
-            self.log.append(made)
+        if not may_decide(self.versions, decided=len(self.dockets) > self.version, free=True):
+            return
+        if made := self.config.docket(self.config.mode, self.clocks):
+            self.audit.decided(made)
+            for lane, _ in made:
+                self.clocks.taken[lane] += 1
+            self.dockets.append(made)
             for server in self.servers:
                 server.look()
 
-    def published(self, index: int, record: Record, used: Sequence[Push]) -> None:
+    def published(self, index: int, record: Record, used: list[Push]) -> None:
         """A slice has its next version."""
-        version, seen = self._reached[index], self._seen[index]
-        for push in used:
-            if seen[push.lane] != push.step:
-                raise Violation(f"slice {index} has applied {seen[push.lane]} steps of the lane, and now {push}")
-            seen[push.lane] += 1
-            if self.config.mode.quorum is None and version - push.read > (self.config.mode.bound or 0):
-                raise Violation(f"{push} goes into version {version}: too stale for {self.config.mode.name}")
-        if len(used) != len(self.log[version]) or record.version != version + 1:
-            raise Violation(f"slice {index} goes from {version} to {record.version} with {len(used)} pushes")
-        if version == len(self._values):
-            self._values.append(record.value)
-        if record.value != self._values[version]:
-            raise Violation(f"slice {index} differs from the others in version {record.version}")
-        self._reached[index] += 1
-        self._complete[version] += 1
-        if self._complete[version] == self.config.slices:
+        self.audit.published(index, record, used)
+        self.versions[index] = record.version
+        self._behind -= 1
+        if not self._behind:
             self._version_complete()
 
     def _version_complete(self) -> None:
         """All slices have the next version: what it took is applied, and whom that frees looks again."""
-        slowest, lanes = min(self.applied), [lane for lane, _ in self.log[self.version]]
-        for lane in lanes:
-            self.applied[lane] += 1
-            self._longest = max(self._longest, self.clock.now - self._advanced[lane])
-            self._advanced[lane] = self.clock.now
+        slowest, lanes = self.clocks.slowest, [lane for lane, _ in self.dockets[self.version]]
+        self.clocks.apply(lanes)
+        self.audit.advanced(self.clock.now, lanes)
         self.version += 1
+        self._behind = self.config.slices
         self.decide_soon()
-        freed = lanes if min(self.applied) == slowest else range(self.config.lanes)
+        freed = lanes if self.clocks.slowest == slowest else range(self.config.lanes)
         for driver in dict.fromkeys(self._drivers[lane][-1] for lane in freed):
             self.workers[driver].look()
 
@@ -235,62 +239,88 @@ class Cluster:
         if trouble.what == "add server":
             self.servers.append(self._server(len(self.servers)))
             self.crew.append(self.servers[-1].number)
-            self._replace()
+            self._renew()
         elif trouble.what.endswith("server"):
             server = self.servers[self.crew[trouble.who % len(self.crew)]]
             if trouble.what == "slow server":
-                server.rate = max(server.rate / 5.0, 100.0)
-                self.clock.after(noticed, self._replace)
+                server.rate = max(server.rate / 5.0, 100.0)  # which is found out by measuring
             elif len(self.crew) > 1:
                 self.crew.remove(server.number)
                 server.alive = trouble.what == "cut server"
-                self.clock.after(noticed, self._replace)
+                self.changes += 1
+                self.clock.after(noticed, self._renew)
         elif len(live := [worker for worker in self.workers if worker.alive and worker.lanes]) > 1:
             worker = live[trouble.who % len(live)]
-            worker.alive = trouble.what == "cut worker"
-            self.clock.after(noticed, self._hand_over, worker)
+            if trouble.what == "slow worker":
+                worker.seconds = min(5.0 * worker.seconds, _SLOWEST_UNIT)
+            elif trouble.what == "add worker":
+                self._hand_over(next(iter(worker.lanes)), self._newcomer())
+            else:
+                worker.alive = trouble.what == "cut worker"
+                self.clock.after(noticed, self._replace, worker)
 
-    def _hand_over(self, lost: Worker) -> None:
-        """The lanes of a worker get another driver; it hears of it later, if it still exists."""
+    def _replace(self, lost: Worker) -> None:
+        """The lanes of a worker go to others."""
         for lane in [lane for lane, drivers in enumerate(self._drivers) if drivers[-1] == lost.number]:
             others = [worker for worker in self.workers if worker.alive and worker is not lost]
             if not others or self.random.random() < 0.3:
-                others = [self._worker(len(self.workers))]
-                self.workers += others
-            heir = min(others, key=lambda worker: (len(worker.lanes), self.random.random()))
-            self._drivers[lane].append(heir.number)
-            attempt = heir.lanes[lane] = len(self._drivers[lane]) - 1
-            self.clock.after(0.0, heir.look)
-            self.clock.after(2.0 * self.random.random(), lost.told, lane, attempt)
+                others = [self._newcomer()]
+            self._hand_over(lane, min(others, key=lambda worker: (len(worker.lanes), self.random.random())))
 
-    def _replace(self) -> None:
-        """Find owners for the servers that are there now, if that is worth it."""
-        change = placement.replaced(self.owner, self.sizes, self.crew, self._rates())
-        if change is None:
-            return
-        self.owner, _ = change
+    def _hand_over(self, lane: int, heir: Worker) -> None:
+        """A lane gets another driver; the one before hears of it later, if it still exists."""
+        before = self.workers[self._drivers[lane][-1]]
+        self._drivers[lane].append(heir.number)
+        attempt = heir.lanes[lane] = len(self._drivers[lane]) - 1
+        self.clock.after(0.0, heir.look)
+        self.clock.after(2.0 * self.random.random(), before.told, lane, attempt)
+
+    def _newcomer(self) -> Worker:
+        self.workers.append(self._worker(len(self.workers)))
+        return self.workers[-1]
+
+    # ------------------------------------------------------------ owners
+
+    def _renew(self) -> None:
+        """The servers are others than those of the generation."""
+        if self.crew != self._crew:
+            self._install(owning.owners_for(self._owning, self.crew, self.sizes))
+
+    def _measure(self) -> None:
+        """Take in how fast servers were. While slices are on their way nothing is proposed."""
+        if self.crew == self._crew and tuple(self.holder) == self.owner:
+            shown = {number: self.servers[number].applied for number in self.crew}
+            self._owning, change = owning.measured(
+                self._owning, self.clock.now, self._since, self.owner, self.sizes, self.crew, shown, self._limits
+            )
+            if change is not None:
+                self._install(change.owners)
+
+    def _install(self, owners: tuple[int, ...]) -> None:
+        """A generation begins; servers hear of it one by one, and slices that change hands are fetched."""
+        self.owner, self._crew, self._since = owners, list(self.crew), self.clock.now
+        self._owning = owning.installed(self._owning, self.clock.now, owners, self.crew, self._limits)
         self.generation += 1
-        self._trace = hash((self._trace, self.clock.now, self.owner))
-        self._announce()
-        for index, owner in enumerate(self.owner):
-            if self.holder[index] != owner:
-                self.clock.after(0.1 * self.random.random(), self._fetch, index, self.generation)
-
-    def _announce(self) -> None:
-        """A generation begins; servers hear of it one by one."""
-        runs: dict[int, list[int]] = {}
-        for index, owner in enumerate(self.owner):
-            runs.setdefault(owner, []).append(index)
+        self._trace = hash((self._trace, self.clock.now, owners))
+        runs: dict[Server, list[int]] = {}
+        for index, owner in enumerate(owners):
+            runs.setdefault(self.servers[owner], []).append(index)
         several = -(-len(runs) // self.config.messages)
-        self._parts = [list(runs.items())[start : start + several] for start in range(0, len(runs), several)]
+        self._groups = [
+            Group(dict(list(runs.items())[start : start + several])) for start in range(0, len(runs), several)
+        ]
         for number in self.crew:
             self.clock.after(0.1 * self.random.random(), self.servers[number].hear, self.generation)
+        for index, owner in enumerate(owners):
+            if self.holder[index] != owner:
+                self.clock.after(0.1 * self.random.random(), self._fetch, index, self.generation)
 
     def _fetch(self, index: int, generation: int) -> None:
         """Fence a record and copy it. The process that had it may be gone; its shelf is not."""
         if generation == self.generation:
             record = self.servers[self.holder[index]].shelf[index]
             record.generation = generation
+            self.changes += 1
             self.clock.after(0.01 + 0.1 * self.random.random(), self._fetched, index, generation, record.moved())
 
     def _fetched(self, index: int, generation: int, record: Record) -> None:
@@ -299,76 +329,51 @@ class Cluster:
             del self.servers[self.holder[index]].shelf[index]
             self.holder[index], target.shelf[index] = target.number, record
             self.count["moved"] += 1
+            self.changes += 1
             target.look()
 
     def _server(self, number: int) -> Server:
         return self.config.server(self, number, self.random.choice((500.0, 1000.0, 1000.0, 2000.0)))
 
     def _worker(self, number: int) -> Worker:
-        return Worker(self, number, 0.02 * self.random.choice((0.5, 1.0, 1.0, 1.0, 2.0, 10.0)))
+        return self.config.worker(self, number, 0.02 * self.random.choice((0.5, 1.0, 1.0, 1.0, 2.0, 10.0)))
 
-    def _rates(self) -> dict[int, float]:
-        return {server.number: server.rate for server in self.servers}
-
-    # ------------------------------------------------------------ what must hold
+    def _watch(self) -> None:
+        if self.audit.watch(self.clock.now, self._patience, self.clocks):
+            self._measure()
+            self.clock.after(_WATCH, self._watch)
 
     @property
     def _patience(self) -> float:
         """Seconds in which every lane gets on: the slowest driver's units, some of the longest pauses, the troubles."""
         config = self.config
         crowd = config.lanes if config.lanes <= 10 else 5  # how many lanes one worker may come to drive
-        return (_TROUBLED if config.troubles else 0.0) + 4 * _LONGEST_PAUSE + crowd * 0.24 * config.mode.inner
-
-    def check_begin(self, push: Push) -> None:
-        """A lane begins a unit: it is not further ahead than it may be."""
-        bound, slowest = self.config.mode.bound, min(self.applied)
-        if bound is not None and push.step - slowest > bound:
-            raise Violation(f"{push} begins {push.step - slowest} steps ahead of the slowest: the bound is {bound}")
-
-    def _watch(self) -> None:
-        for lane, applied in enumerate(self.applied):
-            if applied < self.config.steps and self.clock.now - self._advanced[lane] > self._patience:
-                held = clocks.held_back(self.config.mode, self.clocks, lane)
-                why = clocks.why(held.word) if held else "nothing holds it"
-                raise Violation(f"lane {lane} starves for {self._patience:.1f} s, {self._at(lane)}: {why}")
-        if self.version < len(self.log) or min(self.applied) < self.config.steps:
-            self.clock.after(_WATCH, self._watch)
-
-    def _at(self, lane: int) -> str:
-        return f"which has pushed {self.pushed[lane]}, taken {self.taken[lane]}, applied {self.applied[lane]}"
-
-    def _check_end(self) -> None:
-        """Every step of every lane is in every slice, and nothing is left over."""
-        every = [self.config.steps] * self.config.lanes
-        for index, holder in enumerate(self.holder):
-            record = self.servers[holder].shelf.get(index)
-            if record is None or record.applied != every or self._seen[index] != every:
-                raise Violation(f"slice {index} has not applied everything, or its record is not with server {holder}")
-            if record.pushes:
-                raise Violation(f"slice {index} is left with {len(record.pushes)} pushes that nobody takes")
-        if self.config.mode.quorum is None and any(len(docket) != self.config.lanes for docket in self.log):
-            raise Violation("a docket has not the pushes of all lanes")
+        troubled = max((trouble.after for trouble in config.troubles), default=0.0)
+        return troubled + 4 * _LONGEST_PAUSE + crowd * 1.2 * _SLOWEST_UNIT * config.mode.inner
 
 
-def draw(seed: int) -> Config:
+def draw(seed: int, large: bool = False) -> Config:
     """A random cluster under random troubles. Each kind of trouble is switched on or off as a whole first."""
     rng = random.Random(seed)
-    large = seed % _LARGE == _LARGE - 1
     lanes = 1000 if large else rng.randrange(1, 11)
     names = ["exact", "bounded:0", f"bounded:{rng.randrange(1, 5)}", "async", "local:3"]
     names += [f"quorum:{rng.randrange(max(lanes // 2, 1), lanes + 1)}"] * 2
-    kinds = [kind for kind in KINDS if rng.random() < 0.5]
-    number = rng.choice((30, 60) if large else (0, 3, 8, 20)) if kinds else 0
-    span = rng.choice((0.5, 1.0, _TROUBLED))
-    troubles = [Trouble(rng.random() * span, rng.choice(kinds), rng.randrange(1000)) for _ in range(number)]
-    small = Config(
-        mode=clocks.parse(rng.choice(names), lanes), lanes=lanes, workers=rng.randrange(1, lanes + 1),
-        servers=rng.randrange(1, 6), slices=rng.randrange(1, 9), steps=rng.randrange(1, 25), troubles=tuple(troubles),
-        pauses=rng.choice((0.0, 0.02, 0.1, 0.2)), loss=rng.choice((0.0, 0.0, 0.2)), double=rng.choice((0.0, 0.1, 0.5)),
+    mode = clocks.parse(rng.choice(names), lanes)
+    kinds = [kind for kind in KINDS if rng.random() < 0.5] or ([rng.choice(KINDS)] if large else [])
+    number = rng.choice((30, 60, 120) if large else (0, 3, 8, 20)) if kinds else 0
+    span = rng.choice((1.0, 3.0, 6.0) if large else (0.5, 1.0, 3.0))
+    troubles = tuple(Trouble(rng.random() * span, rng.choice(kinds), rng.randrange(1000)) for _ in range(number))
+    if large:
+        return Config(
+            mode, lanes, workers=1000, servers=50, slices=100, steps=12, troubles=troubles,
+            pauses=rng.choice((0.001, 0.01)), loss=rng.choice((0.001, 0.01, 0.05)), double=rng.choice((0.01, 0.1)),
+            messages=rng.choice((3, 5, 7)), nap=0.01,
+        )  # fmt: skip
+    return Config(
+        mode, lanes, workers=rng.randrange(1, lanes + 1), servers=rng.randrange(1, 6), slices=rng.randrange(1, 9),
+        steps=rng.randrange(1, 25), troubles=troubles, pauses=rng.choice((0.0, 0.02, 0.1, 0.2)),
+        loss=rng.choice((0.0, 0.0, 0.2)), double=rng.choice((0.0, 0.1, 0.5)),
     )  # fmt: skip
-    if not large:
-        return small
-    return replace(small, workers=1000, servers=50, slices=100, steps=4, pauses=0.01, loss=0.0, double=0.01, messages=1)
 
 
 def simulate(seed: int, config: Config | None = None) -> Report:

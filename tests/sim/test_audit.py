@@ -1,0 +1,111 @@
+"""What the simulation of servers is judged by, and the clocks that it counts with."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from holdfast.core.clocks import Clocks, Taken, held_back, parse
+from holdfast.testing.audit import Audit, most_stale
+from holdfast.testing.model import Violation
+from holdfast.testing.pushes import Push, Record
+from holdfast.testing.tally import Tally
+
+
+def audit(mode: str, lanes: int = 3, steps: int = 20) -> Audit:
+    return Audit(parse(mode), lanes, slices=2, steps=steps)
+
+
+def give(judge: Audit, step: int, *lanes: int, read: int = 0) -> list[Push]:
+    pushes = [Push(lane, step, attempt=0, read=read) for lane in lanes]
+    for push in pushes:
+        judge.completed(push)
+    return pushes
+
+
+# ------------------------------------------------------------ dockets
+
+
+def test_a_push_goes_into_the_first_docket_that_can_take_it() -> None:
+    judge = audit("quorum:2")
+    give(judge, 0, 0, 1, 2)
+    with pytest.raises(Violation, match="version 0 leaves out step 0 of lane 2, which has pushed 1, taken 0"):
+        judge.decided((Taken(0, 0), Taken(1, 0)))
+
+
+def test_a_lane_that_has_two_pushes_gives_one_to_each_of_two_dockets() -> None:
+    judge = audit("bounded:2")
+    give(judge, 0, 0, 1, 2)
+    give(judge, 1, 0)
+    judge.decided(tuple(Taken(lane, 0) for lane in range(3)))
+    give(judge, 1, 1, 2)
+    with pytest.raises(Violation, match="version 1 leaves out step 1 of lane 0"):
+        judge.decided((Taken(1, 1), Taken(2, 1)))
+
+
+def test_no_push_is_taken_twice_or_before_it_is_there() -> None:
+    judge = audit("async")
+    give(judge, 0, 1)
+    judge.decided((Taken(1, 0),))
+    for taken in (Taken(1, 0), Taken(1, 1), Taken(0, 0)):
+        with pytest.raises(Violation, match=f"takes step {taken.step} of lane {taken.lane}"):
+            judge.decided((taken,))
+
+
+def test_a_docket_waits_for_lanes_that_can_give_something() -> None:
+    judge = audit("quorum:2")
+    give(judge, 0, 1)
+    with pytest.raises(Violation, match="version 0 takes 1 pushes and did not wait for lane 0"):
+        judge.decided((Taken(1, 0),))
+
+
+def test_nobody_waits_for_lanes_that_are_done() -> None:
+    judge = audit("quorum:2", steps=1)
+    give(judge, 0, 0, 1)
+    judge.decided((Taken(0, 0), Taken(1, 0)))
+    give(judge, 0, 2)
+    judge.decided((Taken(2, 0),))
+
+
+# ------------------------------------------------------------ staleness
+
+
+@pytest.mark.parametrize(
+    ("mode", "most"),
+    [("exact", 0), ("bounded:3", 3), ("local:5", 0), ("quorum:3", 11), ("quorum:1", 34), ("async", 40)],
+)
+def test_how_stale_a_push_can_be(mode: str, most: int) -> None:
+    assert most_stale(parse(mode), lanes=3, steps=20) == most
+
+
+def test_a_push_that_is_staler_is_seen() -> None:
+    judge, record = audit("bounded:1"), Record()
+    for step in range(3):
+        pushes = give(judge, step, 0, 1, 2)
+        judge.decided(tuple(Taken(lane, step) for lane in range(3)))
+        record.version += 1
+        if step < 2:
+            judge.published(0, record, pushes)
+    with pytest.raises(Violation, match=r"read=0.* goes into version 2: too stale for bounded:1"):
+        judge.published(0, record, pushes)
+
+
+# ------------------------------------------------------------ tally
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_tally_says_what_looking_at_all_lanes_says(seed: int) -> None:
+    rng = random.Random(seed)
+    lanes, mode = rng.randrange(1, 8), parse(rng.choice(["exact", "bounded:2", "quorum:1", "async"]))
+    tally = Tally(30, lanes)
+    for _ in range(200):
+        able = [lane for lane in range(lanes) if tally.pushed[lane] > tally.applied[lane]]
+        if able and rng.random() < 0.4:
+            tally.apply(rng.sample(able, rng.randrange(1, len(able) + 1)))
+        else:
+            tally.push(rng.randrange(lanes))
+        plain = Clocks(*tally)
+        assert (tally.slowest, tally.least_pushed, tally.late) == (plain.slowest, plain.least_pushed, plain.late)
+        for lane in range(lanes):
+            assert held_back(mode, tally, lane) == held_back(mode, plain, lane)
