@@ -1,0 +1,62 @@
+"""`kill -9` of a worker, of a server, of both, in every mode: each push counts once, by the audit model's numbers."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.process.harness import Launch, until
+from tests.process.tallied import TALLY, applied_once, arguments, settings
+
+pytestmark = pytest.mark.process
+
+MODES = ("exact", "bounded:2", "async", "quorum:2", "local:3")
+#: Who is struck. An owner is a worker, where there are no servers.
+WHO = {"worker": 20, "server": 20, "both": 20, "owner": 5}  # and by how many schedules, in each mode
+#: What every run of the tests tries.
+FEW = [("async", "both", 0), ("quorum:2", "both", 0), ("local:3", "server", 0), ("bounded:2", "worker", 1)]
+ALL = [(mode, who, seed) for mode in MODES for who, seeds in WHO.items() for seed in range(seeds)]
+TURNS, PACE = 2, 0.005
+
+
+def there(run: Launch, servers: int) -> tuple[list[int], list[int]]:
+    """Wait until the crew is complete and at work. The pids of its workers and of its servers."""
+    status = run.wait(
+        lambda s: [w["state"] for w in s["workers"]] == ["member"] * 2 and not s["waiting_for"]
+        and [one["state"] for one in s["servers"]] == ["member"] * servers
+        and (not servers or any(one["slices"] for one in s["servers"])),
+        f"2 workers and {servers} servers",
+    )  # fmt: skip
+    return [one["pid"] for one in status["workers"]], [one["pid"] for one in status["servers"]]
+
+
+def strike(run: Launch, who: str, servers: int, chance: random.Random) -> None:
+    """Kill, a few units and a moment after the crew is there."""
+    workers, owners = there(run, servers)
+    before, units = run.status()["workers_lost"], run.trace.read().tries + chance.randrange(8)
+    until(lambda: run.trace.read().tries >= units, f"some units\n{run.err}")
+    time.sleep(chance.uniform(0.0, 2 * PACE))  # a seeded moment of a unit, or of a push, or of a version
+    struck = [chance.choice(workers)] if who != "server" else []
+    struck += [chance.choice(owners)] if who in ("server", "both") else []
+    chance.shuffle(struck)
+    for pid in struck:
+        run.strike(pid)
+    run.wait(lambda s: s["workers_lost"] >= before + len(struck), "the loss")
+
+
+@pytest.mark.parametrize(
+    ("mode", "who", "seed"), [pytest.param(*case, marks=[pytest.mark.chaos] * (case not in FEW)) for case in ALL]
+)
+def test_every_push_is_applied_exactly_once(tmp_path: Path, mode: str, who: str, seed: int) -> None:
+    chance, servers = random.Random(f"{mode} {who} {seed}"), 0 if who == "owner" else 1 + seed % 2
+    args = f"{arguments(tmp_path)} --pace {PACE} --hold 20"
+    with Launch(tmp_path, TALLY, "--workers", 2, "--servers", servers, *settings(mode), args=args) as run:
+        for _ in range(TURNS):
+            strike(run, who, servers, chance)
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.err
+    assert run.summary["workers_lost"] >= TURNS * (1 + (who == "both"))
+    applied_once(run, mode)
