@@ -125,13 +125,16 @@ class HostCrew:
         """Is the launcher alive?"""
         return self.launcher.poll() is None
 
+    def status(self) -> dict[str, Any]:
+        """What `holdfast status --json` prints; empty while nobody answers."""
+        try:
+            return ask(self.directory, Status())
+        except (NotRunning, RunError, OSError):
+            return {}
+
     def members(self) -> list[dict[str, Any]]:
         """The workers that are in the crew now; none while nobody answers."""
-        try:
-            answer = ask(self.directory, Status())
-        except (NotRunning, RunError, OSError):
-            return []
-        return [worker for worker in answer["workers"] if worker["state"] == "member"]
+        return [worker for worker in self.status().get("workers", ()) if worker["state"] == "member"]
 
     def summary(self) -> dict[str, Any]:
         """The run's summary, once it has ended."""

@@ -19,7 +19,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -91,22 +91,43 @@ def pause(times: Sequence[float], moment: float) -> float:
     return max((b - a for a, b in pairwise(ordered) if b > moment), default=LIMIT)
 
 
-def watched(lab: Lab, where: Path, going: Callable[[], bool], way: str, *, restarts: bool) -> float:
-    """Wait until all hosts step, lose one, and wait until the others step again. The pause, at most LIMIT."""
+def first_seen(noted: Iterable[Sequence[tuple[int, float]]]) -> list[float]:
+    """When somebody saw a step that was further than all that anybody had seen before."""
+    newest, times = -1, []
+    for when, step in sorted((when, step) for seen in noted for step, when in seen):
+        if step > newest:
+            newest = step
+            times.append(when)
+    return times
 
-    def stepping() -> bool:
+
+def stepping(where: Path, going: Callable[[], bool]) -> None:
+    """Wait until all hosts make steps, and for a moment that nobody chose."""
+
+    def all_do() -> bool:
         return sum(len(seen) > ENOUGH for seen in notes(where).values()) >= HOSTS or not going()
 
-    wait_until(stepping, f"{HOSTS} hosts that make steps", LIMIT)
+    wait_until(all_do, f"{HOSTS} hosts that make steps", LIMIT)
     time.sleep(random.uniform(0.2, 0.8))
     if not going():
-        raise Failed("it ended before a host was lost")
-    old, lost = set(notes(where)), set(lab.pids(LOST))
-    moment = time.monotonic()
+        raise Failed("it ended before anything was lost")
+
+
+def lose(lab: Lab, host: int, way: str) -> set[int]:
+    """Lose a host; the processes it had."""
+    lost = set(lab.pids(host))
     if way == "kill":
-        lab.kill_all(LOST)
+        lab.kill_all(host)
     else:
-        lab.cut(LOST)
+        lab.cut(host)
+    return lost
+
+
+def watched(lab: Lab, where: Path, going: Callable[[], bool], way: str, *, restarts: bool) -> float:
+    """Wait until all hosts step, lose one, and wait until the others step again. The pause, at most LIMIT."""
+    stepping(where, going)
+    old, moment = set(notes(where)), time.monotonic()
+    lost = lose(lab, LOST, way)
 
     def survivors() -> dict[int, list[tuple[int, float]]]:
         return {pid: seen for pid, seen in notes(where).items() if pid not in lost and seen}
@@ -124,7 +145,8 @@ def watched(lab: Lab, where: Path, going: Callable[[], bool], way: str, *, resta
         if time.monotonic() - moment > LIMIT:
             return LIMIT
         time.sleep(0.05)
-    return pause([when for seen in survivors().values() for _, when in seen], moment)
+    noted = survivors().values()
+    return pause([when for seen in noted for _, when in seen] if restarts else first_seen(noted), moment)
 
 
 # ---------------------------------------------------------------- the contenders

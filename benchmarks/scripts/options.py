@@ -24,6 +24,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     it.add_argument("--slow", type=int, default=-1, help="the worker or rank that sleeps longer")
     it.add_argument("--factor", type=float, default=10.0, help="how many times as long")
     it.add_argument("--note-steps", action="store_true", help="note when each step is committed")
+    it.add_argument("--note-versions", action="store_true", help="note when a unit begins with a new version")
     it.add_argument("--out", type=Path, required=True, help="the directory for what is measured")
     return it
 

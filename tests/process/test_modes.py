@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 from pathlib import Path
 
@@ -174,51 +173,7 @@ def test_status_says_why_a_lane_is_held_back(tmp_path: Path) -> None:
         run.end()
 
 
-# ---------------------------------------------------------------- exactly once
-
-
-def strike(run: Launch, tmp_path: Path, seed: int, rounds: int) -> None:
-    """Kill a worker, a server, or one of each, again and again; then let it end."""
-    chance = random.Random(seed)
-    until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
-    for _ in range(rounds):
-        before = run.status()["workers_lost"]
-        workers = run.crewed(2)
-        servers = [one["pid"] for one in run.status()["servers"] if one["pid"]]
-        what = chance.choice(("worker", "server", "both"))
-        struck = [chance.choice(workers)] * (what != "server") + servers[:1] * (what != "worker")
-        for pid in struck or workers[:1]:
-            run.strike(pid)
-        run.wait(lambda s, before=before: s["workers_lost"] > before, "the loss")
-    (tmp_path / "go").touch()
-
-
-def exactly_once(tmp_path: Path, mode: str, seed: int, rounds: int, servers: int = 1) -> None:
-    with Launch(
-        tmp_path, COUNTING, "--workers", 2, "--servers", servers, "--sync", mode, "--set", "staleness=plain",
-        args=f"--epochs {EPOCHS} --pace 0.02 --go {tmp_path}/go --began {tmp_path}/began",
-    ) as run:  # fmt: skip
-        strike(run, tmp_path, seed, rounds)
-        assert run.end() == 0, run.err
-    exactly_counted(run, mode)
-
-
-def exactly_counted(run: Launch, mode: str) -> None:
-    """Every push counts once, whoever was killed."""
-    lowest, highest, more = counted(run)
-    assert run.summary["samples"] == EPOCHS * SAMPLES, "of all pushes that were applied, those that count less too"
-    assert run.summary["steps"] == EPOCHS * STEPS
-    if mode.startswith("quorum"):  # the late ones count less, and never nothing
-        assert 0.0 < lowest <= highest <= EPOCHS
-        assert len(set(more)) == 1, "every slice has seen the same pushes"
-    else:
-        assert (lowest, highest) == (EPOCHS, EPOCHS), run.err
-        assert more == [EPOCHS * SAMPLES / BATCH * LANES] * 4, run.err
-
-
-@pytest.mark.parametrize("mode", ["async", pytest.param("quorum:2", marks=pytest.mark.chaos)])
-def test_every_push_is_applied_exactly_once(tmp_path: Path, mode: str) -> None:
-    exactly_once(tmp_path, mode, seed=1, rounds=2)
+# ---------------------------------------------------------------- exactly once: see test_exactly_once.py, too
 
 
 def test_compensation_outlives_workers_and_servers(tmp_path: Path) -> None:
@@ -263,10 +218,3 @@ def test_a_push_that_is_not_finite_never_counts(tmp_path: Path, mode: str) -> No
         assert run.end() == 0, run.err
     assert "Step 9, lane 1: the gradient of weight is not finite" in run.err and run.summary["workers_lost"] == 1
     assert counted(run) == (EPOCHS, EPOCHS, [EPOCHS * SAMPLES / BATCH * LANES] * 4), run.err
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("mode", ["exact", "bounded:2", "bounded:4", "async", "quorum:2"])
-def test_every_push_is_applied_exactly_once_under_many_schedules(tmp_path: Path, mode: str, seed: int) -> None:
-    exactly_once(tmp_path, mode, seed, rounds=3, servers=seed % 3)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.process.harness import Launch, golden, until
 from tests.process.joined import Joined
-from tests.process.test_modes import BATCH, COUNTING, EPOCHS, SAMPLES, exactly_counted
+from tests.process.tallied import BATCH, EPOCHS, SAMPLES, TALLY, applied_once, arguments, settings
 
 pytestmark = pytest.mark.process
 
@@ -53,11 +53,9 @@ def test_local_steps_give_the_same_bits_though_a_host_is_lost(tmp_path: Path, mo
 
 @contextlib.contextmanager
 def counting(tmp_path: Path, mode: str, *options: object, hosts: int = 1) -> Iterator[Launch]:
-    """A run of the counting model that is slow until the file `go` is there."""
-    with Launch(
-        tmp_path, COUNTING, *LOOPBACK, "--hosts", hosts, "--sync", mode, "--set", "staleness=plain", *options,
-        args=f"--epochs {EPOCHS} --pace 0.4 --go {tmp_path}/go --began {tmp_path}/began",
-    ) as run:  # fmt: skip
+    """A run of the audit model that is slow until the file `go` is there."""
+    args = f"{arguments(tmp_path)} --pace 0.4"
+    with Launch(tmp_path, TALLY, *LOOPBACK, "--hosts", hosts, *settings(mode), *options, args=args) as run:
         yield run
 
 
@@ -108,7 +106,7 @@ def schedule(tmp_path: Path, mode: str, seed: int, rounds: int) -> None:
             run.wait(lambda s, before=before: s["workers_lost"] > before, "the loss")
         (tmp_path / "go").touch()
         assert run.end(120) == 0, run.err
-    exactly_counted(run, mode)
+    applied_once(run, mode)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +127,12 @@ def test_every_push_is_applied_exactly_once(tmp_path: Path, mode: str) -> None:
             (tmp_path / "go").touch()
             assert run.end() == 0, run.err
             assert third.end() == 0, third.err
-    exactly_counted(run, mode)
+    applied_once(run, mode)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("mode", ["bounded:2", "bounded:4", "async", "quorum:2"])
+@pytest.mark.parametrize("mode", ["bounded:2", "bounded:4", "async", "quorum:2", "local:3"])
 def test_every_push_is_applied_exactly_once_under_many_schedules(tmp_path: Path, mode: str, seed: int) -> None:
     schedule(tmp_path, mode, seed, rounds=3)
 
@@ -168,7 +166,7 @@ def test_the_host_that_holds_the_state_is_lost_and_others_have_a_replica(
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
         assert (b.end(), c.end()) == (0, 0)
-    exactly_counted(run, mode)
+    applied_once(run, mode)
 
 
 @pytest.mark.chaos
@@ -190,7 +188,7 @@ def test_a_machine_that_joins_becomes_the_replica_and_then_the_home(tmp_path: Pa
             assert run.end() == 0, run.err
             assert new.end() == 0, new.err
     assert "made again" not in run.err
-    exactly_counted(run, mode)
+    applied_once(run, mode)
 
 
 @pytest.mark.chaos
@@ -216,7 +214,7 @@ def test_the_home_is_lost_and_then_the_replica_that_took_its_place(tmp_path: Pat
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
         assert third.end() == 0, third.err
-    exactly_counted(run, mode)
+    applied_once(run, mode)
 
 
 @pytest.mark.chaos

@@ -166,12 +166,12 @@ def idled(event: Failed) -> bool:
     return event.idle and event.unit is None and event.kind not in _OURS
 
 
-def starved(event: Failed) -> bool:
-    """Whether there was no memory for a process of a run that has made steps, and that was not in a unit.
+def starved(event: Failed, made: int) -> bool:
+    """Whether there was no memory for a process that was not in a unit, of a run that has made so many steps.
 
-    A script that has no memory before its first step needs too much; and a unit may be what needs it.
+    A script that has no memory before the run's first step needs too much; and a unit may be what needs it.
     """
-    return event.kind == "MemoryError" and event.unit is None and event.step > 0
+    return event.kind == "MemoryError" and event.unit is None and max(event.step, made) > 0
 
 
 def told_idle(event: Failed, title: str) -> str:
@@ -205,6 +205,13 @@ def told_together(failures: list[Failed], cast: Cast) -> FailRun:
         what = f"{title} failed{unit} with {told(first)}"
         lines.append((told_idle(first, title) if idled(first) else what) + others)
     lead = failures[0]
+    output = f"the whole output is in logs/worker-{lead.worker}.log."
+    if lead.kind == "MemoryError":
+        lines[0] += (
+            ". There was not enough memory: start fewer workers or servers, make the model or the batch smaller, or "
+            f"use a machine that has more; {output}"
+        )
+        return FailRun("ResourceError", "\n".join(lines), lead.trace)
     hint = f": {cure(server=cast.serves(lead.worker))}" if idled(lead) else ""
-    lines[0] += f". Fix the script at {lead.where}{hint}; the whole output is in logs/worker-{lead.worker}.log."
+    lines[0] += f". Fix the script at {lead.where}{hint}; {output}"
     return FailRun("ScriptFailed", "\n".join(lines), lead.trace)

@@ -404,9 +404,10 @@ class Machine:
         known = run.blame.failed(event.worker) or (event.unit is not None and event.unit[0] < run.blame.step)
         if event.kind == "Stopped" or settled or known:
             return
-        if worker is not None and worker.stage is Stage.DOOMED and (idled(event) or starved(event)):
+        short = starved(event, run.blame.step)
+        if worker is not None and worker.stage is Stage.DOOMED and (idled(event) or short):
             return
-        if worker is not None and starved(event) and run.gather is None:
+        if worker is not None and short and run.gather is None:
             self._starved(worker, event)
             return
         if worker is not None and idled(event) and self._can_do_without(worker):

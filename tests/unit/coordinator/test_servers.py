@@ -353,4 +353,21 @@ def test_a_script_that_needs_more_memory_than_there_is_fails_at_once() -> None:
     run = Driven(workers=1)
     run.started()
     (end,) = run(failed(0, kind="MemoryError", message="", step=0))
-    assert isinstance(end, FailRun) and end.kind == "ScriptFailed"
+    assert end == FailRun(
+        "ResourceError",
+        "worker 0 failed with MemoryError at train.py:12. There was not enough memory: start fewer workers or servers, "
+        "make the model or the batch smaller, or use a machine that has more; the whole output is in "
+        "logs/worker-0.log.",
+        end.trace,
+    )
+
+
+def test_who_takes_the_place_of_another_and_has_no_memory_from_the_start_is_bad_luck() -> None:
+    """It has made no step itself, and the run has."""
+    run = Driven(workers=2, servers=1).begun()
+    run(WorkerLost(2, "signal", 9, 5))
+    run.quiet(2, 0, 1, step=5)
+    assert KillWorker(3, "out of memory at train.py:9") in run(
+        failed(3, kind="MemoryError", message="", where="train.py:9", step=-1)
+    )
+    assert run.told.startswith("server 3 is out of memory at train.py:9: server 4 starts")
