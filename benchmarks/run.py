@@ -39,12 +39,13 @@ BENCHMARKS = {
     "hosts_pause": 5,
     "failover": 5,
     "hosts_strangers": 3,
+    "tls": 7,
     "on_ray": 5,
 }
 QUICK = {
     "all_reduce": 2, "training": 1, "overhead": 1, "slow_worker": 1, "pause": 2, "memory": 1, "leftovers": 6,
     "store": 2, "modes": 1, "servers": 1, "hosts_all_reduce": 2, "hosts_training": 1, "hosts_pause": 1,
-    "failover": 1, "hosts_strangers": 1, "on_ray": 1,
+    "failover": 1, "hosts_strangers": 1, "tls": 2, "on_ray": 1,
 }  # fmt: skip
 RESULTS = Path(__file__).resolve().parent / "results"
 

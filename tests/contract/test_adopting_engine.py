@@ -38,7 +38,7 @@ from tests.contract.test_engine_contract import (
     wait,
 )
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 __all__ = [
     "test_a_kill_is_certain", "test_a_stopped_worker_can_be_killed", "test_close_ends_everybody",
     "test_its_exit_is_told_once_with_its_status", "test_many_start_quickly",

@@ -20,7 +20,7 @@ from holdfast.engines.local import LocalEngine
 from holdfast.errors import RunError
 from holdfast.transport.link import Link
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 ROOT = Path(__file__).resolve().parents[2]
 
 

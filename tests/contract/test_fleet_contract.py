@@ -1,7 +1,7 @@
 """What every fleet must do (see `engines.fleet.Fleet`). A new fleet gets a place in `SITES`.
 
-Ray's is held to it twice: on a cluster that is pretended, everywhere, and on a real one of several nodes, where Ray is
-installed. What an agent does here is said by a few words of Python; the real one is `holdfast join`.
+Ray's is held to it on a real cluster of several nodes; where Ray is not installed, and by `make chaos`, on one that is
+pretended. What an agent does here is said by a few words of Python; the real one is `holdfast join`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from holdfast.engines.ray import RayFleet
 from holdfast.errors import Unreachable
 from tests.contract.pretend_cluster import FILE
 from tests.process.harness import alive, environment, until
-from tests.process.raycluster import RAY, RealCluster
+from tests.process.raycluster import INSTALLED, RAY, RealCluster
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 ROOT = Path(__file__).resolve().parents[2]
 PRETEND = "tests.contract.pretend_cluster:PretendCluster"
 #: Says what it got, starts a child that hides in a session of its own, and stays.
@@ -71,7 +71,10 @@ def real() -> Iterator[RealCluster]:
         yield cluster
 
 
-@pytest.fixture(params=["pretended", pytest.param("ray", marks=RAY)])
+PRETENDED = pytest.param("pretended", marks=[pytest.mark.chaos] if INSTALLED else [])
+
+
+@pytest.fixture(params=[PRETENDED, pytest.param("ray", marks=RAY)])
 def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretended | RealCluster:
     """A cluster with a head without CPUs and two nodes with two each."""
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")

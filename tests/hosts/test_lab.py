@@ -81,7 +81,7 @@ def test_hosts_have_names_and_see_nothing_of_this_machine(whole: Lab) -> None:
     assert "port1" not in root and "eth0@" not in root
 
 
-@pytest.mark.parametrize("mbit", [100, 400])
+@pytest.mark.parametrize("mbit", [400, pytest.param(100, marks=pytest.mark.chaos)])
 def test_a_rate_holds_in_both_directions(whole: Lab, mbit: int) -> None:
     whole.rate(0, mbit)
     for source, target in ((0, 1), (1, 0)):

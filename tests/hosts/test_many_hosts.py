@@ -44,9 +44,10 @@ def test_weights_are_those_of_one_host(lab: Lab, tmp_path: Path, model: str, hos
 
 
 def test_hosts_come_and_go(lab: Lab, tmp_path: Path) -> None:
-    args = "--epochs 15"
-    with Spread(lab, tmp_path, "normed", "--lanes", 6, hosts=2, args=f"{args} --pace 0.03") as run:
-        run.at_step(10)
+    args = "--epochs 10"
+    # Slow until all has happened.
+    with Spread(lab, tmp_path, "normed", "--lanes", 6, hosts=2, args=f"{args} --linger {tmp_path}/go") as run:
+        run.at_step(3)
         run.join(2)
         run.join(3)
         run.spread_over(4)
@@ -66,8 +67,9 @@ def test_hosts_come_and_go(lab: Lab, tmp_path: Path) -> None:
         run.leave(2)
         assert run.joined[2].wait(20.0) == 0, run.said
         run.spread_over(2)
+        (tmp_path / "go").touch()
         assert run.end() == 0, run.said
-        run.trace.audit(samples=484, steps_of_epoch=16, epochs=15)
+        run.trace.audit(samples=484, steps_of_epoch=16, epochs=10)
     assert run.sha256 == golden("normed", 6, *args.split()), run.said
 
 
@@ -84,7 +86,9 @@ def check(lab: Lab, tmp_path: Path, model: str, seed: int) -> None:
     assert run.sha256 == golden(model, lanes, *args.split()), told
 
 
-@pytest.mark.parametrize(("model", "seed"), [("lenet", 1012), ("transformer", 1002)])
+@pytest.mark.parametrize(
+    ("model", "seed"), [("transformer", 1002), pytest.param("lenet", 1012, marks=pytest.mark.chaos)]
+)
 def test_a_schedule_changes_nothing(lab: Lab, tmp_path: Path, model: str, seed: int) -> None:
     check(lab, tmp_path, model, seed)
 

@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAIN = SCRIPTS / "train.py"
 MARK = "HOLDFAST_TEST_LAUNCH"
+GOLDEN = "HOLDFAST_TEST_GOLDEN"  #: a directory, where several processes run tests
 #: What the directory of a run that has ended may hold; whatever else is there was forgotten.
 _KEPT = re.compile(r"run\.json|story\.jsonl|summary\.json|failure\.txt|hang-\d+\.txt|logs|audit")
 _KEPT_LOGS = re.compile(r"worker-\d+\.log|worker-\d+\.stack|nursery(?:-\d+)?\.log|agent-\d+\.log|ray\.log")
@@ -54,7 +55,7 @@ def until(condition: Callable[[], Any], what: str | Callable[[], str], seconds: 
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what if isinstance(what, str) else what()}"
-        time.sleep(0.004)
+        time.sleep(0.01)  # what is asked for may cost the run something to answer
     return value
 
 
@@ -89,12 +90,19 @@ def marked(mark: str) -> dict[int, str]:
 
 @functools.cache
 def golden(model: str, lanes: int, *options: str) -> str:
-    """The weights that plain `python train.py` ends with."""
+    """The weights that plain `python train.py` ends with. Computed once for all processes of `tools/run_tests.py`."""
+    shared = Path(os.environ[GOLDEN], " ".join([model, str(lanes), *options])) if GOLDEN in os.environ else None
+    if shared and shared.exists():
+        return shared.read_text()
     command = [sys.executable, str(TRAIN), model, "--lanes", str(lanes), *options]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     found = re.search(r"^weights_sha256 ([0-9a-f]{64})$", done.stdout, re.MULTILINE)
     assert found, done.stdout
+    if shared:
+        mine = shared.with_name(f"{os.getpid()}")
+        mine.write_text(found[1])
+        mine.rename(shared)
     return found[1]
 
 

@@ -19,11 +19,12 @@ import pytest
 from holdfast.engines.ray import DEFAULT_CLUSTER
 from tests.process.harness import ROOT
 
-__all__ = ["RAY", "RealCluster"]
+__all__ = ["INSTALLED", "RAY", "RealCluster"]
 
+INSTALLED = importlib.util.find_spec("ray") is not None
 #: Ray is an optional extra, and a large one.
 RAY = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None,
+    not INSTALLED,
     reason="Ray is not installed: pip install 'holdfast[ray]' into the Python that runs the tests",
 )
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.process.harness import SCRIPTS, Launch, golden, holdfast
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 BAD = SCRIPTS / "misbehave.py"
 

@@ -23,7 +23,7 @@ import pytest
 import holdfast
 from tests.markdown import PAGES, ROOT, blocks
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 _HASH = r"\b[0-9a-f]{64}\b"
 _NUMBER = r"\d[\d.]*[kMG%]?"

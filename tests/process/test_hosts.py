@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.transport.credentials import Credentials
+from holdfast.transport.place import parse
+from tests.hosts.strangers import KINDS, Strangers, recorded
 from tests.process.harness import TRAIN, Launch, golden, holdfast, until
 from tests.process.joined import Joined, listening
 
@@ -215,6 +218,28 @@ def test_a_machine_of_another_numerics_class_is_refused_and_told_what_differs(tm
             assert "instructions is DEFAULT, but " in other.err and "golden computation" in other.err
         go(tmp_path)
         finished(run)
+
+
+def test_strangers_at_the_door_are_turned_away_and_the_run_does_not_notice(tmp_path: Path) -> None:
+    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
+            Joined(tmp_path, run) as other:  # fmt: skip
+        run.at_step(2)
+        door = parse(listening(run))
+        strangers = Strangers(door, recorded(door, Credentials.read(run.dir / "token")))
+        strangers.come(300)
+        assert run.trace.read().step < 95, "they came while it was training"
+        go(tmp_path)
+        finished(run)
+        assert other.end() == 0, other.err
+        strangers.leave()
+    assert strangers.told == dict.fromkeys(KINDS, (50, 50))
+    told = [line.partition(": ")[2] for line in run.story if line.startswith("Refused a connection from 127.0.0.1:")]
+    for reason in (
+        "it closed the connection before it had said who it is.", "it does not hold the run's token.",
+        "it is not a Holdfast (it began with ", "it is not a Holdfast (it announced a message of 65535 bytes, ",
+    ):  # fmt: skip
+        assert sum(sentence.startswith(reason) for sentence in told) == 1, f"{reason!r} once, in {told}"
+    assert (run.summary["workers_lost"], run.summary["generations"]) == (0, 1)
 
 
 @pytest.mark.chaos

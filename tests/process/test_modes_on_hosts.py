@@ -15,7 +15,7 @@ from tests.process.harness import Launch, golden, until
 from tests.process.joined import Joined
 from tests.process.tallied import BATCH, EPOCHS, SAMPLES, TALLY, applied_once, arguments, settings
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 LOOPBACK = ("--listen", "127.0.0.1:0")
 

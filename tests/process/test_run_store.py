@@ -12,7 +12,7 @@ from holdfast.observe.directory import recover
 from tests.process.harness import SCRIPTS, Launch, until
 from tests.process.joined import Joined
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 SCRIPT = SCRIPTS / "store_in_run.py"
 

@@ -12,7 +12,7 @@ from holdfast.coordinator.requests import Scale
 from tests.process.harness import Launch, golden, holdfast
 from tests.process.joined import Joined
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 #: 96 steps of about 20 ms or more; slow ones until the test says `go`.
 PACED = "--epochs 6 --pace 0.008 --linger {}/go"
@@ -91,20 +91,6 @@ def test_more_servers_than_slices(tmp_path: Path) -> None:
     assert run.sha256 == golden("normed", 4)
 
 
-def test_what_status_shows_of_servers(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 1, "--servers", 1, args=PACED.format(tmp_path)) as run:
-        run.at_step(3)
-        owning(run, 1)
-        shown = run.status()
-        (server,) = shown["servers"]
-        assert (server["host_number"], server["state"], shown["servers_wanted"]) == (0, "member", 1)
-        assert server["slices"] >= 1 and [worker["lanes"] for worker in shown["workers"]] == [[0, 1, 2, 3]]
-        table = holdfast("status", run.dir).stdout
-        assert "server      pid state      slices" in table
-        (tmp_path / "go").touch()
-        finished(run)
-
-
 @pytest.mark.chaos
 def test_a_server_is_killed(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 2, "--servers", 1, args=PACED.format(tmp_path)) as run:
@@ -124,6 +110,12 @@ def test_servers_come_and_go_while_the_run_goes_on(tmp_path: Path) -> None:
         owning(run, 2)
         ask(run.dir, Scale(servers=1))
         owning(run, 1)
+        shown = run.status()
+        (server,) = shown["servers"]
+        assert (server["host_number"], server["state"], shown["servers_wanted"]) == (0, "member", 1)
+        assert server["slices"] >= 1
+        assert sorted(lane for worker in shown["workers"] for lane in worker["lanes"]) == [0, 1, 2, 3]
+        assert "server      pid state      slices" in holdfast("status", run.dir).stdout
         told = holdfast("scale", run.dir, "--servers", 0).stdout
         assert told.startswith("0 servers were asked for instead of 1: server ")
         owning(run, 0)

@@ -12,7 +12,7 @@ import pytest
 from tests.process.harness import TRAIN, golden, until
 from tests.process.ranks import Ranks, free_port
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 PACED = ("--epochs", 6, "--pace", 0.01)
 

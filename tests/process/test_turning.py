@@ -15,7 +15,7 @@ from holdfast.coordinator.client import ask
 from holdfast.coordinator.requests import Set
 from tests.process.harness import SCRIPTS, Launch, golden, holdfast, until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 COUNTING = SCRIPTS / "counting.py"
 STEPS, LANES, SAMPLES, BATCH = 8, 4, 256, 32

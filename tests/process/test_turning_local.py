@@ -20,7 +20,7 @@ from tests.process.scripts.adam import LOADED
 from tests.process.test_modes_on_hosts import LOOPBACK, first
 from tests.process.test_turning import COUNTING, applied_once, modes, turn
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 ADAM = SCRIPTS / "adam.py"
 

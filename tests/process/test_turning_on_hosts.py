@@ -17,7 +17,7 @@ from tests.process.joined import Joined
 from tests.process.test_modes_on_hosts import LOOPBACK, first, going, joining
 from tests.process.test_turning import COUNTING, SLOW, applied_once, audited, modes, turn
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 
 @pytest.mark.parametrize(

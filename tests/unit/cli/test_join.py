@@ -18,7 +18,7 @@ from holdfast.cli.main import main
 from holdfast.cli.visits import Patience
 from tests.unit.cli.launched import ENVIRONMENT, Launched, holdfast
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 LONG = "steps=100000 pace=0.02"
 

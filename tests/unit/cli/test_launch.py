@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.cli.launched import Launched, children, gone, holdfast, training
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 LONG = "steps=100000 pace=0.01"
 

@@ -116,6 +116,7 @@ def test_memory(memory: str, text: str) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.sharing
 @pytest.mark.parametrize("index", [0, 1])
 def test_pod_0_coordinates_and_the_others_join(index: int, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
@@ -214,6 +215,7 @@ def subset(ours: Any, theirs: Any) -> bool:
 
 
 @pytest.mark.process
+@pytest.mark.sharing
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_kubectl_knows_every_field_of_the_job(tmp_path: Path) -> None:
     """It reads the Job into its own types, dropping what they do not have, and writes it again, without a cluster."""

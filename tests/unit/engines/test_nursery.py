@@ -17,7 +17,7 @@ from holdfast.engines import nursery
 from holdfast.engines.nursery import Born, Died, Report
 from holdfast.transport.link import Link
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 
 def entry(spec: WorkerSpec, link_fd: int) -> None:

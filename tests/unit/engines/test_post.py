@@ -18,7 +18,7 @@ from tests.process import harness
 from tests.process.harness import ROOT, alive, until
 
 environ = harness.environment
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 
 @pytest.fixture

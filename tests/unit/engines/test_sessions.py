@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.engines.sessions import end_sessions
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 
 def gone(pid: int) -> bool:

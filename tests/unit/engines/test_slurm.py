@@ -110,6 +110,7 @@ def carry_out(tmp_path: Path, **environment: str) -> tuple[int, Path]:
 
 
 @pytest.mark.process
+@pytest.mark.sharing
 def test_the_first_node_coordinates_and_the_others_join(tmp_path: Path) -> None:
     code, tools = carry_out(tmp_path)
     assert code == 0
@@ -121,12 +122,14 @@ def test_the_first_node_coordinates_and_the_others_join(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.sharing
 def test_an_address_of_ipv6_is_put_in_brackets(tmp_path: Path) -> None:
     _, tools = carry_out(tmp_path, ADDRESS="fe80::1")
     assert any(": join [fe80::1]:4711 " in line for line in said(tools, "holdfast"))
 
 
 @pytest.mark.process
+@pytest.mark.sharing
 @pytest.mark.parametrize(
     ("joins", "code", "tries", "end"), [("3", "10", 3, 0), ("9", "137", 3, 137), ("9", "11", 1, 11), ("9", "1", 1, 1)]
 )
@@ -139,11 +142,13 @@ def test_an_agent_that_was_killed_or_lost_the_run_is_tried_again(
 
 
 @pytest.mark.process
+@pytest.mark.sharing
 def test_the_job_ends_as_the_run_ends(tmp_path: Path) -> None:
     assert carry_out(tmp_path, RUN="4")[0] == 4
 
 
 @pytest.mark.process
+@pytest.mark.sharing
 def test_a_second_attempt_does_not_meet_the_first(tmp_path: Path) -> None:
     carry_out(tmp_path)
     code, _ = carry_out(tmp_path)
@@ -201,6 +206,7 @@ def no_slurm() -> str:
 
 
 @pytest.mark.process
+@pytest.mark.sharing
 @pytest.mark.skipif(bool(no_slurm()), reason=no_slurm() or "-")
 def test_sbatch_takes_the_script(tmp_path: Path) -> None:
     job = BatchJob("name", str(tmp_path / "my run's 100%"), "train.py", hosts=1, workers=2)
