@@ -21,7 +21,7 @@ from holdfast.coordinator.messages import Install
 from holdfast.core.routes import Choice, NoRoute, Offer
 from holdfast.core.standing import home_of, replicas_of
 from holdfast.engines.following import Follower, Guides
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unreachable, brief
 from holdfast.exchange.ferry import Ferry
 from holdfast.exchange.glance import level
 from holdfast.exchange.hold import Hold
@@ -31,7 +31,7 @@ from holdfast.exchange.tender import Tender
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.dial import connect
 from holdfast.transport.greeting import Hello
-from holdfast.transport.network import Responder, probe
+from holdfast.transport.network import Responder, knock, probe
 from holdfast.transport.stream import Stream
 
 __all__ = ["DATA", "Harbour", "Pier"]
@@ -63,7 +63,7 @@ class Pier(Protocol):
         """A connection to another host of the generation has broken."""
 
     def stranded(self, host: int, sentence: str) -> None:
-        """Another host of the generation has not been reached for so long that it will not be."""
+        """Another host of the generation has not been reached for so long that it will not be, and that it says."""
 
 
 class Harbour:
@@ -119,16 +119,31 @@ class Harbour:
         Raises:
             NoRoute: one of them cannot be reached.
         """
-        return [self._find(host).sentence for host in sorted(self._offers.keys() - self._ways.keys())]
+        unknown = sorted(self._offers.keys() - self._ways.keys())
+        return [self._find(host, self._offers[host]).sentence for host in unknown]
 
-    def _find(self, host: int) -> Choice:
-        hello = Hello("probe", run=self._run, host=self._me)
-        choice = probe(
-            self._offers[host], lambda ip, port: connect((ip, port), hello, self._credentials, _DIAL),
-            here=f"host {self._me}",
-        )
+    def knock(self, host: int) -> None:
+        """See whether a host can be reached; a try that fails is made once more. Blocks for as long as that takes.
+
+        Raises:
+            NoRoute: it cannot.
+        """
+        offer, here = self._offers.get(host), f"host {self._me}"
+        if offer is None:
+            return  # it has left meanwhile
+        try:
+            knock(offer, self._call, here=here)
+        except NoRoute:
+            knock(offer, self._call, here=here)
+
+    def _find(self, host: int, offer: Offer) -> Choice:
+        choice = probe(offer, self._call, here=f"host {self._me}")
         self._ways[host] = choice.trial.dial
         return choice
+
+    def _call(self, ip: str, port: int) -> Stream:
+        """A connection that is good for trying and measuring."""
+        return connect((ip, port), Hello("probe", run=self._run, host=self._me), self._credentials, _DIAL)
 
     # ------------------------------------------------------------ generations
 
@@ -271,18 +286,23 @@ class Harbour:
                 self._dialling.discard(dialling)
 
     def _connect(self, host: int, hello: Hello) -> Stream:
-        if host not in self._offers:
+        offer, way = self._offers.get(host), self._ways.get(host)  # others may be at it, or forget it
+        if offer is None:
             raise ConnectionError(f"nobody has said how host {host} can be reached")
         try:
-            if host not in self._ways:
-                sentence = self._find(host).sentence
+            if way is None:
+                choice = self._find(host, offer)
+                way = choice.trial.dial
                 if self._tell is not None:
-                    self._tell(sentence)
-            return connect((self._ways[host], self._offers[host].port), hello, self._credentials, _DIAL)
+                    self._tell(choice.sentence)
+            return connect((way, offer.port), hello, self._credentials, _DIAL)
+        except NoRoute as error:
+            time.sleep(0.5)  # all its addresses were tried: not at once again
+            raise ConnectionError(brief(error)) from None
         except HoldfastError as error:
-            if isinstance(error, NoRoute):
-                time.sleep(0.5)  # all its addresses were tried: not at once again
-            raise ConnectionError(str(error)) from None
+            if isinstance(error, Unreachable):
+                self._ways.pop(host, None)  # the next try looks for another way
+            raise ConnectionError(f"host {self._me} cannot reach host {host}: {brief(error)}") from None
 
     # ------------------------------------------------------------ who comes
 

@@ -22,7 +22,15 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.coordinator.commands import EndRun, FailRun, ReleaseHost
-from holdfast.coordinator.events import Event, FollowingEnded, HostLevel, LinkBroken, WorkerLost, WorkerStarted
+from holdfast.coordinator.events import (
+    Event,
+    FollowingEnded,
+    HostLevel,
+    HostUnreached,
+    LinkBroken,
+    WorkerLost,
+    WorkerStarted,
+)
 from holdfast.coordinator.messages import (
     Finished,
     FromWorker,
@@ -37,7 +45,6 @@ from holdfast.coordinator.messages import (
 )
 from holdfast.coordinator.ports import Ear, Engine, Eyes, Sight
 from holdfast.engines.harbour import Harbour
-from holdfast.errors import Unreachable
 from holdfast.exchange.glance import level
 from holdfast.exchange.premises import Premises
 from holdfast.transport import memory
@@ -205,8 +212,7 @@ class LocalHost:
 
     def stranded(self, host: int, sentence: str) -> None:
         """Another host cannot be reached, though the coordinator can reach both."""
-        if self._ear is not None:
-            self._ear.broke(self.number, Unreachable(f"Host {self.number} cannot reach host {host}: {sentence}"))
+        self._tell(HostUnreached(self.number, host, sentence))
 
     def _fence(self) -> None:
         if self._harbour is not None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from holdfast.coordinator.messages import Install, Reached
-from holdfast.core.routes import Address, Offer
+from holdfast.core.routes import Address, Choice, Offer, Trial
 from holdfast.engines import harbour as harbours
 from holdfast.engines.harbour import Harbour
 from holdfast.errors import Unreachable
@@ -203,7 +203,7 @@ def test_errors_of_a_greeting_are_for_the_ferry_to_try_again_and_in_the_end_told
         ferry.given["broke"](0, "the connection has ended")
         await asyncio.sleep(0.01)
         assert pier.heard == [
-            ("stranded", 0, "Nothing listens there."), ("ferried", "the state has come"),
+            ("stranded", 0, "host 1 cannot reach host 0: Nothing listens there"), ("ferried", "the state has come"),
             ("cut off", 0, "the connection has ended"),
         ]  # fmt: skip
         it.disembark()
@@ -211,6 +211,37 @@ def test_errors_of_a_greeting_are_for_the_ferry_to_try_again_and_in_the_end_told
         await asyncio.sleep(0.01)
         assert len(pier.heard) == 3, "what comes after the fence is not told"
         it.close()
+
+    asyncio.run(play())
+
+
+def test_where_one_network_fails_the_next_try_looks_for_another(
+    arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [PlainStream.pair()]
+
+    def dial(address: tuple[str, int], *_: object) -> Stream:
+        if address[0] == "127.0.0.1":
+            raise Unreachable("No answer.")
+        return pairs[0][0]
+
+    second = Trial("127.0.0.2", Address("127.0.0.2", "lo", "loopback"))
+    monkeypatch.setattr(harbours, "connect", dial)
+    monkeypatch.setattr(harbours, "probe", lambda *_, **__: Choice(second, "host 1 and host 0 talk over another"))
+
+    async def play() -> None:
+        pier = Pier()
+        it = harbour(arena, pier)
+        it.embark(install(1), frozenset({1}))
+        with pytest.raises(ConnectionError, match=r"^host 1 cannot reach host 0: No answer$"):
+            await asyncio.to_thread(FakeFerry.made[0].thread.join)
+            raise FakeFerry.made[0].dialled[0]  # type: ignore[misc]
+        assert await asyncio.to_thread(it._dial, 0, "peer") is pairs[0][0]
+        await asyncio.sleep(0.01)
+        assert ("told", "host 1 and host 0 talk over another") in pier.heard
+        it.close()
+        for stream in pairs[0]:
+            stream.close()
 
     asyncio.run(play())
 
