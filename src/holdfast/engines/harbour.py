@@ -15,13 +15,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from holdfast.coordinator.messages import Install
 from holdfast.core.routes import Choice, NoRoute, Offer
 from holdfast.core.standing import home_of, replicas_of
 from holdfast.engines.following import Follower, Guides
-from holdfast.errors import HoldfastError, Unreachable, brief
+from holdfast.errors import FrameError, HoldfastError, Unreachable, brief
 from holdfast.exchange.ferry import Ferry
 from holdfast.exchange.glance import level
 from holdfast.exchange.hold import Hold
@@ -62,6 +63,9 @@ class Pier(Protocol):
     def cut_off(self, host: int, sentence: str) -> None:
         """A connection to another host of the generation has broken."""
 
+    def failed(self, error: Exception) -> None:
+        """What carries data here has failed, and nobody else is to blame."""
+
     def stranded(self, host: int, sentence: str) -> None:
         """Another host of the generation has not been reached for so long that it will not be, and that it says."""
 
@@ -90,7 +94,7 @@ class Harbour:
         self._shared = False  #: there was a generation with other hosts
         self._ferry: Ferry | None = None
         self._follower: Follower | None = None
-        self._guides = Guides()
+        self._guides = Guides(self._note)
         self._shadow: Shadow | None = None
         self._tenure = 0  # the newest generation in which this host held the state: as its home, or in exact
         self._pier: Pier | None = None
@@ -179,7 +183,7 @@ class Harbour:
             self._shared = True
             self._ferry = Ferry(
                 premises, self._me, install, dial=self._patient(self._pier), ring=self._pier.ring,
-                report=self._soon(self._pier.ferried), broke=self._soon(self._pier.cut_off),
+                report=self._soon(self._pier.ferried), broke=self._soon(partial(self._broke, self._pier)),
                 shadow=self._shadow,
             )  # fmt: skip
         elif self._shared:
@@ -241,6 +245,14 @@ class Harbour:
 
         return soon
 
+    @staticmethod
+    def _broke(pier: Pier, host: int, error: Exception) -> None:
+        """A connection has ended: for a reason that connections have, or for one that nobody has thought of."""
+        if isinstance(error, OSError | EOFError | FrameError):
+            pier.cut_off(host, f"the connection to host {host} has ended ({error})")
+        else:
+            pier.failed(error)
+
     def _patient(self, pier: Pier) -> Callable[[int, str], Stream]:
         """How the ferry dials: it tries again and again, so after a while somebody must say so."""
         began, stranded = time.monotonic(), self._soon(pier.stranded)
@@ -256,6 +268,11 @@ class Harbour:
                 raise
 
         return dial
+
+    def _note(self, sentence: str) -> None:
+        """Something for the story, from any thread."""
+        if self._tell is not None:
+            self._tell(sentence)
 
     def disembark(self) -> None:
         """The fence: when this returns, nothing of the generation at hand reaches the arena any more."""
@@ -293,8 +310,7 @@ class Harbour:
             if way is None:
                 choice = self._find(host, offer)
                 way = choice.trial.dial
-                if self._tell is not None:
-                    self._tell(choice.sentence)
+                self._note(choice.sentence)
             return connect((way, offer.port), hello, self._credentials, _DIAL)
         except NoRoute as error:
             time.sleep(0.5)  # all its addresses were tried: not at once again

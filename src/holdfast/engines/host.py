@@ -210,6 +210,11 @@ class LocalHost:
         """A connection to another host has broken. If the host is lost, the coordinator knows, or will."""
         self._tell(LinkBroken(self.number, sentence))
 
+    def failed(self, error: Exception) -> None:
+        """What carries data here has failed: so has this host, and on the launcher the run."""
+        if self._ear is not None and not self._closed:
+            self._ear.broke(self.number, error)
+
     def stranded(self, host: int, sentence: str) -> None:
         """Another host cannot be reached, though the coordinator can reach both."""
         self._tell(HostUnreached(self.number, host, sentence))

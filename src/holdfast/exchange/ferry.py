@@ -25,7 +25,6 @@ from holdfast.coordinator.messages import Reached
 from holdfast.core.cargo import Route, longest_run
 from holdfast.core.slices import even_shares
 from holdfast.core.standing import home_of, link_of, replicas_of
-from holdfast.errors import FrameError
 from holdfast.exchange.board import Board
 from holdfast.exchange.chart import Chart
 from holdfast.exchange.fetching import fetch, serve, serve_mirror
@@ -82,7 +81,8 @@ class Ferry:
         dial: opens a connection to a host ("peer" or "fetch"); called in a thread of the ferry, may block and raise.
         ring: wakes the workers of this host.
         report: told, in a sentence, that the state has come from another host.
-        broke: told of a connection that has ended though it should not have: the other host, and a sentence.
+        broke: told of a connection that has ended though it should not have: the other host, and why. OSError,
+            EOFError and FrameError are the network's or the other host's fault; anything else is our own.
         shadow: where this host keeps its replica of the state, if it is to have one.
 
     Resources: owns its threads, the streams it is given, and `bells`; `close` ends and closes all of them.
@@ -90,7 +90,7 @@ class Ferry:
 
     def __init__(
         self, premises: Premises, me: int, assembly: Assembly, *, dial: Callable[[int, str], Stream],
-        ring: Callable[[], None], report: Callable[[str], None], broke: Callable[[int, str], None],
+        ring: Callable[[], None], report: Callable[[str], None], broke: Callable[[int, Exception], None],
         shadow: Shadow | None = None,
     ) -> None:  # fmt: skip
         self._premises, self._me, self._assembly = premises, me, assembly
@@ -212,14 +212,14 @@ class Ferry:
     def _guarded(self, act: Callable[..., None], *args: object) -> None:
         try:
             act(*args)
-        except (OSError, EOFError, FrameError) as error:
-            host = args[0]
+        except Exception as error:  # whatever it is: somebody waits for what this thread carries
+            host = args[0] if args else self._me
             assert isinstance(host, int)
             self._ended(host, error)
 
     def _ended(self, host: int, error: Exception) -> None:
         if not self._closed.is_set():
-            self._broke(host, f"the connection to host {host} has ended ({error})")
+            self._broke(host, error)
 
     def _ready_hold(self) -> Hold | None:
         """The arena with its chart, which a worker of this host may still have to leave there."""

@@ -75,6 +75,9 @@ class Pier:
     def cut_off(self, host: int, sentence: str) -> None:
         self.heard.append(("cut off", host, sentence))
 
+    def failed(self, error: Exception) -> None:
+        self.heard.append(("failed", error))
+
     def stranded(self, host: int, sentence: str) -> None:
         self.heard.append(("stranded", host, sentence))
 
@@ -200,16 +203,18 @@ def test_errors_of_a_greeting_are_for_the_ferry_to_try_again_and_in_the_end_told
         assert isinstance(ferry.dialled[0], ConnectionError)
         await asyncio.to_thread(ferry._dial)
         ferry.given["report"]("the state has come")
-        ferry.given["broke"](0, "the connection has ended")
+        ferry.given["broke"](0, EOFError("it hung up"))
+        wrong = ValueError("nobody has thought of this")
+        ferry.given["broke"](0, wrong)
         await asyncio.sleep(0.01)
         assert pier.heard == [
             ("stranded", 0, "host 1 cannot reach host 0: Nothing listens there"), ("ferried", "the state has come"),
-            ("cut off", 0, "the connection has ended"),
+            ("cut off", 0, "the connection to host 0 has ended (it hung up)"), ("failed", wrong),
         ]  # fmt: skip
         it.disembark()
         ferry.given["report"]("of the past")
         await asyncio.sleep(0.01)
-        assert len(pier.heard) == 3, "what comes after the fence is not told"
+        assert len(pier.heard) == 4, "what comes after the fence is not told"
         it.close()
 
     asyncio.run(play())

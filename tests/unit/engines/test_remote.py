@@ -185,6 +185,18 @@ def test_what_an_agent_cannot_do_is_told_as_the_loss_of_its_host(tmp_path: Path)
     assert said.kind == "broken" and said.code == 7
 
 
+def test_so_is_what_went_wrong_in_carrying_data_there(tmp_path: Path) -> None:
+    async def act(one: Far, visit: asyncio.Task[Farewell], ear: Ear) -> None:
+        assert one.agent._host is not None
+        one.agent._host.failed(ValueError("a body of 70000000 bytes"))
+        await ear.until_heard(HostLost)
+
+    _, ear, said = play(tmp_path, act)
+    (lost,) = ear.of(HostLost)
+    assert lost.reason.startswith("holdfast itself failed (ValueError: a body of 70000000 bytes). This is a bug.")
+    assert said.kind == "broken" and said.code == 70
+
+
 # ---------------------------------------------------------------- silence
 
 

@@ -16,6 +16,10 @@ from holdfast.exchange import early
 from holdfast.exchange.chart import read_chart
 from holdfast.exchange.fetching import fetch, serve
 from holdfast.exchange.hold import Hold
+from holdfast.exchange.lander import Lander
+from holdfast.exchange.packing import Packer
+from holdfast.transport import frames
+from holdfast.transport.frames import Kind
 from holdfast.transport.stream import PlainStream
 
 from .crewed import LANES, Worker, install, step, work_of
@@ -315,3 +319,44 @@ def test_gradients_leave_before_the_unit_ends_and_again_if_the_script_changes_th
 def _halve(which: tuple[int, ...], trainable: Any) -> None:
     for index in which:
         trainable[index].grad.mul_(0.5)
+
+
+@pytest.mark.parametrize("where", ["sending", "landing"])
+def test_what_nobody_has_thought_of_is_told_and_ends_no_thread_in_silence(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a body of 70000000 bytes")
+
+    lab = hosts((1, 1))
+    try:
+        workers = drive(lab, [0, 1], [0, 0, 1, 1], {1: 0})
+        if where == "sending":
+            monkeypatch.setattr(Packer, "cargo", fail)
+        else:
+            monkeypatch.setattr(Hold, "land_facts", fail)
+        with contextlib.suppress(AssertionError):
+            lab.step(workers, work_of(0), random.Random(0), actions=40)
+        lab.until(lambda: any(isinstance(error, ValueError) for _, error in lab.broken))
+        assert {str(error) for _, error in lab.broken if isinstance(error, ValueError)} == {"a body of 70000000 bytes"}
+        assert {host for host, error in lab.broken if isinstance(error, ValueError)} <= {0, 1}
+    finally:
+        lab.close()
+
+
+def test_what_is_larger_than_a_frame_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts of lanes hold the buffers that they changed, and nobody knows how large those are."""
+    monkeypatch.setitem(frames.MAX_BODY, Kind.FACTS, 100)
+    monkeypatch.setitem(frames.MAX_BODY, Kind.PART, 150)
+    golden, lab = reference(), hosts((1, 1))
+    parts: list[int] = []
+    gather = Lander._gather
+    monkeypatch.setattr(Lander, "_gather", lambda self, header: parts.append(header.body) or gather(self, header))
+    try:
+        workers = drive(lab, [0, 1], [0, 0, 1, 1], {1: 0})
+        for number in range(STEPS):
+            lab.step(workers, work_of(number), random.Random(number))
+            assert [w.state() == golden[number] for w in workers] == [True, True]
+        assert len(parts) > 4 * STEPS and max(parts) == 150
+    finally:
+        lab.close()
