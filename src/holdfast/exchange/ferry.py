@@ -25,6 +25,7 @@ from holdfast.coordinator.messages import Reached
 from holdfast.core.cargo import Route, longest_run
 from holdfast.core.slices import even_shares
 from holdfast.core.standing import home_of, link_of, replicas_of
+from holdfast.errors import FrameError
 from holdfast.exchange.board import Board
 from holdfast.exchange.chart import Chart
 from holdfast.exchange.fetching import fetch, serve, serve_mirror
@@ -366,4 +367,8 @@ class _Mirror:
 
 
 def _landing(peer: int, lander: Lander) -> None:
-    lander.run()
+    try:
+        lander.run()
+    except FrameError:
+        lander.stream.close()  # nobody knows what else would come
+        raise

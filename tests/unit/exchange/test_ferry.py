@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import random
+import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.errors import FrameError
@@ -19,8 +21,8 @@ from holdfast.exchange.hold import Hold
 from holdfast.exchange.lander import Lander
 from holdfast.exchange.packing import Packer
 from holdfast.transport import frames
-from holdfast.transport.frames import Kind
-from holdfast.transport.stream import PlainStream
+from holdfast.transport.frames import Kind, pack
+from holdfast.transport.stream import PlainStream, name_of
 
 from .crewed import LANES, Worker, install, step, work_of
 from .hosted import Host, Lab
@@ -358,5 +360,53 @@ def test_what_is_larger_than_a_frame_comes_in_parts(monkeypatch: pytest.MonkeyPa
             lab.step(workers, work_of(number), random.Random(number))
             assert [w.state() == golden[number] for w in workers] == [True, True]
         assert len(parts) > 4 * STEPS and max(parts) == 150
+    finally:
+        lab.close()
+
+
+class ByTcp(Lab):
+    """Hosts that are joined by real connections."""
+
+    def pair(self) -> tuple[socket.socket, socket.socket]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            ours = socket.create_connection(listener.getsockname())
+            return ours, listener.accept()[0]
+
+
+def test_a_frame_of_an_old_generation_is_refused_told_once_with_its_address_and_harms_nobody() -> None:
+    golden, chance = reference(), random.Random(0)
+    lab = ByTcp(list(hosts((1, 1)).hosts.values()))
+    try:
+        recorded: list[bytes] = []
+        workers = drive(lab, [0, 1], [0, 0, 1, 1], {1: 0})
+        lab.step(workers, work_of(0), chance)
+        recorded.append(pack(Kind.ROWS, lab.generation, msgspec.msgpack.encode([(0, 7, 7, 7)])))
+        workers = drive(lab, [0, 1], [0, 0, 1, 1], {})
+        lab.step(workers, work_of(1), chance)
+        lab.broken.clear()
+        other = lab.hosts[1].ferry
+        assert other is not None
+        (stream,) = other._streams
+        stream.send(recorded[0])
+        lab.until(lambda: any(isinstance(error, FrameError) for _, error in lab.broken))
+        (refused,) = [(host, error) for host, error in lab.broken if isinstance(error, FrameError)]
+        address = name_of(stream._socket.getsockname())  # type: ignore[attr-defined]
+        assert refused[0] == 1
+        assert str(refused[1]) == (
+            "What came over the connection is no frame of this run: it is of generation 1, on a connection of "
+            f"generation 2 (it came from {address}). The connection is closed; if it happens again, look for a proxy "
+            "or a broken network card between the two hosts."
+        )
+        lab.until(lambda: any(host == 0 for host, _ in lab.broken))  # it is closed, not only left alone
+        for host in lab.hosts.values():
+            assert host.ferry is not None
+            host.ferry.close()
+        assert workers[0].board.cell(0, 2) != 7
+        levels = {number: lab.hosts[number].level() for number in (0, 1)}
+        best = max(levels, key=levels.__getitem__)
+        workers = drive(lab, [0, 1], [0, 0, 1, 1], {n: best for n in levels if levels[n] < levels[best]})
+        for number in range(2, STEPS):
+            lab.step([w for w in workers if not w.through(number)], work_of(number), chance)
+            assert [w.state() == golden[number] for w in workers] == [True, True], number
     finally:
         lab.close()
