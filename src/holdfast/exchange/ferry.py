@@ -307,7 +307,8 @@ class Ferry:
             return
         generation, closing = self._assembly.generation, self._closed.is_set
         packer = Packer(hold, generation, self._rows, self._computed_here)
-        lander = Lander(hold, stream, generation, self._ring, closing, packer.there, partial(self._await_turn, hold))
+        turn, rows = partial(self._await_turn, hold), frozenset(self._rows)
+        lander = Lander(hold, stream, generation, self._ring, closing, packer.there, turn, rows)
         if hold.chart.depth:
             leg, lander.paced = self._paced(hold, stream, packer, peer)
         else:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from holdfast.errors import FrameError
+from holdfast.exchange import board as cells
 from holdfast.exchange import early
 from holdfast.exchange.chart import read_chart
 from holdfast.exchange.fetching import fetch, serve
@@ -408,5 +409,21 @@ def test_a_frame_of_an_old_generation_is_refused_told_once_with_its_address_and_
         for number in range(2, STEPS):
             lab.step([w for w in workers if not w.through(number)], work_of(number), chance)
             assert [w.state() == golden[number] for w in workers] == [True, True], number
+    finally:
+        lab.close()
+
+
+def test_where_a_host_s_own_workers_stand_is_for_nobody_else_to_say() -> None:
+    lab = hosts((1, 1))
+    try:
+        workers = drive(lab, [0, 1], [0, 0, 1, 1], {1: 0})
+        lab.step(workers, work_of(0), random.Random(0))
+        before, other = workers[0].board.cell(0, cells.R_ARRIVED), lab.hosts[1].ferry
+        assert other is not None
+        (stream,) = [one for one in other._streams if not one._closed]  # type: ignore[attr-defined]
+        rows = msgspec.msgpack.encode([(workers[0].board.row, 0, 7, 7), (9, 9, 7, 7)])
+        stream.send(pack(Kind.ROWS, lab.generation, rows))
+        lab.until(lambda: workers[0].board.cell(9, cells.R_ARRIVED) == 7)
+        assert workers[0].board.cell(0, cells.R_ARRIVED) == before != 7
     finally:
         lab.close()
