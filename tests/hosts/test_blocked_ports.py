@@ -51,3 +51,21 @@ def test_a_port_that_is_blocked_later_costs_a_host_and_no_step(tmp_path: Path) -
         assert run.end() == 0, run.said
         run.trace.audit(samples=484, steps_of_epoch=16, epochs=10)
     assert run.sha256 == golden("normed", 4, *ARGS.split()), run.said
+
+
+def test_a_connection_that_falls_silent_between_two_of_three_hosts(tmp_path: Path) -> None:
+    """Nothing of host 1 reaches host 2 any more, over the connection that is open and over any other."""
+    with Lab(3) as lab, Spread(
+        lab, tmp_path, "normed", "--lanes", 6, hosts=3, args=f"{ARGS} --pace 0.03", joiners=LISTEN
+    ) as run:
+        run.at_step(5)
+        numbers = {run.number(host): host for host in (1, 2)}  # they may have come in either order
+        older, newer = sorted(numbers)
+        lab.shut(numbers[older], PORT)
+        run.shaken.update((1, 2))
+        run.told(" does not answer any more)", 60.0)
+        run.told(f"host {newer} cannot reach host {older} (", 60.0)
+        run.told(f"host {newer} is let go (it cannot reach host {older}) with worker", 60.0)
+        assert run.end() == 0, run.said
+        run.trace.audit(samples=484, steps_of_epoch=16, epochs=10)
+    assert run.sha256 == golden("normed", 6, *ARGS.split()), run.said

@@ -274,6 +274,11 @@ class Harbour:
         if self._tell is not None:
             self._tell(sentence)
 
+    def look(self) -> None:
+        """See whether connections that are open carry anything; called a few times a second."""
+        if self._ferry is not None:
+            self._ferry.look()
+
     def disembark(self) -> None:
         """The fence: when this returns, nothing of the generation at hand reaches the arena any more."""
         ferry, follower = self._ferry, self._follower

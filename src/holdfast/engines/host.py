@@ -129,8 +129,10 @@ class LocalHost:
         pids = {worker: self._pids[worker] for worker in sight.watched if worker in self._pids}
         for event in await self._eyes.look(pids, frozenset(sight.quiet), now, frozenset(sight.servers)):
             self._tell(event)
-        if self._harbour is not None and self._harbour.following:
-            self._tell_level(news=True)
+        if self._harbour is not None:
+            self._harbour.look()
+            if self._harbour.following:
+                self._tell_level(news=True)
 
     def close(self, end: EndRun | FailRun | ReleaseHost | None = None) -> None:
         """End everything here. May be called twice."""

@@ -45,6 +45,7 @@ from holdfast.transport.stream import Stream
 __all__ = ["Assembly", "Ferry"]
 
 _POLL = 0.001  # seconds between two looks whether a guide has written down the sums of a step
+_SILENT = 6  # times that TCP has asked in vain: 0.2 s after the first, then twice as long each time, so 12 s at least
 _AGAIN = 0.05  # seconds between two tries to reach a host that is not there yet
 
 
@@ -116,7 +117,7 @@ class Ferry:
         self._hold: Hold | None = None
         self._level = -1  # of this host, when the generation began
         self._lock = threading.Lock()
-        self._streams: list[Stream] = []
+        self._streams: list[tuple[int, Stream]] = []  # to which host
         self._waiting: dict[int, tuple[threading.Event, list[Stream]]] = {
             peer: (threading.Event(), []) for peer in self._peers if peer > me
         }
@@ -147,7 +148,7 @@ class Ferry:
             if self._closed.is_set() or host not in self._peers or not wanted:
                 stream.close()
                 return
-            self._streams.append(stream)
+            self._streams.append((host, stream))
         if kind == "fetch":
             self._start(self._serve, host, stream)
         elif kind == "replica":
@@ -157,13 +158,29 @@ class Ferry:
             streams.append(stream)
             come.set()
 
+    def look(self) -> None:
+        """End connections over which nothing comes through any more, though nobody has said so.
+
+        The coordinator hears both hosts, so neither is lost: only what one sends to the other is.
+        """
+        with self._lock:
+            streams = [] if self._closed.is_set() else list(self._streams)
+        for host, stream in streams:
+            try:
+                silent = stream.unanswered() >= _SILENT
+            except OSError:
+                continue  # it has ended, and whoever uses it says so
+            if silent:
+                self._ended(host, TimeoutError(f"{stream.peer} does not answer any more"))
+                stream.close()
+
     def close(self) -> None:
         """End this generation's traffic. When it returns, nothing of it is written any more. May be called twice."""
         with self._lock:
             if self._closed.is_set():
                 return
             self._closed.set()
-            streams = list(self._streams)
+            streams = [stream for _, stream in self._streams]
         self._current.set()
         for come, _ in self._waiting.values():
             come.set()
@@ -238,7 +255,7 @@ class Ferry:
                 continue
             with self._lock:
                 if not self._closed.is_set():
-                    self._streams.append(stream)
+                    self._streams.append((host, stream))
                     return stream
             stream.close()
         return None

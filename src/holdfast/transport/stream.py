@@ -78,6 +78,9 @@ class Stream(Protocol):
     def rate(self) -> float:
         """Bytes per second that have got there when there was enough to send; 0: nobody knows. Raises OSError."""
 
+    def unanswered(self) -> int:
+        """How often in a row something was sent again without an answer: see `congestion`. Raises OSError."""
+
     def close(self) -> None:
         """End both directions, now. May be called twice, and by any thread."""
 
@@ -126,6 +129,10 @@ class _Socket:
     def rate(self) -> float:
         """Bytes per second that have got there when there was enough to send; 0: nobody knows. Raises OSError."""
         return self._call(lambda: congestion.rate(self._socket))
+
+    def unanswered(self) -> int:
+        """How often in a row something was sent again without an answer: see `congestion`. Raises OSError."""
+        return self._call(lambda: congestion.unanswered(self._socket))
 
     def close(self) -> None:
         """End both directions, now. May be called twice, and by any thread."""

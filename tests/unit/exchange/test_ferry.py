@@ -387,7 +387,7 @@ def test_a_frame_of_an_old_generation_is_refused_told_once_with_its_address_and_
         lab.broken.clear()
         other = lab.hosts[1].ferry
         assert other is not None
-        (stream,) = other._streams
+        ((_, stream),) = other._streams
         stream.send(recorded[0])
         lab.until(lambda: any(isinstance(error, FrameError) for _, error in lab.broken))
         (refused,) = [(host, error) for host, error in lab.broken if isinstance(error, FrameError)]
@@ -420,10 +420,32 @@ def test_where_a_host_s_own_workers_stand_is_for_nobody_else_to_say() -> None:
         lab.step(workers, work_of(0), random.Random(0))
         before, other = workers[0].board.cell(0, cells.R_ARRIVED), lab.hosts[1].ferry
         assert other is not None
-        (stream,) = [one for one in other._streams if not one._closed]  # type: ignore[attr-defined]
+        (stream,) = [one for _, one in other._streams if not one._closed]  # type: ignore[attr-defined]
         rows = msgspec.msgpack.encode([(workers[0].board.row, 0, 7, 7), (9, 9, 7, 7)])
         stream.send(pack(Kind.ROWS, lab.generation, rows))
         lab.until(lambda: workers[0].board.cell(9, cells.R_ARRIVED) == 7)
         assert workers[0].board.cell(0, cells.R_ARRIVED) == before != 7
     finally:
         lab.close()
+
+
+def test_a_connection_over_which_nothing_comes_through_is_ended_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = hosts((1, 1))
+    try:
+        drive(lab, [0, 1], [0, 0, 1, 1], {1: 0})
+        ferry = lab.hosts[1].ferry
+        assert ferry is not None
+        lab.until(lambda: len(ferry._streams) == 2)
+        ferry.look()
+        assert lab.broken == [], "all is well"
+        monkeypatch.setattr(PlainStream, "unanswered", lambda stream: 5)
+        ferry.look()
+        assert lab.broken == [], "a few are lost at times"
+        monkeypatch.setattr(PlainStream, "unanswered", lambda stream: 6)
+        ferry.look()
+        host, error = lab.broken[0]
+        assert (host, str(error)) == (0, "host 0 does not answer any more") and isinstance(error, TimeoutError)
+        lab.until(lambda: any(host == 1 for host, _ in lab.broken))  # the other side sees the end
+    finally:
+        lab.close()
+    ferry.look()
