@@ -52,6 +52,15 @@ def listed(samples: Sequence[int]) -> str:
     return ", ".join(map(str, samples[:16])) + (f", ... ({len(samples)} in all)" if len(samples) > 16 else "")
 
 
+def brief(error: Exception) -> str:
+    """What happened, without what to do about it: the first sentence, as a part of another one.
+
+    >>> brief(ValueError("Nothing listens at 10.0.0.5:4000. Check the address."))
+    'Nothing listens at 10.0.0.5:4000'
+    """
+    return str(error).partition(". ")[0].rstrip(".") or type(error).__name__
+
+
 class HoldfastError(Exception):
     """Root of the tree. `exit_code` is the exit status of the `holdfast` command."""
 

@@ -112,9 +112,11 @@ class FakeEyes:
 class FakeNotebook:
     def __init__(self) -> None:
         self.sentences: list[str] = []
+        self.aloud: list[str] = []
 
     def tell(self, entries: Sequence[StoryEntry], *, aloud: bool = True) -> None:
         self.sentences += [entry.sentence for entry in entries]
+        self.aloud += [entry.sentence for entry in entries if aloud]
 
 
 def ready(worker: int, size: int = SIZE) -> Ready:

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from holdfast.coordinator.commands import EndRun, FailRun, ReleaseHost
-from holdfast.coordinator.events import HostLeaving, HostLevel, HostLost, Measured, WorkerLost
+from holdfast.coordinator.events import HostLeaving, HostLevel, HostLost, HostUnreached, Measured, WorkerLost
 from holdfast.coordinator.machine import Machine
 from holdfast.coordinator.messages import Install, Pause, Ready, Seeded, Stop, ToWorker, Welcome
 from holdfast.coordinator.ports import Ear, Sight
 from holdfast.coordinator.pulse import PulseLimits
 from holdfast.coordinator.roster import CrewLimits
 from holdfast.coordinator.server import Server
-from holdfast.errors import RunError, Unreachable
+from holdfast.errors import RunError
 from tests.contract.fakes import FakeNotebook
 
 Play = Callable[[Server, "list[FakeHost]"], Awaitable[None]]
@@ -193,17 +193,22 @@ def test_each_host_is_looked_at_with_its_own_workers_in_sight() -> None:
     serve(play)
 
 
-def test_a_host_that_cannot_reach_another_is_told_and_the_run_goes_on() -> None:
+def test_a_host_that_another_cannot_reach_is_let_go_aloud_and_the_run_goes_on() -> None:
     async def play(server: Server, hosts: list[FakeHost]) -> None:
-        assert hosts[0].ear is not None
-        hosts[0].ear.broke(0, Unreachable("Host 0 cannot reach host 1: a firewall."))
+        begin(hosts)
         hosts[1].ear.told(1, "the state has come")  # type: ignore[union-attr]
+        hosts[0].tell(HostUnreached(0, 1, "host 0 cannot reach host 1: a firewall"))
         assert not server.over
+        assert hosts[0].heard(Pause) == [0], "it goes on without it"
         server.abort("enough")
 
-    _, notebook, _ = serve(play)
-    assert "host 0: Host 0 cannot reach host 1: a firewall." in notebook.sentences
+    hosts, notebook, _ = serve(play)
+    (released,) = hosts[1].ends
+    assert isinstance(released, ReleaseHost) and released.kind == "lost"
+    assert released.reason.startswith("host 0 cannot reach host 1: a firewall. Let the port through the firewalls ")
     assert "host 1: the state has come" in notebook.sentences
+    (said,) = [sentence for sentence in notebook.aloud if "a firewall" in sentence]
+    assert said.startswith("host 0 cannot reach host 1: a firewall; host 1 is let go (host 0 cannot reach it) with ")
 
 
 def test_other_failures_of_a_host_here_end_the_run_and_everybody_hears_why() -> None:

@@ -197,6 +197,13 @@ class Lab:
                 shaped = f"tbf rate {int(mbit * 1e6)}bit burst {burst} limit {queue + burst}"
                 _inside(namespace, *f"tc qdisc replace dev {device} root {shaped}".split())
 
+    def shut(self, host: int, port: int) -> None:
+        """From now on whoever calls this port of the host hears nothing, as if a firewall dropped what comes in.
+
+        What the host itself calls is not touched. (Its replies go nowhere: that needs no packet filter.)
+        """
+        _batch(self.hosts[host].namespace, [f"rule add ipproto tcp sport {port} blackhole"])
+
     # ------------------------------------------------------------ the end
 
     def close(self) -> None:

@@ -112,7 +112,7 @@ def table(names: Sequence[str], trials: Sequence[Trial], used: Trial | None) -> 
 def _report(names: Sequence[str], trials: Sequence[Trial], *, as_json: bool) -> int:
     used: Trial | None = None
     try:
-        choice = choose(trials, *names)
+        choice = choose(trials, names[0], names[1])
         used, sentence = choice.trial, choice.sentence
     except Unreachable as error:
         sentence = str(error)

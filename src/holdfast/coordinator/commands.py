@@ -36,10 +36,15 @@ class MakeArena(_Command, frozen=True):
 
 
 class ReleaseHost(_Command, frozen=True):
-    """This host has no part in the run any more and none of its workers is left: let it go, and say why."""
+    """This host has no part in the run any more: let it go, and say why.
+
+    `kind` is what that means to it: it may go ("released"), it will not be had as it is ("refused"), or it is not part
+    of the run as it stands, and may try again ("lost"). Only in the last case may workers of its be left.
+    """
 
     host: int
     reason: str
+    kind: str = "released"
 
 
 class Send(_Command, frozen=True):

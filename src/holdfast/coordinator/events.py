@@ -11,8 +11,8 @@ import msgspec
 from holdfast.coordinator.messages import FromWorker
 
 __all__ = [
-    "DrainRequested", "Event", "FollowingEnded", "HostJoined", "HostLeaving", "HostLevel", "HostLost", "LinkBroken",
-    "Measured", "RunStarted", "ScaleRequested", "ServersRequested", "SyncRequested", "Ticked",
+    "DrainRequested", "Event", "FollowingEnded", "HostJoined", "HostLeaving", "HostLevel", "HostLost", "HostUnreached",
+    "LinkBroken", "Measured", "RunStarted", "ScaleRequested", "ServersRequested", "SyncRequested", "Ticked",
     "WorkerFrozen", "WorkerHung", "WorkerLost", "WorkerStarted",
 ]  # fmt: skip
 
@@ -65,6 +65,17 @@ class HostLevel(_Event, frozen=True):
     host: int
     level: int
     of: int = 0
+
+
+class HostUnreached(_Event, frozen=True):
+    """This host has tried in vain to reach another one, for so long that it will not, though both may be there.
+
+    `reason` says so: who cannot reach whom, where, and what happened.
+    """
+
+    host: int
+    other: int
+    reason: str
 
 
 class LinkBroken(_Event, frozen=True):
@@ -162,7 +173,7 @@ class Ticked(_Event, frozen=True):
 
 
 Event = (
-    RunStarted | HostJoined | HostLeaving | HostLost | HostLevel | LinkBroken | FollowingEnded | WorkerStarted
-    | WorkerLost | WorkerFrozen | WorkerHung | Measured | ScaleRequested | ServersRequested | SyncRequested
-    | DrainRequested | Ticked | FromWorker
+    RunStarted | HostJoined | HostLeaving | HostLost | HostLevel | HostUnreached | LinkBroken | FollowingEnded
+    | WorkerStarted | WorkerLost | WorkerFrozen | WorkerHung | Measured | ScaleRequested | ServersRequested
+    | SyncRequested | DrainRequested | Ticked | FromWorker
 )

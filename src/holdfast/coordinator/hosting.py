@@ -45,7 +45,7 @@ def leaving(run: RunState, event: HostLeaving) -> None:
     run.happened.append(f"host {host.number} ({host.name}) is to leave ({event.reason}){stays}")
 
 
-def lost(run: RunState, event: HostLost) -> None:
+def lost(run: RunState, event: HostLost, how: str = "lost") -> None:
     """A machine is gone, and with it, as far as the run goes, all its workers."""
     crew = run.crew
     host = run.hosts.live.pop(event.host, None)
@@ -60,7 +60,7 @@ def lost(run: RunState, event: HostLost) -> None:
     run.lost += len(missed)
     run.replacing = bool(missed)
     whom = f" with {crew.cast.all(missed)}" if missed else ""
-    run.happened.append(f"host {host.number} lost ({event.reason}){whom}")
+    run.happened.append(f"host {host.number} {how} ({event.reason}){whom}")
     for other in run.hosts.live.values():
         if other.guide == host.number:
             other.left_alone()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from holdfast.coordinator import custody, following, owning, policy, staffing, turning
+from holdfast.coordinator import custody, following, owning, parting, policy, staffing, turning
 from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.failures import told_together
 from holdfast.coordinator.hosts import spread
@@ -26,7 +26,7 @@ def reconcile(run: RunState, now: float) -> None:
         if now >= run.gather or all(worker.number in told for worker in run.crew.active()):
             run.end(told_together(run.failures, run.crew.cast))
     elif run.running:
-        for part in (_end, staffing.fill, _welcome, following.attend, _turn):
+        for part in (_end, parting.judge, staffing.fill, _welcome, following.attend, _turn):
             if not run.over:
                 part(run, now)
 

@@ -7,8 +7,8 @@
 
 The second half looks at levels only, so a message that is lost, doubled or late can at worst cost time.
 The other parts: `roster` (who is who), `hosts` (which machines), `crew` (generations), `failures` (whose fault),
-`fitness` (who may join), `policy` and `owning` (which lanes and slices move for speed), `story` (why). All of them are
-pure; so is this.
+`parting` (which machines cannot reach each other), `fitness` (who may join), `policy` and `owning` (which lanes and
+slices move for speed), `story` (why). All of them are pure; so is this.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.config.run import MAX_LANES, MAX_SERVERS
-from holdfast.coordinator import events, following, hosting, messages, owning, policy, turning
+from holdfast.coordinator import events, following, hosting, messages, owning, parting, policy, turning
 from holdfast.coordinator.commands import Command, FailRun
 from holdfast.coordinator.crew import Crew
 from holdfast.coordinator.events import Event
@@ -61,7 +61,8 @@ class Machine:
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             events.RunStarted: self._run_started, events.HostJoined: self._host_joined,
             events.HostLeaving: self._host_leaving, events.HostLost: self._host_lost,
-            events.HostLevel: self._host_level, events.LinkBroken: self._link_broken,
+            events.HostLevel: self._host_level, events.HostUnreached: self._host_unreached,
+            events.LinkBroken: self._link_broken,
             events.FollowingEnded: self._following_ended, events.WorkerStarted: self._worker_started,
             events.WorkerLost: self._worker_lost, events.WorkerFrozen: self._worker_frozen,
             events.WorkerHung: self._worker_hung, events.Measured: self._measured,
@@ -149,6 +150,9 @@ class Machine:
     def _host_level(self, event: events.HostLevel, now: float) -> None:
         host = self._run.hosts.live[event.host]
         host.level, host.of = event.level, event.of
+
+    def _host_unreached(self, event: events.HostUnreached, now: float) -> None:
+        parting.unreached(self._run, event, now)
 
     def _link_broken(self, event: events.LinkBroken, now: float) -> None:
         hosting.link_broken(self._run, event)

@@ -42,7 +42,7 @@ class Ear(Protocol):
         """A sentence for the story, of what leads to no decision."""
 
     def broke(self, host: int, error: Exception) -> None:
-        """The host itself failed, and not by anything a worker did. NetworkError: it cannot reach another host."""
+        """The host itself failed, and not by anything a worker did."""
 
 
 class Host(Protocol):

@@ -38,6 +38,7 @@ class CrewLimits:
     worth: float = 0.02  #: least part of all the time that moving slices between servers must save
     probe: float = 5.0  #: a worker without lanes is tried again after this long, then 2x, 4x, ...
     probe_limit: float = 300.0  #: longest time between two tries
+    unreached: float = 6.0  #: how long after a report that one host cannot reach another others are awaited: one try
     alone: str = ""  #: why there may be no more than one worker on a host; empty where there may
     hosts: int = 1  #: generation 1 waits for so many, however long they take
     follow: bool = True  #: hosts that come late get the state in the background, while the others go on

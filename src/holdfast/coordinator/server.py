@@ -41,7 +41,6 @@ from holdfast.coordinator.ports import Depot, Host, Notebook, Sight
 from holdfast.coordinator.pulse import Pace, PulseLimits
 from holdfast.coordinator.roster import CrewLimits, Snapshot
 from holdfast.coordinator.story import Entry
-from holdfast.errors import NetworkError
 from holdfast.transport.link import MAX_MESSAGE
 
 __all__ = ["Server"]
@@ -295,10 +294,8 @@ class Server:
         self._notebook.tell([Entry(self.now(), "Host", f"host {host}: {sentence}")], aloud=False)
 
     def broke(self, host: int, error: Exception) -> None:
-        """A host failed, and so does the run; but for the network's faults, where who is cut off leaves by itself."""
-        if isinstance(error, NetworkError):
-            self.told(host, str(error))
-        elif self._end is None or self._end.done():
+        """A host failed, and so does the run."""
+        if self._end is None or self._end.done():
             raise error
         else:
             self._end.set_exception(error)

@@ -65,6 +65,8 @@ class RunState:
     ended_on: dict[int, int] = field(default_factory=dict)  #: finished worker -> its host
     bereft: str = ""  #: the last host that held the state and was lost, and why
     renew: str = ""  #: why there is to be a new generation, though with the same members; empty: there need not be
+    unreached: dict[tuple[int, int], str] = field(default_factory=dict)  #: which host cannot reach which, and why
+    judged: float = 0.0  #: when it is decided who goes for that
     summed: bool = False  #: somebody follows, or is to: steps are to be finished from sums
     lost: int = 0
     happened: list[str] = field(default_factory=list)

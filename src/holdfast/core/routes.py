@@ -193,7 +193,9 @@ def merged(ours: Iterable[Trial], theirs: Iterable[Trial]) -> list[Trial]:
     return list(found.values())
 
 
-def choose(trials: Sequence[Trial], here: str = "this host", there: str = "the other host") -> Choice:
+def choose(
+    trials: Sequence[Trial], here: str = "this host", there: str = "the other host", port: int = 0
+) -> Choice:
     """The fastest way, and the sentence that says which and why. The trials stand in order of preference.
 
     Raises NoRoute when no address could be reached; the error names each and what happened there.
@@ -203,8 +205,9 @@ def choose(trials: Sequence[Trial], here: str = "this host", there: str = "the o
     if not good:
         each = "; ".join(f"{_named(trial)}: {trial.problem}" for trial in trials)
         raise NoRoute(
-            f"{here} cannot reach {there} at any of its addresses. {each or 'It offered none'}. Let the port through "
-            f"the firewall, or have {there} listen on an address that {here} can reach."
+            f"{here} cannot reach {there} at any of its addresses{f', port {port}' if port else ''} "
+            f"({each or 'it offered none'}). Let that port through the firewalls between them, or have {there} listen "
+            f"on an address and a port that {here} can reach (--listen ADDRESS:PORT)."
         )
     least = min(trial.seconds for trial in good)
     best = next(trial for trial in good if trial.seconds <= least * (1 + EQUAL))

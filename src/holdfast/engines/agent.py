@@ -22,17 +22,18 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from holdfast.config.worker import WorkerSpec
-from holdfast.coordinator.events import Event, HostLeaving, WorkerHung, WorkerLost
+from holdfast.coordinator.events import Event, HostLeaving, HostUnreached, WorkerHung, WorkerLost
 from holdfast.coordinator.messages import Failed, Finished, Refuse
 from holdfast.coordinator.ports import Engine, Eyes, Sight
 from holdfast.coordinator.pulse import Pulse
-from holdfast.core.routes import Offer
+from holdfast.core.routes import NoRoute, Offer
 from holdfast.engines import orders
 from holdfast.engines.berth import Berth
 from holdfast.engines.courier import Courier
+from holdfast.engines.harbour import Harbour
 from holdfast.engines.host import LocalHost
 from holdfast.engines.luggage import has_same, safe_name
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Refused, brief
 from holdfast.exchange.glance import Plan, Row
 from holdfast.transport.channel import Channel
 from holdfast.transport.credentials import Credentials
@@ -212,6 +213,7 @@ class Agent:
                 self._offers.update(offers)
                 if self._berth is not None:
                     self._berth.harbour.learn(offers)
+                    self._spawn(self._meet(self._berth.harbour, sorted(offers)), "meet")
             case orders.Forget(gone):
                 self._offers.pop(gone, None)
                 if self._berth is not None:
@@ -220,8 +222,8 @@ class Agent:
                 self._sight = sight
                 if self._berth is not None:
                     self._berth.harbour.patience = 2 * sight.limit + 3.0
-            case orders.Release(reason):
-                self._finish(self._released(reason))
+            case orders.Release(reason, kind):
+                self._finish(self._released(reason, kind))
             case orders.Over(sentence, code):
                 self._finish(Farewell("over", sentence, code))
             case orders.Start(worker, row) if host is not None:
@@ -237,9 +239,11 @@ class Agent:
             case _:
                 raise HoldfastError(f"The coordinator ordered {type(order).__name__} before this machine was ready.")
 
-    def _released(self, reason: str) -> Farewell:
+    def _released(self, reason: str, kind: str) -> Farewell:
+        if kind != "released":
+            return Farewell(kind, reason, Refused.exit_code if kind == "refused" else 0)
         if self._refusals and not self._leaving:  # the machine does not fit: whoever started it wants to know
-            return Farewell("refused", " ".join(sorted(self._refusals)), 11)
+            return Farewell("refused", " ".join(sorted(self._refusals)), Refused.exit_code)
         return Farewell("released", reason)
 
     def _unpack(self, name: str, data: bytes) -> None:
@@ -275,6 +279,14 @@ class Agent:
         room = f"{slots} worker{'s' * (slots > 1)}"
         for sentence in (f"joined run {brief.run} as host {brief.host}, with room for {room}", *ways):
             self._say(sentence)
+
+    async def _meet(self, harbour: Harbour, others: list[int]) -> None:
+        """They have found a way to here. Should there be none back, that is better known before it is needed."""
+        for other in others:
+            try:
+                await asyncio.to_thread(harbour.knock, other)
+            except NoRoute as error:
+                self.heard(self._number, HostUnreached(self._number, other, brief(error)))
 
     # ------------------------------------------------------------ reports
 

@@ -7,7 +7,6 @@ hangs up, and both when their host ends.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -68,8 +67,8 @@ class Follower:
                     hold, stream, self._generation, ring=self._ring, closing=self._closing.is_set, came=self._told,
                     rows=self._rows,
                 )  # fmt: skip
-        except (OSError, EOFError, FrameError) as error:
-            reason = str(error) or type(error).__name__
+        except Exception as error:  # whatever it is: the run waits for this host, or goes on without it
+            reason = _told(error)
         if not self._closing.is_set():
             self._ended(f"host {self._guide} guides no longer ({reason})")
 
@@ -98,9 +97,13 @@ class Follower:
 
 
 class Guides:
-    """Whom this host guides: one at a time, the newest. Resources: `close` ends all of them."""
+    """Whom this host guides: one at a time, the newest. `tell` is told what goes wrong here.
 
-    def __init__(self) -> None:
+    Resources: `close` ends all of them.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # held by the one that guides: what it holds back is one word on the board
         self._guides: dict[Guide, tuple[int, threading.Thread]] = {}  #: whom it guides, and where it runs
@@ -128,8 +131,13 @@ class Guides:
             guide.close()
 
     def _run(self, guide: Guide) -> None:
-        with self._turn, contextlib.suppress(OSError, EOFError, FrameError):  # the follower sees it too, and says it
-            guide.run()
+        with self._turn:
+            try:
+                guide.run()
+            except (OSError, EOFError, FrameError):
+                pass  # the follower sees it too, and says it
+            except Exception as error:  # the follower sees an end, and not why
+                self._tell(f"a new host is not guided any more: {_told(error)}")
         with self._lock:
             self._guides.pop(guide, None)
 
@@ -142,3 +150,10 @@ class Guides:
             guide.close()
         for _, thread in guides.values():
             thread.join()
+
+
+def _told(error: Exception) -> str:
+    """What went wrong; of what is no fault of the network also what it is."""
+    if isinstance(error, OSError | EOFError | FrameError):
+        return str(error) or type(error).__name__
+    return f"{type(error).__name__}: {error}"

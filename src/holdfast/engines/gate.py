@@ -1,13 +1,15 @@
 """The gate: where machines come in that want a part in this run. It is the launcher's, and there is one.
 
 Whoever has the token is let in by the doorkeeper and briefed; once it has settled (it has the script, it listens, it
-can reach the others), it becomes a host of the run, and all others are told how it can be reached.
+can reach the others) and can be reached from here, it becomes a host of the run, and all others are told how it can be
+reached.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -134,12 +136,37 @@ class Gate:
 
     def settled(self, host: RemoteHost, offer: Offer, ways: list[str]) -> None:
         """A host can take workers now."""
+        if self.harbour is None:
+            self._join(host, offer, ways)
+            return
+        self.harbour.learn({host.number: offer})
+        threading.Thread(
+            target=self._knock, args=(self.harbour, host, offer, ways), name="holdfast-door", daemon=True
+        ).start()
+
+    def _knock(self, harbour: Harbour, host: RemoteHost, offer: Offer, ways: list[str]) -> None:
+        """A host can reach the one here; see whether that is so the other way round, too. In a thread."""
+        problem = ""
+        try:
+            harbour.knock(host.number)
+        except Exception as error:  # whatever it is, nobody is left waiting at the door
+            problem = str(error) or type(error).__name__
+        self._soon(self._knocked, host, offer, ways, problem)
+
+    def _knocked(self, host: RemoteHost, offer: Offer, ways: list[str], problem: str) -> None:
+        if host.number not in self._hosts:
+            return  # it has left meanwhile
+        if not problem:
+            self._join(host, offer, ways)
+            return
+        self._landlord.note(_plain(f"{host.name} ({host.peer}) may not join: {problem}"), aloud=True)
+        host.close(ReleaseHost(host.number, problem, "refused"))
+
+    def _join(self, host: RemoteHost, offer: Offer, ways: list[str]) -> None:
         if self._landlord.over:
             host.close(ReleaseHost(host.number, "the run is ending"))
             return
         news = self._offers[host.number] = offer
-        if self.harbour is not None:
-            self.harbour.learn({host.number: news})
         for number, other in self._hosts.items():
             if number != host.number:
                 other.meet({host.number: news})
@@ -155,9 +182,9 @@ class Gate:
     def closed(self, host: int) -> None:
         """This host has no part in the run any more."""
         self._hosts.pop(host, None)
+        if self.harbour is not None:
+            self.harbour.forget(host)
         if self._offers.pop(host, None) is not None:
-            if self.harbour is not None:
-                self.harbour.forget(host)
             for other in self._hosts.values():
                 other.forget(host)
         self._landlord.gone(host)

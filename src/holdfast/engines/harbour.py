@@ -15,13 +15,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from holdfast.coordinator.messages import Install
 from holdfast.core.routes import Choice, NoRoute, Offer
 from holdfast.core.standing import home_of, replicas_of
 from holdfast.engines.following import Follower, Guides
-from holdfast.errors import HoldfastError
+from holdfast.errors import FrameError, HoldfastError, Unreachable, brief
 from holdfast.exchange.ferry import Ferry
 from holdfast.exchange.glance import level
 from holdfast.exchange.hold import Hold
@@ -31,7 +32,7 @@ from holdfast.exchange.tender import Tender
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.dial import connect
 from holdfast.transport.greeting import Hello
-from holdfast.transport.network import Responder, probe
+from holdfast.transport.network import Responder, knock, probe
 from holdfast.transport.stream import Stream
 
 __all__ = ["DATA", "Harbour", "Pier"]
@@ -62,8 +63,11 @@ class Pier(Protocol):
     def cut_off(self, host: int, sentence: str) -> None:
         """A connection to another host of the generation has broken."""
 
+    def failed(self, error: Exception) -> None:
+        """What carries data here has failed, and nobody else is to blame."""
+
     def stranded(self, host: int, sentence: str) -> None:
-        """Another host of the generation has not been reached for so long that it will not be."""
+        """Another host of the generation has not been reached for so long that it will not be, and that it says."""
 
 
 class Harbour:
@@ -90,7 +94,7 @@ class Harbour:
         self._shared = False  #: there was a generation with other hosts
         self._ferry: Ferry | None = None
         self._follower: Follower | None = None
-        self._guides = Guides()
+        self._guides = Guides(self._note)
         self._shadow: Shadow | None = None
         self._tenure = 0  # the newest generation in which this host held the state: as its home, or in exact
         self._pier: Pier | None = None
@@ -119,16 +123,31 @@ class Harbour:
         Raises:
             NoRoute: one of them cannot be reached.
         """
-        return [self._find(host).sentence for host in sorted(self._offers.keys() - self._ways.keys())]
+        unknown = sorted(self._offers.keys() - self._ways.keys())
+        return [self._find(host, self._offers[host]).sentence for host in unknown]
 
-    def _find(self, host: int) -> Choice:
-        hello = Hello("probe", run=self._run, host=self._me)
-        choice = probe(
-            self._offers[host], lambda ip, port: connect((ip, port), hello, self._credentials, _DIAL),
-            here=f"host {self._me}",
-        )
+    def knock(self, host: int) -> None:
+        """See whether a host can be reached; a try that fails is made once more. Blocks for as long as that takes.
+
+        Raises:
+            NoRoute: it cannot.
+        """
+        offer, here = self._offers.get(host), f"host {self._me}"
+        if offer is None:
+            return  # it has left meanwhile
+        try:
+            knock(offer, self._call, here=here)
+        except NoRoute:
+            knock(offer, self._call, here=here)
+
+    def _find(self, host: int, offer: Offer) -> Choice:
+        choice = probe(offer, self._call, here=f"host {self._me}")
         self._ways[host] = choice.trial.dial
         return choice
+
+    def _call(self, ip: str, port: int) -> Stream:
+        """A connection that is good for trying and measuring."""
+        return connect((ip, port), Hello("probe", run=self._run, host=self._me), self._credentials, _DIAL)
 
     # ------------------------------------------------------------ generations
 
@@ -164,7 +183,7 @@ class Harbour:
             self._shared = True
             self._ferry = Ferry(
                 premises, self._me, install, dial=self._patient(self._pier), ring=self._pier.ring,
-                report=self._soon(self._pier.ferried), broke=self._soon(self._pier.cut_off),
+                report=self._soon(self._pier.ferried), broke=self._soon(partial(self._broke, self._pier)),
                 shadow=self._shadow,
             )  # fmt: skip
         elif self._shared:
@@ -226,6 +245,14 @@ class Harbour:
 
         return soon
 
+    @staticmethod
+    def _broke(pier: Pier, host: int, error: Exception) -> None:
+        """A connection has ended: for a reason that connections have, or for one that nobody has thought of."""
+        if isinstance(error, OSError | EOFError | FrameError):
+            pier.cut_off(host, f"the connection to host {host} has ended ({error})")
+        else:
+            pier.failed(error)
+
     def _patient(self, pier: Pier) -> Callable[[int, str], Stream]:
         """How the ferry dials: it tries again and again, so after a while somebody must say so."""
         began, stranded = time.monotonic(), self._soon(pier.stranded)
@@ -241,6 +268,16 @@ class Harbour:
                 raise
 
         return dial
+
+    def _note(self, sentence: str) -> None:
+        """Something for the story, from any thread."""
+        if self._tell is not None:
+            self._tell(sentence)
+
+    def look(self) -> None:
+        """See whether connections that are open carry anything; called a few times a second."""
+        if self._ferry is not None:
+            self._ferry.look()
 
     def disembark(self) -> None:
         """The fence: when this returns, nothing of the generation at hand reaches the arena any more."""
@@ -271,18 +308,22 @@ class Harbour:
                 self._dialling.discard(dialling)
 
     def _connect(self, host: int, hello: Hello) -> Stream:
-        if host not in self._offers:
+        offer, way = self._offers.get(host), self._ways.get(host)  # others may be at it, or forget it
+        if offer is None:
             raise ConnectionError(f"nobody has said how host {host} can be reached")
         try:
-            if host not in self._ways:
-                sentence = self._find(host).sentence
-                if self._tell is not None:
-                    self._tell(sentence)
-            return connect((self._ways[host], self._offers[host].port), hello, self._credentials, _DIAL)
+            if way is None:
+                choice = self._find(host, offer)
+                way = choice.trial.dial
+                self._note(choice.sentence)
+            return connect((way, offer.port), hello, self._credentials, _DIAL)
+        except NoRoute as error:
+            time.sleep(0.5)  # all its addresses were tried: not at once again
+            raise ConnectionError(brief(error)) from None
         except HoldfastError as error:
-            if isinstance(error, NoRoute):
-                time.sleep(0.5)  # all its addresses were tried: not at once again
-            raise ConnectionError(str(error)) from None
+            if isinstance(error, Unreachable):
+                self._ways.pop(host, None)  # the next try looks for another way
+            raise ConnectionError(f"host {self._me} cannot reach host {host}: {brief(error)}") from None
 
     # ------------------------------------------------------------ who comes
 

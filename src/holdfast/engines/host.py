@@ -22,7 +22,15 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.coordinator.commands import EndRun, FailRun, ReleaseHost
-from holdfast.coordinator.events import Event, FollowingEnded, HostLevel, LinkBroken, WorkerLost, WorkerStarted
+from holdfast.coordinator.events import (
+    Event,
+    FollowingEnded,
+    HostLevel,
+    HostUnreached,
+    LinkBroken,
+    WorkerLost,
+    WorkerStarted,
+)
 from holdfast.coordinator.messages import (
     Finished,
     FromWorker,
@@ -37,7 +45,6 @@ from holdfast.coordinator.messages import (
 )
 from holdfast.coordinator.ports import Ear, Engine, Eyes, Sight
 from holdfast.engines.harbour import Harbour
-from holdfast.errors import Unreachable
 from holdfast.exchange.glance import level
 from holdfast.exchange.premises import Premises
 from holdfast.transport import memory
@@ -122,8 +129,10 @@ class LocalHost:
         pids = {worker: self._pids[worker] for worker in sight.watched if worker in self._pids}
         for event in await self._eyes.look(pids, frozenset(sight.quiet), now, frozenset(sight.servers)):
             self._tell(event)
-        if self._harbour is not None and self._harbour.following:
-            self._tell_level(news=True)
+        if self._harbour is not None:
+            self._harbour.look()
+            if self._harbour.following:
+                self._tell_level(news=True)
 
     def close(self, end: EndRun | FailRun | ReleaseHost | None = None) -> None:
         """End everything here. May be called twice."""
@@ -203,10 +212,14 @@ class LocalHost:
         """A connection to another host has broken. If the host is lost, the coordinator knows, or will."""
         self._tell(LinkBroken(self.number, sentence))
 
+    def failed(self, error: Exception) -> None:
+        """What carries data here has failed: so has this host, and on the launcher the run."""
+        if self._ear is not None and not self._closed:
+            self._ear.broke(self.number, error)
+
     def stranded(self, host: int, sentence: str) -> None:
         """Another host cannot be reached, though the coordinator can reach both."""
-        if self._ear is not None:
-            self._ear.broke(self.number, Unreachable(f"Host {self.number} cannot reach host {host}: {sentence}"))
+        self._tell(HostUnreached(self.number, host, sentence))
 
     def _fence(self) -> None:
         if self._harbour is not None:

@@ -98,9 +98,10 @@ class Watch(_Order, frozen=True):
 
 
 class Release(_Order, frozen=True):
-    """This host has no part in the run any more: leave."""
+    """This host has no part in the run any more: leave. `kind` is that of `commands.ReleaseHost`."""
 
     reason: str
+    kind: str = "released"
 
 
 class Over(_Order, frozen=True):

@@ -40,7 +40,9 @@ _OF_WORKERS = (
     events.WorkerStarted, events.WorkerLost, events.WorkerFrozen, events.WorkerHung, messages.Ready, messages.Seeded,
     messages.Paused, messages.Stands, messages.Leaving, messages.Finished, messages.Failed, messages.StoreWanted,
 )  # fmt: skip
-_OF_HOSTS = (events.HostLevel, events.HostLeaving, events.LinkBroken, events.FollowingEnded)
+_OF_HOSTS = (
+    events.HostLevel, events.HostLeaving, events.HostUnreached, events.LinkBroken, events.FollowingEnded,
+)  # fmt: skip
 
 
 class Reception(Protocol):
@@ -136,7 +138,7 @@ class RemoteHost:
         self._closed = True
         self._reception.closed(self.number)
         if isinstance(end, ReleaseHost):
-            self._channel.send(orders.encode(orders.Release(end.reason)))
+            self._channel.send(orders.encode(orders.Release(end.reason, end.kind)))
         elif end is not None:
             self._channel.send(orders.encode(orders.Over(*_told(end))))
         patience = 0.0 if self._lost or end is None else _FAREWELL

@@ -14,12 +14,19 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 from holdfast.core.tree import Node
 from holdfast.errors import FrameError
 
-__all__ = ["Board", "Pace", "StepFacts", "Undo", "board_bytes"]
+__all__ = ["Board", "Count", "Pace", "StepFacts", "Undo", "Word", "board_bytes"]
+
+#: A number from another host that is to become a word, here or elsewhere in the arena: it must fit into one.
+Word = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+#: The same of a step, a version, or the number of something; next to that of a slice it must fit into a word, too.
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 38) - 1)]
 
 MAGIC = 0x484F4C44_46415354  # "HOLDFAST"
 HEADER, ROW, _LANE, _SLICE = 88, 32, 16, 4  # words
@@ -316,6 +323,8 @@ class Board:
 
         A `mirror` shows what another host holds, as far as workers compute with it. Its slices may be at several.
         """
+        if len(data) % 8:
+            raise FrameError(f"it brings {len(data)} bytes of a board, which has words of 8")
         words = memoryview(bytes(data)).cast("q")
         versions = words[H_CURRENT - H_OP :].tolist()
         if len(versions) != self.num_slices or (len(set(versions)) != 1 and not mirror):

@@ -45,6 +45,7 @@ from holdfast.transport.stream import Stream
 __all__ = ["Assembly", "Ferry"]
 
 _POLL = 0.001  # seconds between two looks whether a guide has written down the sums of a step
+_SILENT = 6  # times that TCP has asked in vain: 0.2 s after the first, then twice as long each time, so 12 s at least
 _AGAIN = 0.05  # seconds between two tries to reach a host that is not there yet
 
 
@@ -82,7 +83,8 @@ class Ferry:
         dial: opens a connection to a host ("peer" or "fetch"); called in a thread of the ferry, may block and raise.
         ring: wakes the workers of this host.
         report: told, in a sentence, that the state has come from another host.
-        broke: told of a connection that has ended though it should not have: the other host, and a sentence.
+        broke: told of a connection that has ended though it should not have: the other host, and why. OSError,
+            EOFError and FrameError are the network's or the other host's fault; anything else is our own.
         shadow: where this host keeps its replica of the state, if it is to have one.
 
     Resources: owns its threads, the streams it is given, and `bells`; `close` ends and closes all of them.
@@ -90,7 +92,7 @@ class Ferry:
 
     def __init__(
         self, premises: Premises, me: int, assembly: Assembly, *, dial: Callable[[int, str], Stream],
-        ring: Callable[[], None], report: Callable[[str], None], broke: Callable[[int, str], None],
+        ring: Callable[[], None], report: Callable[[str], None], broke: Callable[[int, Exception], None],
         shadow: Shadow | None = None,
     ) -> None:  # fmt: skip
         self._premises, self._me, self._assembly = premises, me, assembly
@@ -115,7 +117,7 @@ class Ferry:
         self._hold: Hold | None = None
         self._level = -1  # of this host, when the generation began
         self._lock = threading.Lock()
-        self._streams: list[Stream] = []
+        self._streams: list[tuple[int, Stream]] = []  # to which host
         self._waiting: dict[int, tuple[threading.Event, list[Stream]]] = {
             peer: (threading.Event(), []) for peer in self._peers if peer > me
         }
@@ -146,7 +148,7 @@ class Ferry:
             if self._closed.is_set() or host not in self._peers or not wanted:
                 stream.close()
                 return
-            self._streams.append(stream)
+            self._streams.append((host, stream))
         if kind == "fetch":
             self._start(self._serve, host, stream)
         elif kind == "replica":
@@ -156,13 +158,29 @@ class Ferry:
             streams.append(stream)
             come.set()
 
+    def look(self) -> None:
+        """End connections over which nothing comes through any more, though nobody has said so.
+
+        The coordinator hears both hosts, so neither is lost: only what one sends to the other is.
+        """
+        with self._lock:
+            streams = [] if self._closed.is_set() else list(self._streams)
+        for host, stream in streams:
+            try:
+                silent = stream.unanswered() >= _SILENT
+            except OSError:
+                continue  # it has ended, and whoever uses it says so
+            if silent:
+                self._ended(host, TimeoutError(f"{stream.peer} does not answer any more"))
+                stream.close()
+
     def close(self) -> None:
         """End this generation's traffic. When it returns, nothing of it is written any more. May be called twice."""
         with self._lock:
             if self._closed.is_set():
                 return
             self._closed.set()
-            streams = list(self._streams)
+            streams = [stream for _, stream in self._streams]
         self._current.set()
         for come, _ in self._waiting.values():
             come.set()
@@ -212,14 +230,14 @@ class Ferry:
     def _guarded(self, act: Callable[..., None], *args: object) -> None:
         try:
             act(*args)
-        except (OSError, EOFError, FrameError) as error:
-            host = args[0]
+        except Exception as error:  # whatever it is: somebody waits for what this thread carries
+            host = args[0] if args else self._me
             assert isinstance(host, int)
             self._ended(host, error)
 
     def _ended(self, host: int, error: Exception) -> None:
         if not self._closed.is_set():
-            self._broke(host, f"the connection to host {host} has ended ({error})")
+            self._broke(host, error)
 
     def _ready_hold(self) -> Hold | None:
         """The arena with its chart, which a worker of this host may still have to leave there."""
@@ -237,7 +255,7 @@ class Ferry:
                 continue
             with self._lock:
                 if not self._closed.is_set():
-                    self._streams.append(stream)
+                    self._streams.append((host, stream))
                     return stream
             stream.close()
         return None
@@ -306,7 +324,8 @@ class Ferry:
             return
         generation, closing = self._assembly.generation, self._closed.is_set
         packer = Packer(hold, generation, self._rows, self._computed_here)
-        lander = Lander(hold, stream, generation, self._ring, closing, packer.there, partial(self._await_turn, hold))
+        turn, rows = partial(self._await_turn, hold), frozenset(self._rows)
+        lander = Lander(hold, stream, generation, self._ring, closing, packer.there, turn, rows)
         if hold.chart.depth:
             leg, lander.paced = self._paced(hold, stream, packer, peer)
         else:
@@ -366,4 +385,8 @@ class _Mirror:
 
 
 def _landing(peer: int, lander: Lander) -> None:
-    lander.run()
+    try:
+        lander.run()
+    except FrameError:
+        lander.stream.close()  # nobody knows what else would come
+        raise

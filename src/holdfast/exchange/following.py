@@ -74,11 +74,14 @@ class Guide:
         self._waiting = 0
         self._moved = threading.Condition()
         self._closed = False
-        self._why: OSError | None = None
+        self._why: Exception | None = None
         self._thread = threading.Thread(target=self._record, name="guide-record", daemon=True)
 
     def run(self) -> None:
-        """Send until the new host is let go. Raises OSError when it is gone, FellBehind when it is too slow."""
+        """Send until the new host is let go. Raises OSError when it is gone, FellBehind when it is too slow.
+
+        Whatever else goes wrong is raised as well.
+        """
         self._thread.start()
         try:
             while (chunk := self._next()) is not None:
@@ -133,7 +136,7 @@ class Guide:
                 self._ring()
                 if self._waiting > self._most:
                     raise FellBehind(self._waiting, self._most)
-        except OSError as error:
+        except Exception as error:  # whatever it is: the new host waits for what is written here
             with self._moved:
                 self._why = error
                 self._moved.notify_all()

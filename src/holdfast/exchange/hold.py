@@ -122,35 +122,54 @@ class Hold:
                     out.append(bytes(self._buffers[base + begin : base + begin + size]))
         return out
 
+    def most_facts(self) -> int:
+        """So many bytes the facts of all lanes can have, and whatever else comes with buffers."""
+        chart = self.chart
+        lane = 8 + self.board.facts_words(0, 0).nbytes + chart.entries + len(chart.buffers) + chart.buffers_size
+        return chart.lanes * lane + chart.sections.get("buffers-versions", (0, 0))[1]
+
     def land_facts(self, step: int, data: memoryview) -> None:
-        """Put in place what `facts` made on another host. The mark of a lane goes last."""
-        chart, at, flags = self.chart, 0, len(self.chart.buffers)
+        """Put in place what `facts` made on another host: nothing of it, unless all of it is as it must be.
+
+        The mark of a lane goes last.
+        """
+        chart, flags = self.chart, len(self.chart.buffers)
+        for lane, at in self._read_facts(step, data):
+            words = self.board.facts_words(lane, step)
+            if words[0] >= step + 1:
+                continue  # they are here, and somebody may be reading them
+            record, after = step % 2 * chart.lanes + lane, at + words.nbytes + chart.entries
+            self._present[record * chart.entries : (record + 1) * chart.entries] = data[at + words.nbytes : after]
+            changed = data[after : after + flags]
+            self._changed[record * flags : (record + 1) * flags] = changed
+            base, after = (2 + record) * chart.buffers_size, after + flags
+            for flag, (begin, count) in zip(changed, chart.buffers, strict=True):
+                if flag:
+                    self._buffers[base + begin : base + begin + count] = data[after : after + count]
+                    after += count
+            values = memoryview(bytes(data[at : at + words.nbytes])).cast("q")
+            words[1:] = values[1:]
+            words[0] = values[0]
+
+    def _read_facts(self, step: int, data: memoryview) -> list[tuple[int, int]]:
+        """(lane, where what it says begins), after a look at all of it."""
+        chart, flags, found, at = self.chart, len(self.chart.buffers), [], 0
         while at < len(data):
             lane = int.from_bytes(data[at : at + 8], "little")
             if lane >= chart.lanes:
                 raise FrameError(f"it names lane {lane} of {chart.lanes}")
-            words = self.board.facts_words(lane, step)
-            record, size = step % 2 * chart.lanes + lane, words.nbytes
             at += 8
-            values = memoryview(bytes(data[at : at + size])).cast("q")
-            at += size
-            new = words[0] < step + 1  # else they are here, and somebody may be reading them
-            present, changed = data[at : at + chart.entries], data[at + chart.entries : at + chart.entries + flags]
-            at += chart.entries + flags
-            if new:
-                self._present[record * chart.entries : (record + 1) * chart.entries] = present
-                self._changed[record * flags : (record + 1) * flags] = changed
-            base = (2 + record) * chart.buffers_size
-            for flag, (begin, count) in zip(changed, chart.buffers, strict=True):
-                if flag:
-                    if new:
-                        self._buffers[base + begin : base + begin + count] = data[at : at + count]
-                    at += count
-            if new:
-                words[1:] = values[1:]
-                words[0] = values[0]
+            found.append((lane, at))
+            words = self.board.facts_words(lane, step).nbytes
+            mark = int.from_bytes(data[at : at + 8], "little", signed=True)
+            if len(data) >= at + 8 and mark != step + 1:
+                raise FrameError(f"facts of step {step} are marked as those of step {mark - 1}")
+            at += words + chart.entries
+            changed = data[at : at + flags]
+            at += flags + sum(count for flag, (_, count) in zip(changed, chart.buffers, strict=False) if flag)
         if at != len(data):
             raise FrameError(f"its facts have {len(data)} bytes, where {at} are due")
+        return found
 
     # ------------------------------------------------------------ rows, settings, the table
 

@@ -9,15 +9,16 @@ import msgspec
 
 from holdfast.core.clocks import Taken
 from holdfast.errors import FrameError
+from holdfast.exchange.board import Count
 from holdfast.exchange.pushes import Record
 from holdfast.exchange.tender import Part, Tender
 from holdfast.transport.frames import Header, Kind
 
 __all__ = ["FromHome", "Inbound", "ToHome"]
 
-_push = msgspec.msgpack.Decoder(tuple[Taken, int, Part])
-_pushed = msgspec.msgpack.Decoder(tuple[int, Record])
-_slices = msgspec.msgpack.Decoder(tuple[int, list[int]])
+_push = msgspec.msgpack.Decoder(tuple[Taken, Count, Part])
+_pushed = msgspec.msgpack.Decoder(tuple[Count, Record])
+_slices = msgspec.msgpack.Decoder(tuple[Count, list[Count]])
 
 #: Receives a frame's body into a place, or into a spare one, and returns where it is.
 Receive = Callable[[Header, memoryview | None], memoryview]

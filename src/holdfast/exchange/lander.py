@@ -13,19 +13,20 @@ import msgspec
 
 from holdfast.core.tree import Node
 from holdfast.errors import FrameError
+from holdfast.exchange.board import Count, Word
 from holdfast.exchange.hold import Hold
 from holdfast.exchange.inbound import Inbound
+from holdfast.exchange.packing import SPLIT
 from holdfast.transport.frames import Header, Kind
 from holdfast.transport.stream import Stream, next_frame
 
 __all__ = ["Lander"]
 
-_Total = tuple[int, int, list[float]]
-_pieces = msgspec.msgpack.Decoder(tuple[int, int, int, int, int, bool])
-_totals = msgspec.msgpack.Decoder(_Total)
-_rows = msgspec.msgpack.Decoder(list[tuple[int, int, int, int]])
-_numbers = msgspec.msgpack.Decoder(int)
-_table = msgspec.msgpack.Decoder(tuple[int, list[int]])
+_pieces = msgspec.msgpack.Decoder(tuple[Count, Count, Count, Count, Count, bool])
+_totals = msgspec.msgpack.Decoder(tuple[Count, Count, list[float]])
+_rows = msgspec.msgpack.Decoder(list[tuple[Word, Word, Word, Word]])
+_numbers = msgspec.msgpack.Decoder(Count)
+_table = msgspec.msgpack.Decoder(tuple[Count, list[Count]])
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class Lander:
     mine: frozenset[int] = frozenset()  #: rows of this host, which others know nothing about
     paced: Inbound | None = None  #: takes what belongs to lanes that need not keep step, if this host has it so
     _spare: bytearray = field(default_factory=bytearray)
+    _parts: bytearray = field(default_factory=bytearray)  #: what has come of the next frame's body
 
     def run(self) -> None:
         """Land until the generation ends. Raises OSError, EOFError or FrameError."""
@@ -50,12 +52,22 @@ class Lander:
             try:
                 matters = self._land(header, meta)
             except msgspec.MsgspecError as error:
-                raise FrameError(f"its meta is not what a {header.kind.name} has: {error}") from None
+                raise self._refused(f"its meta is not what a {header.kind.name} has: {error}") from None
+            except FrameError as error:
+                raise self._refused(error.what) from None
             if matters:
                 self.ring()
 
+    def _refused(self, what: str) -> FrameError:
+        return FrameError(f"{what} (it came from {self.stream.peer})")
+
     def _land(self, header: Header, meta: bytearray) -> bool:
         """Land a frame. False: nobody here can do anything with it before more has come."""
+        if header.kind is Kind.PART:
+            self._gather(header)
+            return False
+        if self._parts and header.kind not in SPLIT:
+            raise FrameError(f"a {header.kind.name} comes after parts, and has none")
         if header.kind is Kind.PIECE:
             step, lane, span, first, last, again = _pieces.decode(meta)
             node = Node(lane, span)
@@ -104,8 +116,21 @@ class Lander:
         if row not in self.mine:
             self.hold.board.land_row(row, worker, arrived, op)
 
+    def _gather(self, header: Header) -> None:
+        """Receive bytes behind what has come of the next frame's body."""
+        had, most = len(self._parts), self.hold.most_facts()
+        if had + header.body > most:
+            raise FrameError(f"parts of {had + header.body} bytes, where {most} are the most there can be")
+        self._parts.extend(bytes(header.body))
+        if header.body:
+            self.stream.recv_into(memoryview(self._parts)[had:])
+
     def _body(self, header: Header, place: memoryview | None) -> memoryview:
         """Receive the body into its place, or into the spare one."""
+        if self._parts:
+            self._gather(header)
+            parts, self._parts = self._parts, bytearray()
+            return memoryview(parts)
         if place is None:
             if len(self._spare) < header.body:
                 self._spare = bytearray(header.body)

@@ -16,7 +16,7 @@ from holdfast.core.cargo import runs
 from holdfast.core.clocks import Taken
 from holdfast.core.tending import homeward, outward
 from holdfast.exchange.hold import Hold
-from holdfast.exchange.packing import Buffers, Packer
+from holdfast.exchange.packing import Buffers, Packer, framed
 from holdfast.exchange.porter import Sight
 from holdfast.exchange.tender import Published, Tender
 from holdfast.transport.frames import Kind, pack
@@ -52,6 +52,10 @@ class Aside:
     def look(self) -> None:
         """Find out what else is due."""
 
+    def load_beside(self, kind: Kind, meta: bytes, body: bytes) -> None:
+        """Have a frame sent with what goes beside gradients or parameters."""
+        self._loads.append(framed(kind, self.packer.generation, meta, body))
+
     def load(self, kind: Kind, meta: bytes, *bodies: bytes | memoryview) -> None:
         """Have a frame sent."""
         size = sum(len(body) for body in bodies)
@@ -81,7 +85,7 @@ class Homeward(Aside):
         record, body = self.tender.record(push)
         for part in self.tender.parts(push, record.version, self.most):
             self.load(Kind.PUSH, _encode([push, record.version, part]), self.tender.part(part))
-        self.load(Kind.PUSHED, _encode([push.lane, record]), body)
+        self.load_beside(Kind.PUSHED, _encode([push.lane, record]), body)
 
 
 @dataclass(slots=True)
@@ -103,7 +107,7 @@ class Publishing(Aside):
         next_ = self._next
         due = outward(self.hold.board.versions(), self.sent, None if next_ is None else next_.version)
         if next_ is not None and due.clocks:
-            self.load(Kind.CLOCKS, next_.clocks, next_.buffers if next_.version > self._buffered else b"")
+            self.load_beside(Kind.CLOCKS, next_.clocks, next_.buffers if next_.version > self._buffered else b"")
             self._told, self._buffered, self._next = next_.clocks, next_.version, None
         elif due.slices:
             self._publish(due.slices)

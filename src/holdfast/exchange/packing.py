@@ -13,12 +13,24 @@ import msgspec
 
 from holdfast.core.cargo import Cargo, Facts, Piece
 from holdfast.exchange.hold import Hold
-from holdfast.transport.frames import Kind, pack
+from holdfast.transport.frames import MAX_BODY, Kind, pack
 
-__all__ = ["Buffers", "Packer"]
+__all__ = ["SPLIT", "Buffers", "Packer", "framed"]
 
 Buffers = list[bytes | memoryview]
 _encode = msgspec.msgpack.Encoder().encode
+#: What may be larger than a frame: it holds buffers of the model, as many and as large as those are.
+SPLIT = frozenset({Kind.FACTS, Kind.PUSHED, Kind.CLOCKS})
+
+
+def framed(kind: Kind, generation: int, meta: bytes, body: bytes) -> Buffers:
+    """One of these as a frame, after as many of its parts as do not fit into that."""
+    out: Buffers = []
+    rest, most = memoryview(body), MAX_BODY[Kind.PART]
+    while len(rest) > MAX_BODY[kind]:
+        part, rest = rest[:most], rest[most:]
+        out += [pack(Kind.PART, generation, b"", len(part)), part]
+    return [*out, pack(kind, generation, meta, len(rest)), *([rest] if rest else [])]
 
 
 @dataclass(slots=True)
@@ -43,8 +55,7 @@ class Packer:
         """Facts, a partial sum or a sum."""
         hold = self.hold
         if isinstance(cargo, Facts):
-            body = b"".join(hold.facts(cargo))
-            return [pack(Kind.FACTS, self.generation, _encode(cargo.step), len(body)), body]
+            return framed(Kind.FACTS, self.generation, _encode(cargo.step), b"".join(hold.facts(cargo)))
         if isinstance(cargo, Piece):
             data = hold.piece(cargo)
             meta = _encode([cargo.step, *cargo.node, cargo.first, cargo.last, cargo.again])

@@ -118,12 +118,12 @@ class Leg:
 class Porter:
     """This host's porter, for one generation.
 
-    `broke` is told of a host whose connection has ended.
+    `broke` is told of a host to which nothing goes any more, and why.
 
     Resources: owns `bell`, an eventfd; `close` closes it, after `run` has returned.
     """
 
-    def __init__(self, me: int, closing: Callable[[], bool], broke: Callable[[int, OSError], None]) -> None:
+    def __init__(self, me: int, closing: Callable[[], bool], broke: Callable[[int, Exception], None]) -> None:
         self.bell = os.eventfd(0, os.EFD_CLOEXEC)
         self._me, self._closing, self._broke = me, closing, broke
         self._legs: list[Carrier] = []
@@ -150,7 +150,7 @@ class Porter:
                 assert sight is not None
                 try:
                     busy = leg.carry(sight) or busy
-                except OSError as error:
+                except Exception as error:  # whatever it is: a porter that is gone is one that all wait for
                     with self._lock:
                         self._legs = [one for one in self._legs if one is not leg]
                     self._broke(leg.host, error)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.core.clocks import Clocks, Taken
+from holdfast.exchange.board import Count, Word
 
 __all__ = ["Pushes", "Record", "Told", "pushes_bytes"]
 
@@ -35,9 +36,9 @@ P_HELD, P_SHOWN = 6, 7
 class Record(NamedTuple):
     """What a push says besides its gradient."""
 
-    step: int  #: of its pass
-    version: int  #: that it was computed from
-    samples: int  #: 0: the lane had none in this step
+    step: Count  #: of its pass
+    version: Count  #: that it was computed from
+    samples: Count  #: 0: the lane had none in this step
     loss: float
     clip_norm: float
     clip_value: float
@@ -46,14 +47,14 @@ class Record(NamedTuple):
 class Told(msgspec.Struct, frozen=True, array_like=True):
     """How far all lanes are, as the host that holds the state tells others."""
 
-    version: int
-    op: int  #: the pass, as its word; 0: none has begun
-    total: int
-    base: int
-    done: int
-    pushed: list[int]
-    taken: list[int]
-    applied: list[int]
+    version: Count
+    op: Word  #: the pass, as its word; 0: none has begun
+    total: Word
+    base: Word
+    done: Word
+    pushed: list[Word]
+    taken: list[Word]
+    applied: list[Word]
     settled: bool = True  #: see `Pushes.settled`
 
 

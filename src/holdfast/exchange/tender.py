@@ -23,13 +23,13 @@ import msgspec
 
 from holdfast.core.clocks import Taken
 from holdfast.errors import FrameError
-from holdfast.exchange.board import StepFacts
+from holdfast.exchange.board import StepFacts, Word
 from holdfast.exchange.hold import Hold
 from holdfast.exchange.pushes import Pushes, Record, Told
 
 __all__ = ["Part", "Published", "Tender", "first_cut", "inherit"]
 
-_told = msgspec.msgpack.Decoder(tuple[Told, tuple[float, int, float]])
+_told = msgspec.msgpack.Decoder(tuple[Told, tuple[float, Word, float]])
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -154,12 +154,13 @@ class Tender:
         last = first + len(versions)
         self.hold.check_run(first, last)
         at, here = 0, self.hold.board.versions()
+        places = [self.hold.run("parameters", slice_, slice_ + 1) for slice_ in range(first, last)]
+        if sum(place.nbytes for place in places) != len(data):
+            raise FrameError(f"slices {first} to {last - 1} have {len(data)} bytes")
         for slice_, version in zip(range(first, last), versions, strict=True):
-            place = self.hold.run("parameters", slice_, slice_ + 1)
-            if at + place.nbytes > len(data):
-                raise FrameError(f"slices {first} to {last - 1} have {len(data)} bytes")
             if version < here[slice_]:
                 raise FrameError(f"slice {slice_} would go back from version {here[slice_]} to {version}")
+        for slice_, version, place in zip(range(first, last), versions, places, strict=True):
             self.hold.board.land_slice(row, slice_, version, _copying(place, data[at : at + place.nbytes]))
             at += place.nbytes
 

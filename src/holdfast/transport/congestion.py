@@ -17,7 +17,7 @@ import socket
 import struct
 from pathlib import Path
 
-__all__ = ["LONG", "prefer_short", "rate", "settle"]
+__all__ = ["LONG", "prefer_short", "rate", "settle", "unanswered"]
 
 #: A round trip of so many seconds is long: machines of one site are closer.
 LONG = 0.005
@@ -25,6 +25,7 @@ _BY_LOSS = ("cubic", "reno")
 _DEFAULT = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 # Where `struct tcp_info` has the smoothed round trip, in microseconds, and how fast bytes have got there, per second.
 _RTT, _RATE = 68, 160
+_AGAIN, _PROBES = 2, 3  # a byte each: how often in a row something was sent again, and a full receiver was asked
 
 
 def prefer_short(sock: socket.socket) -> None:
@@ -62,6 +63,18 @@ def rate(sock: socket.socket) -> float:
     except OSError:
         return 0.0
     return float(struct.unpack_from("Q", info, _RATE)[0]) if len(info) >= _RATE + 8 else 0.0
+
+
+def unanswered(sock: socket.socket) -> int:
+    """How often in a row TCP has sent the same again and heard nothing, waiting twice as long each time; 0: it hears.
+
+    A receiver that takes nothing more, but is there, answers. TCP itself gives up after a quarter of an hour.
+    """
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _PROBES + 1)
+    except OSError:
+        return 0
+    return max(info[_AGAIN], info[_PROBES]) if len(info) > _PROBES else 0
 
 
 def _system() -> str:

@@ -6,6 +6,7 @@ import os
 import socket
 import ssl
 import time
+from ipaddress import ip_address
 
 from holdfast.errors import (
     HoldfastError,
@@ -89,10 +90,26 @@ def _reach(address: tuple[str, int], place: str, until: float, timeout: float) -
             "two machines may drop what is sent."
         )
     if isinstance(last, ConnectionRefusedError):
+        if here := _this_machine(address[0], [str(where[0]) for *_, where in found]):
+            raise NobodyListens(
+                f"Nothing listens at {place}: on this machine the name {address[0]} stands for {here} (see "
+                "/etc/hosts), which is this machine itself. If the run is on another one, use the number of its "
+                "address, which the run printed; if it is on this one, check that it is still going."
+            )
         raise NobodyListens(
             f"Nothing listens at {place}. Check that the run is still going, and that this is the address it printed."
         )
     raise Unreachable(f"{place} cannot be reached: {last.strerror or last}. Check the address and the network.")
+
+
+def _this_machine(host: str, numbers: list[str]) -> str:
+    """What a name stands for that leads nowhere but to this machine, though it does not say so. Else nothing.
+
+    >>> _this_machine("gpu7", ["127.0.1.1"]), _this_machine("localhost", ["127.0.0.1"]), _this_machine("::1", ["::1"])
+    ('127.0.1.1', '', '')
+    """
+    far = [it for it in numbers if not ip_address(it.partition("%")[0]).is_loopback]
+    return "" if far or host == "localhost" or host in numbers else " and ".join(dict.fromkeys(numbers))
 
 
 def _greet(sock: socket.socket, place: str, hello: Hello, credentials: Credentials, until: float) -> Stream:

@@ -57,6 +57,7 @@ class Kind(IntEnum):
     CLOCKS = 15  #: how far all lanes are, with what is published beside parameters
     HELD = 16  #: a replica holds this version
     STORE = 17  #: a message of the parameter store, with bytes of a value
+    PART = 18  #: bytes that belong before the body of the next frame, where that is too large for one
 
 
 #: Most bytes of the raw part, by kind.
@@ -78,6 +79,7 @@ MAX_BODY = {
     Kind.CLOCKS: 64 * _MIB,
     Kind.HELD: 0,
     Kind.STORE: _MIB,
+    Kind.PART: 64 * _MIB,
 }
 
 

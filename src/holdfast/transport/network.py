@@ -15,18 +15,19 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass, replace
 
 from holdfast.core.routes import Address, Choice, Offer, Trial, choose, targets, worth_trying
-from holdfast.errors import FrameError, HoldfastError, NetworkError
+from holdfast.errors import FrameError, HoldfastError, NetworkError, brief
 from holdfast.transport import probes
 from holdfast.transport.interfaces import found, leaving_from
 from holdfast.transport.stream import Stream
 
 __all__ = [
-    "Dial", "Limits", "Offer", "Responder", "candidates", "describe", "identity", "probe", "survey", "survey_from",
+    "Dial", "Limits", "Offer", "Responder", "candidates", "describe", "identity", "knock", "probe", "survey",
+    "survey_from",
 ]  # fmt: skip
 
 #: Opens a connection of kind "probe" to an address and port. It may block for a second or two, and raise.
@@ -69,7 +70,29 @@ def probe(offer: Offer, dial: Dial, *, here: str = "this host", limits: Limits =
     Raises:
         NoRoute: no address answered; the error names each and what happened there.
     """
-    return choose(survey(offer, dial, limits=limits, thorough=False), here, offer.name)
+    return choose(survey(offer, dial, limits=limits, thorough=False), here, offer.name, offer.port)
+
+
+def knock(offer: Offer, dial: Dial, *, here: str = "this host") -> None:
+    """Whether the host that made the offer answers: as soon as it does at one of its addresses. Measures nothing.
+
+    Raises:
+        NoRoute: no address answered; the error names each and what happened there.
+    """
+    ways, failed = _ways(offer), []
+    pool = ThreadPoolExecutor(max(1, len(ways)), "holdfast-knock")
+    knocks = [pool.submit(_knock, way, offer, dial) for way in ways]
+    try:
+        for done in as_completed(knocks):
+            trial, stream = done.result()
+            if stream is not None:
+                return
+            failed.append(trial)
+        choose(failed, here, offer.name, offer.port)
+    finally:
+        for one in knocks:
+            one.add_done_callback(_hang_up)
+        pool.shutdown(wait=False)
 
 
 def survey(offer: Offer, dial: Dial, *, limits: Limits = THOROUGH, thorough: bool = True) -> list[Trial]:
@@ -77,10 +100,7 @@ def survey(offer: Offer, dial: Dial, *, limits: Limits = THOROUGH, thorough: boo
 
     Unless `thorough`, what `probe` does not need is left out.
     """
-    mine = found()
-    # A link-local address is dialled through each interface that speaks IPv6.
-    names = list(dict.fromkeys(it.interface for it in mine if ":" in it.ip and it.kind != "loopback"))
-    ways = [Trial(dialled, there, _leaving(dialled, mine)) for dialled, there in targets(offer.addresses, names)]
+    ways = _ways(offer)
     if not ways:
         return []
     with ThreadPoolExecutor(len(ways), "holdfast-knock") as pool:
@@ -154,6 +174,19 @@ class Responder:
         return True
 
 
+def _ways(offer: Offer) -> list[Trial]:
+    """What there is to try."""
+    mine = found()
+    # A link-local address is dialled through each interface that speaks IPv6.
+    names = list(dict.fromkeys(it.interface for it in mine if ":" in it.ip and it.kind != "loopback"))
+    return [Trial(dialled, there, _leaving(dialled, mine)) for dialled, there in targets(offer.addresses, names)]
+
+
+def _hang_up(knocked: Future[tuple[Trial, Stream | None]]) -> None:
+    if (stream := knocked.result()[1]) is not None:
+        stream.close()
+
+
 def _knock(trial: Trial, offer: Offer, dial: Dial) -> tuple[Trial, Stream | None]:
     """Whether the right one answers there. The connection stays open for its turn."""
     try:
@@ -165,7 +198,7 @@ def _knock(trial: Trial, offer: Offer, dial: Dial) -> tuple[Trial, Stream | None
             stream.close()
             raise
     except (OSError, EOFError, HoldfastError) as error:
-        return replace(trial, problem=_brief(error)), None
+        return replace(trial, problem=_problem(error)), None
     stream.close()
     return replace(trial, problem="another machine answers there, or this one itself"), None
 
@@ -180,7 +213,7 @@ def _measured(trial: Trial, stream: Stream, offer: Offer, dial: Dial, limits: Li
         sent = probes.sent(dial(trial.dial, offer.port), limits.seconds, limits.size)
         received = probes.received(dial(trial.dial, offer.port), limits.seconds, limits.size)
     except (OSError, EOFError, HoldfastError) as error:
-        return replace(trial, problem=_brief(error))
+        return replace(trial, problem=_problem(error))
     problem = "" if sent > 0 and received > 0 else "it answers, but no data came through"
     return replace(trial, latency=latency, sent=sent, received=received, problem=problem)
 
@@ -197,7 +230,7 @@ def _wire(trial: Trial) -> tuple[str, str]:
     return here.interface or here.ip, trial.there.interface or trial.there.ip
 
 
-def _brief(error: Exception) -> str:
-    """The first sentence of an error."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return (text.partition(". ")[0].rstrip(".") or type(error).__name__)[:_LONGEST_PROBLEM]
+def _problem(error: Exception) -> str:
+    """What is wrong with a way."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else brief(error)
+    return text[:_LONGEST_PROBLEM]

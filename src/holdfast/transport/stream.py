@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from holdfast.errors import FrameError
 from holdfast.transport import congestion
 from holdfast.transport.frames import HEADER, Header, unpack
 
@@ -77,6 +78,9 @@ class Stream(Protocol):
     def rate(self) -> float:
         """Bytes per second that have got there when there was enough to send; 0: nobody knows. Raises OSError."""
 
+    def unanswered(self) -> int:
+        """How often in a row something was sent again without an answer: see `congestion`. Raises OSError."""
+
     def close(self) -> None:
         """End both directions, now. May be called twice, and by any thread."""
 
@@ -84,11 +88,14 @@ class Stream(Protocol):
 def next_frame(stream: Stream, *, generation: int | None = None) -> tuple[Header, bytearray]:
     """The checked header of the next frame, and its meta. The body is next; where it goes is the caller's to say.
 
-    Raises FrameError, EOFError, OSError.
+    Raises FrameError, which says where it came from, EOFError, OSError.
     """
     head = bytearray(HEADER)
     stream.recv_into(memoryview(head))
-    header = unpack(head, generation=generation)
+    try:
+        header = unpack(head, generation=generation)
+    except FrameError as error:
+        raise FrameError(f"{error.what} (it came from {stream.peer})") from None
     meta = bytearray(header.meta)
     if meta:
         stream.recv_into(memoryview(meta))
@@ -122,6 +129,10 @@ class _Socket:
     def rate(self) -> float:
         """Bytes per second that have got there when there was enough to send; 0: nobody knows. Raises OSError."""
         return self._call(lambda: congestion.rate(self._socket))
+
+    def unanswered(self) -> int:
+        """How often in a row something was sent again without an answer: see `congestion`. Raises OSError."""
+        return self._call(lambda: congestion.unanswered(self._socket))
 
     def close(self) -> None:
         """End both directions, now. May be called twice, and by any thread."""

@@ -134,14 +134,14 @@ def test_the_only_network() -> None:
 def test_no_way_names_every_address_and_what_to_do() -> None:
     silent = Trial("10.0.0.2", ETH, problem="No answer from 10.0.0.2:4000 within 2 s")
     with pytest.raises(NoRoute) as caught:
-        choose([silent, Trial("fd00::2", ETH6, problem="no")], "host 1", "host 0 (gpu7)")
+        choose([silent, Trial("fd00::2", ETH6, problem="no")], "host 1", "host 0 (gpu7)", 4000)
     assert str(caught.value) == (
-        "host 1 cannot reach host 0 (gpu7) at any of its addresses. eth0 to 10.0.0.2: No answer from 10.0.0.2:4000 "
-        "within 2 s; eth0 to fd00::2: no. Let the port through the firewall, or have host 0 (gpu7) listen on an "
-        "address that host 1 can reach."
+        "host 1 cannot reach host 0 (gpu7) at any of its addresses, port 4000 (eth0 to 10.0.0.2: No answer from "
+        "10.0.0.2:4000 within 2 s; eth0 to fd00::2: no). Let that port through the firewalls between them, or have "
+        "host 0 (gpu7) listen on an address and a port that host 1 can reach (--listen ADDRESS:PORT)."
     )
     assert caught.value.exit_code == 10
-    with pytest.raises(NoRoute, match="It offered none"):
+    with pytest.raises(NoRoute, match=r"at any of its addresses \(it offered none\)\. "):
         choose([])
 
 

@@ -67,6 +67,34 @@ def test_it_says_when_the_guide_is_gone(monkeypatch: pytest.MonkeyPatch) -> None
     one.close()
 
 
+def test_it_says_also_what_nobody_has_thought_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("a body of 70000000 bytes")
+
+    monkeypatch.setattr(following, "follow", fail)
+    ours, theirs = PlainStream.pair()
+    heard = Heard()
+    one = follower(heard, lambda: ours)
+    assert heard.over.wait(5)
+    assert heard.ended == ["host 3 guides no longer (ValueError: a body of 70000000 bytes)"]
+    one.close()
+    theirs.close()
+
+
+def test_and_so_does_a_guide(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(FakeGuide):
+        def run(self) -> None:
+            raise ValueError("a body of 70000000 bytes")
+
+    monkeypatch.setattr(following, "Guide", Failing)
+    told: list[str] = []
+    guides, (ours, theirs) = Guides(told.append), PlainStream.pair()
+    guides.add(1, HOLD, ours, 7, lambda: None)
+    guides.close()
+    assert told == ["a new host is not guided any more: ValueError: a body of 70000000 bytes"]
+    theirs.close()
+
+
 def test_a_guide_that_cannot_be_reached_is_tried_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "_REACH", 0.2)
     tries: list[int] = []
@@ -108,7 +136,7 @@ class FakeGuide:
 def test_guides_end_with_the_next_one_or_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeGuide.made = []
     monkeypatch.setattr(following, "Guide", FakeGuide)
-    guides = Guides()
+    guides = Guides(lambda sentence: None)
     pairs = [PlainStream.pair() for _ in range(3)]
     for host, (ours, _) in zip((1, 2), pairs, strict=False):
         guides.add(host, HOLD, ours, 7, lambda: None)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from holdfast.coordinator.messages import Install, Reached
-from holdfast.core.routes import Address, Offer
+from holdfast.core.routes import Address, Choice, Offer, Trial
 from holdfast.engines import harbour as harbours
 from holdfast.engines.harbour import Harbour
 from holdfast.errors import Unreachable
@@ -74,6 +74,9 @@ class Pier:
 
     def cut_off(self, host: int, sentence: str) -> None:
         self.heard.append(("cut off", host, sentence))
+
+    def failed(self, error: Exception) -> None:
+        self.heard.append(("failed", error))
 
     def stranded(self, host: int, sentence: str) -> None:
         self.heard.append(("stranded", host, sentence))
@@ -200,17 +203,50 @@ def test_errors_of_a_greeting_are_for_the_ferry_to_try_again_and_in_the_end_told
         assert isinstance(ferry.dialled[0], ConnectionError)
         await asyncio.to_thread(ferry._dial)
         ferry.given["report"]("the state has come")
-        ferry.given["broke"](0, "the connection has ended")
+        ferry.given["broke"](0, EOFError("it hung up"))
+        wrong = ValueError("nobody has thought of this")
+        ferry.given["broke"](0, wrong)
         await asyncio.sleep(0.01)
         assert pier.heard == [
-            ("stranded", 0, "Nothing listens there."), ("ferried", "the state has come"),
-            ("cut off", 0, "the connection has ended"),
+            ("stranded", 0, "host 1 cannot reach host 0: Nothing listens there"), ("ferried", "the state has come"),
+            ("cut off", 0, "the connection to host 0 has ended (it hung up)"), ("failed", wrong),
         ]  # fmt: skip
         it.disembark()
         ferry.given["report"]("of the past")
         await asyncio.sleep(0.01)
-        assert len(pier.heard) == 3, "what comes after the fence is not told"
+        assert len(pier.heard) == 4, "what comes after the fence is not told"
         it.close()
+
+    asyncio.run(play())
+
+
+def test_where_one_network_fails_the_next_try_looks_for_another(
+    arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [PlainStream.pair()]
+
+    def dial(address: tuple[str, int], *_: object) -> Stream:
+        if address[0] == "127.0.0.1":
+            raise Unreachable("No answer.")
+        return pairs[0][0]
+
+    second = Trial("127.0.0.2", Address("127.0.0.2", "lo", "loopback"))
+    monkeypatch.setattr(harbours, "connect", dial)
+    monkeypatch.setattr(harbours, "probe", lambda *_, **__: Choice(second, "host 1 and host 0 talk over another"))
+
+    async def play() -> None:
+        pier = Pier()
+        it = harbour(arena, pier)
+        it.embark(install(1), frozenset({1}))
+        with pytest.raises(ConnectionError, match=r"^host 1 cannot reach host 0: No answer$"):
+            await asyncio.to_thread(FakeFerry.made[0].thread.join)
+            raise FakeFerry.made[0].dialled[0]  # type: ignore[misc]
+        assert await asyncio.to_thread(it._dial, 0, "peer") is pairs[0][0]
+        await asyncio.sleep(0.01)
+        assert ("told", "host 1 and host 0 talk over another") in pier.heard
+        it.close()
+        for stream in pairs[0]:
+            stream.close()
 
     asyncio.run(play())
 

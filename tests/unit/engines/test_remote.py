@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from holdfast.coordinator.commands import EndRun, FailRun, ReleaseHost
-from holdfast.coordinator.events import HostLeaving, HostLost, RunStarted, WorkerLost, WorkerStarted
+from holdfast.coordinator.events import HostLeaving, HostLost, HostUnreached, RunStarted, WorkerLost, WorkerStarted
 from holdfast.coordinator.messages import Paused, Ready, Refuse
 from holdfast.coordinator.ports import Sight
+from holdfast.core.routes import Address, Offer
 from holdfast.engines import agent as agents
 from holdfast.engines import orders
 from holdfast.engines.agent import Farewell
@@ -92,6 +94,8 @@ def test_the_script_is_sent_where_it_is_another(tmp_path: Path) -> None:
         (FailRun("NonFinite", "a nan.\nmore"), Farewell("over", "the run has failed (NonFinite: a nan.)", 4)),
         (FailRun("Bug", ""), Farewell("over", "the run has failed (Bug: Bug)", 70)),
         (ReleaseHost(1, "SIGTERM"), Farewell("released", "SIGTERM", 0)),
+        (ReleaseHost(1, "no way to it", "refused"), Farewell("refused", "no way to it", 11)),
+        (ReleaseHost(1, "no way to it any more", "lost"), Farewell("lost", "no way to it any more", 0)),
         (None, Farewell("lost", "the coordinator is gone (the other side closed the connection)", 0)),
     ],
 )  # fmt: skip
@@ -117,6 +121,22 @@ def test_a_machine_that_does_not_fit_is_told_why(tmp_path: Path) -> None:
         await visit
 
     assert play(tmp_path, act)[2] == Farewell("refused", "threads is 2, but 1 on worker 0.", 11)
+
+
+def test_who_joins_later_and_cannot_be_reached_is_told_of_before_that_matters(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    async def act(one: Far, visit: asyncio.Task[Farewell], ear: Ear) -> None:
+        one.host.meet({2: Offer("you", "host 2 (new)", port, (Address("127.0.0.1", "lo", "loopback"),))})
+        await ear.until_heard(HostUnreached)
+
+    assert play(tmp_path, act)[1].of(HostUnreached) == [
+        HostUnreached(
+            1, 2, f"host 1 cannot reach host 2 (new) at any of its addresses, port {port} (lo to 127.0.0.1: Nothing "
+            f"listens at 127.0.0.1:{port})",
+        )
+    ]  # fmt: skip
 
 
 def test_leaving_is_said_until_it_is_heard(tmp_path: Path) -> None:
@@ -163,6 +183,18 @@ def test_what_an_agent_cannot_do_is_told_as_the_loss_of_its_host(tmp_path: Path)
     (lost,) = ear.of(HostLost)
     assert "of shared memory" in lost.reason and "free" in lost.reason
     assert said.kind == "broken" and said.code == 7
+
+
+def test_so_is_what_went_wrong_in_carrying_data_there(tmp_path: Path) -> None:
+    async def act(one: Far, visit: asyncio.Task[Farewell], ear: Ear) -> None:
+        assert one.agent._host is not None
+        one.agent._host.failed(ValueError("a body of 70000000 bytes"))
+        await ear.until_heard(HostLost)
+
+    _, ear, said = play(tmp_path, act)
+    (lost,) = ear.of(HostLost)
+    assert lost.reason.startswith("holdfast itself failed (ValueError: a body of 70000000 bytes). This is a bug.")
+    assert said.kind == "broken" and said.code == 70
 
 
 # ---------------------------------------------------------------- silence

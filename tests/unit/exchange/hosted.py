@@ -15,7 +15,7 @@ from holdfast.exchange.ferry import Ferry
 from holdfast.exchange.glance import level
 from holdfast.exchange.premises import Premises
 from holdfast.transport.frames import Kind
-from holdfast.transport.stream import PlainStream, Stream
+from holdfast.transport.stream import PlainStream, Stream, name_of
 
 from .crewed import StepWork, Worker, work_of
 
@@ -67,6 +67,7 @@ class Lab:
         self.hosts = {host.number: host for host in hosts}
         self.generation = 0
         self.said: list[str] = []
+        self.broken: list[tuple[int, Exception]] = []
         self.moved = threading.Event()
         self.dams: dict[tuple[int, int], threading.Event] = {}  #: (from, to) -> sums flow while it is set
 
@@ -91,7 +92,7 @@ class Lab:
                 host.ferry = Ferry(
                     Premises(host.workers[0].arena._map), number, install, dial=partial(self._dial, number),
                     ring=self.moved.set, report=self.said.append,
-                    broke=lambda host, sentence: self.said.append(sentence),
+                    broke=self._broke,
                 )
         fetching = sources or {}
         for worker, number in sorted(crew, key=lambda one: one[1] in fetching):
@@ -102,6 +103,11 @@ class Lab:
             crew = Crewed(install.members, install.rows, install.drivers, install.hosts, summed=summed)
             worker.member.install(worker.worker, crew)
         return install
+
+    def _broke(self, host: int, error: Exception) -> None:
+        self.said.append(f"the connection to host {host} has ended ({error})")
+        self.broken.append((host, error))
+        self.moved.set()
 
     def _complete(self, fetching: dict[int, int]) -> None:
         """Let sources take the step that they can take alone: they serve when they have."""
@@ -115,9 +121,13 @@ class Lab:
         ferry = self.hosts[to].ferry
         if ferry is None:
             raise ConnectionRefusedError("not there yet")
-        ours, theirs = socket.socketpair()
-        ferry.admit(me, kind, Dammed(theirs, f"host {me}", self.dams.get((to, me))))
-        return Dammed(ours, f"host {to}", self.dams.get((me, to)))
+        ours, theirs = self.pair()
+        ferry.admit(me, kind, Dammed(theirs, _name(theirs, me), self.dams.get((to, me))))
+        return Dammed(ours, _name(ours, to), self.dams.get((me, to)))
+
+    def pair(self) -> tuple[socket.socket, socket.socket]:
+        """Both ends of a connection."""
+        return socket.socketpair()
 
     def until(self, done: object) -> None:
         """Wait for something that ferries bring about."""
@@ -158,3 +168,8 @@ class Lab:
         for host in self.hosts.values():
             if host.ferry is not None:
                 host.ferry.close()
+
+
+def _name(sock: socket.socket, host: int) -> str:
+    """Who is at the other end."""
+    return name_of(sock.getpeername()) if sock.family == socket.AF_INET else f"host {host}"

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import random
+import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.errors import FrameError
+from holdfast.exchange import board as cells
 from holdfast.exchange import early
 from holdfast.exchange.chart import read_chart
 from holdfast.exchange.fetching import fetch, serve
 from holdfast.exchange.hold import Hold
-from holdfast.transport.stream import PlainStream
+from holdfast.exchange.lander import Lander
+from holdfast.exchange.packing import Packer
+from holdfast.transport import frames
+from holdfast.transport.frames import Kind, pack
+from holdfast.transport.stream import PlainStream, name_of
 
 from .crewed import LANES, Worker, install, step, work_of
 from .hosted import Host, Lab
@@ -315,3 +322,130 @@ def test_gradients_leave_before_the_unit_ends_and_again_if_the_script_changes_th
 def _halve(which: tuple[int, ...], trainable: Any) -> None:
     for index in which:
         trainable[index].grad.mul_(0.5)
+
+
+@pytest.mark.parametrize("where", ["sending", "landing"])
+def test_what_nobody_has_thought_of_is_told_and_ends_no_thread_in_silence(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a body of 70000000 bytes")
+
+    lab = hosts((1, 1))
+    try:
+        workers = drive(lab, [0, 1], [0, 0, 1, 1], {1: 0})
+        if where == "sending":
+            monkeypatch.setattr(Packer, "cargo", fail)
+        else:
+            monkeypatch.setattr(Hold, "land_facts", fail)
+        with contextlib.suppress(AssertionError):
+            lab.step(workers, work_of(0), random.Random(0), actions=40)
+        lab.until(lambda: any(isinstance(error, ValueError) for _, error in lab.broken))
+        assert {str(error) for _, error in lab.broken if isinstance(error, ValueError)} == {"a body of 70000000 bytes"}
+        assert {host for host, error in lab.broken if isinstance(error, ValueError)} <= {0, 1}
+    finally:
+        lab.close()
+
+
+def test_what_is_larger_than_a_frame_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts of lanes hold the buffers that they changed, and nobody knows how large those are."""
+    monkeypatch.setitem(frames.MAX_BODY, Kind.FACTS, 100)
+    monkeypatch.setitem(frames.MAX_BODY, Kind.PART, 150)
+    golden, lab = reference(), hosts((1, 1))
+    parts: list[int] = []
+    gather = Lander._gather
+    monkeypatch.setattr(Lander, "_gather", lambda self, header: parts.append(header.body) or gather(self, header))
+    try:
+        workers = drive(lab, [0, 1], [0, 0, 1, 1], {1: 0})
+        for number in range(STEPS):
+            lab.step(workers, work_of(number), random.Random(number))
+            assert [w.state() == golden[number] for w in workers] == [True, True]
+        assert len(parts) > 4 * STEPS and max(parts) == 150
+    finally:
+        lab.close()
+
+
+class ByTcp(Lab):
+    """Hosts that are joined by real connections."""
+
+    def pair(self) -> tuple[socket.socket, socket.socket]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            ours = socket.create_connection(listener.getsockname())
+            return ours, listener.accept()[0]
+
+
+def test_a_frame_of_an_old_generation_is_refused_told_once_with_its_address_and_harms_nobody() -> None:
+    golden, chance = reference(), random.Random(0)
+    lab = ByTcp(list(hosts((1, 1)).hosts.values()))
+    try:
+        recorded: list[bytes] = []
+        workers = drive(lab, [0, 1], [0, 0, 1, 1], {1: 0})
+        lab.step(workers, work_of(0), chance)
+        recorded.append(pack(Kind.ROWS, lab.generation, msgspec.msgpack.encode([(0, 7, 7, 7)])))
+        workers = drive(lab, [0, 1], [0, 0, 1, 1], {})
+        lab.step(workers, work_of(1), chance)
+        lab.broken.clear()
+        other = lab.hosts[1].ferry
+        assert other is not None
+        ((_, stream),) = other._streams
+        stream.send(recorded[0])
+        lab.until(lambda: any(isinstance(error, FrameError) for _, error in lab.broken))
+        (refused,) = [(host, error) for host, error in lab.broken if isinstance(error, FrameError)]
+        address = name_of(stream._socket.getsockname())  # type: ignore[attr-defined]
+        assert refused[0] == 1
+        assert str(refused[1]) == (
+            "What came over the connection is no frame of this run: it is of generation 1, on a connection of "
+            f"generation 2 (it came from {address}). The connection is closed; if it happens again, look for a proxy "
+            "or a broken network card between the two hosts."
+        )
+        lab.until(lambda: any(host == 0 for host, _ in lab.broken))  # it is closed, not only left alone
+        for host in lab.hosts.values():
+            assert host.ferry is not None
+            host.ferry.close()
+        assert workers[0].board.cell(0, 2) != 7
+        levels = {number: lab.hosts[number].level() for number in (0, 1)}
+        best = max(levels, key=levels.__getitem__)
+        workers = drive(lab, [0, 1], [0, 0, 1, 1], {n: best for n in levels if levels[n] < levels[best]})
+        for number in range(2, STEPS):
+            lab.step([w for w in workers if not w.through(number)], work_of(number), chance)
+            assert [w.state() == golden[number] for w in workers] == [True, True], number
+    finally:
+        lab.close()
+
+
+def test_where_a_host_s_own_workers_stand_is_for_nobody_else_to_say() -> None:
+    lab = hosts((1, 1))
+    try:
+        workers = drive(lab, [0, 1], [0, 0, 1, 1], {1: 0})
+        lab.step(workers, work_of(0), random.Random(0))
+        before, other = workers[0].board.cell(0, cells.R_ARRIVED), lab.hosts[1].ferry
+        assert other is not None
+        (stream,) = [one for _, one in other._streams if not one._closed]  # type: ignore[attr-defined]
+        rows = msgspec.msgpack.encode([(workers[0].board.row, 0, 7, 7), (9, 9, 7, 7)])
+        stream.send(pack(Kind.ROWS, lab.generation, rows))
+        lab.until(lambda: workers[0].board.cell(9, cells.R_ARRIVED) == 7)
+        assert workers[0].board.cell(0, cells.R_ARRIVED) == before != 7
+    finally:
+        lab.close()
+
+
+def test_a_connection_over_which_nothing_comes_through_is_ended_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = hosts((1, 1))
+    try:
+        drive(lab, [0, 1], [0, 0, 1, 1], {1: 0})
+        ferry = lab.hosts[1].ferry
+        assert ferry is not None
+        lab.until(lambda: len(ferry._streams) == 2)
+        ferry.look()
+        assert lab.broken == [], "all is well"
+        monkeypatch.setattr(PlainStream, "unanswered", lambda stream: 5)
+        ferry.look()
+        assert lab.broken == [], "a few are lost at times"
+        monkeypatch.setattr(PlainStream, "unanswered", lambda stream: 6)
+        ferry.look()
+        host, error = lab.broken[0]
+        assert (host, str(error)) == (0, "host 0 does not answer any more") and isinstance(error, TimeoutError)
+        lab.until(lambda: any(host == 1 for host, _ in lab.broken))  # the other side sees the end
+    finally:
+        lab.close()
+    ferry.look()

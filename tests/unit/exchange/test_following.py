@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from holdfast.exchange.chart import read_chart
 from holdfast.exchange.fetching import Fetched
 from holdfast.exchange.following import FellBehind, Guide, LostTrack, follow
 from holdfast.exchange.hold import Hold
+from holdfast.exchange.packing import Packer
 from holdfast.transport.stream import PlainStream
 
 from .crewed import LANES, Worker, work_of
@@ -175,3 +177,47 @@ def test_a_guide_that_missed_a_step_itself_says_so_and_sends_nothing_of_it() -> 
     finally:
         following.close()
         lab.close()
+
+
+def test_a_guide_that_fails_for_a_reason_nobody_has_thought_of_lets_the_new_host_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a body of 70000000 bytes")
+
+    lab = hosts((1, 1))
+    lab.install([0], [0, 0, 0, 0], summed=True)
+    monkeypatch.setattr(Packer, "cargo", fail)
+    ours, theirs = PlainStream.pair()
+    guide = Guide(hold_of(lab.hosts[0]), ours, lab.generation, lab.moved.set)
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            guide.run()
+        except ValueError as error:
+            raised.append(error)
+
+    running = threading.Thread(target=run, name="guide-test", daemon=True)
+    running.start()
+    reading = threading.Thread(target=_read_to_the_end, args=(theirs,), name="follow-test", daemon=True)
+    reading.start()
+    try:
+        crew = lab.hosts[0].workers
+        for number in range(50):
+            lab.step(crew, work_of(number), random.Random(number))
+            reading.join(0.05)  # it begins at any of these steps
+        assert not reading.is_alive(), "the new host sees the end"
+        running.join(20)
+        assert [str(error) for error in raised] == ["a body of 70000000 bytes"]
+        assert crew[0].board.recorded(9), "and nobody waits for what it would have written down"
+    finally:
+        guide.close()
+        theirs.close()
+        lab.close()
+
+
+def _read_to_the_end(stream: PlainStream) -> None:
+    with contextlib.suppress(OSError):
+        while stream._socket.recv(1 << 20):
+            pass

@@ -56,6 +56,8 @@ class Caught:
 
 
 class _Replay:
+    peer = "the other host"
+
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
 
@@ -338,7 +340,7 @@ def test_a_mirror_gets_no_news_that_are_older_than_what_it_begins_with(home: Por
     for number, port in ((0, home), (1, other)):
         ferries[number] = Ferry(
             Premises(port.arena._map), number, install, dial=dial, ring=lambda: None, report=said.append,
-            broke=lambda host, sentence: said.append(sentence),
+            broke=lambda host, error: said.append(str(error)),
         )  # fmt: skip
     try:
         asked.wait()

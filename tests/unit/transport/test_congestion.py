@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -64,3 +65,19 @@ def test_where_nothing_can_be_chosen_nothing_happens(monkeypatch: pytest.MonkeyP
     with one, other:
         assert congestion.round_trip(one) == 0.0, "there is no TCP in it"
         congestion.settle(one)
+
+
+def test_a_receiver_that_takes_nothing_more_answers_all_the_same(both: tuple[socket.socket, socket.socket]) -> None:
+    """Whoever waits for his turn must not be taken for one who is gone."""
+    caller, _ = both
+    caller.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            caller.send(bytes(1 << 20))
+    deadline = time.monotonic() + 1.5
+    while time.monotonic() < deadline:
+        assert congestion.unanswered(caller) <= 1, "a question is on its way, or none"
+        time.sleep(0.01)
+    one, other = socket.socketpair()
+    with one, other:
+        assert congestion.unanswered(one) == 0, "where there is no TCP"

@@ -72,6 +72,24 @@ def test_a_name_that_nobody_knows() -> None:
     assert isinstance(call(("a" * 300, 4000)), Unreachable)
 
 
+def test_a_name_that_stands_for_this_machine_though_another_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many systems write their own name into /etc/hosts, and as a copied file says of another machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in ("127.0.1.1", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert said(call(("gpu7", port)), ("gpu7", port)) == (
+        NobodyListens,
+        "Nothing listens at HOST:PORT: on this machine the name gpu7 stands for 127.0.1.1 and 127.0.0.1 (see "
+        "/etc/hosts), which is this machine itself. If the run is on another one, use the number of its address, which "
+        "the run printed; if it is on this one, check that it is still going.",
+    )
+    for host in ("localhost", "127.0.0.1"):
+        assert str(call((host, port))).endswith(
+            ". Check that the run is still going, and that this is the address it printed."
+        )
+
+
 @pytest.mark.parametrize("port", [0, -1, 70_000])
 def test_a_port_that_is_none(port: int) -> None:
     assert said(call(("127.0.0.1", port)), ("127.0.0.1", port)) == (

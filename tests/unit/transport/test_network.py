@@ -15,7 +15,17 @@ from holdfast.core.routes import Address, NoRoute, Offer, Trial, choose
 from holdfast.errors import FrameError, WrongToken
 from holdfast.transport import probes
 from holdfast.transport.frames import Kind, pack
-from holdfast.transport.network import Limits, Responder, candidates, describe, identity, probe, survey, survey_from
+from holdfast.transport.network import (
+    Limits,
+    Responder,
+    candidates,
+    describe,
+    identity,
+    knock,
+    probe,
+    survey,
+    survey_from,
+)
 from holdfast.transport.stream import PlainStream, Stream
 
 QUICK = Limits(pings=5, seconds=0.05, size=2**20)
@@ -107,6 +117,34 @@ def test_whoever_answers_under_another_identity_is_not_used(host: Listening) -> 
     assert trial.problem == "another machine answers there, or this one itself"
     with pytest.raises(NoRoute, match=r"lo to 127\.0\.0\.1: another machine answers there"):
         probe(offer, host.dial, limits=QUICK)
+
+
+def test_a_knock_waits_for_no_address_but_the_first_that_answers(host: Listening) -> None:
+    asked, go = threading.Event(), threading.Event()
+
+    def dial(ip: str, port: int) -> Stream:
+        if ip == "127.0.0.2":
+            asked.set()
+            assert go.wait(20)
+        return host.dial(ip, port)
+
+    knock(host.offer, dial)
+    assert asked.wait(20) and len(host.answering) == 1
+    go.set()
+    while len(host.answering) < 2:  # it is made all the same, and ends at once
+        time.sleep(0.001)
+
+
+def test_a_knock_that_nobody_answers(host: Listening) -> None:
+    offer = Offer(identity(), "gpu7", host.offer.port, (LOCAL,))
+    with pytest.raises(NoRoute) as caught:
+        knock(offer, host.dial, here="host 1")
+    assert str(caught.value).startswith(
+        f"host 1 cannot reach gpu7 at any of its addresses, port {offer.port} (lo to 127.0.0.1: another machine "
+        "answers there, or this one itself). "
+    )
+    with pytest.raises(NoRoute, match="it offered none"):
+        knock(Offer("x", "gpu7", 1, ()), host.dial)
 
 
 def test_a_dead_address_is_named_with_its_reason(host: Listening) -> None:
