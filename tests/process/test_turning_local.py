@@ -17,8 +17,9 @@ from tests.process.byhand import STEPS, by_hand
 from tests.process.harness import SCRIPTS, Launch, until
 from tests.process.joined import Joined
 from tests.process.scripts.adam import LOADED
-from tests.process.test_modes_on_hosts import LOOPBACK, first
+from tests.process.test_modes_on_hosts import LOOPBACK, first, joining
 from tests.process.test_turning import COUNTING, applied_once, modes, turn
+from tests.process.test_turning_on_hosts import Machines, lose_the_home
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
@@ -215,3 +216,73 @@ def test_the_home_is_lost_while_the_mode_changes(tmp_path: Path, syncs: tuple[st
     else:
         assert "The state of the run is lost at step" in run.err
         assert "local:3" in run.err
+
+
+# ---------------------------------------------------------------- with replicas
+
+
+@pytest.mark.parametrize(
+    "syncs",
+    [
+        ("bounded:0", "local:4", "exact"),
+        *(
+            pytest.param(syncs, marks=pytest.mark.chaos)
+            for syncs in (
+                ("exact", "local:4", "bounded:0"), ("local:4", "exact", "local:3"), ("local:4", "local:3", "exact"),
+                ("local:4", "bounded:0", "local:3"),
+            )
+        ),
+    ],
+    ids=lambda syncs: "-".join(syncs),
+)  # fmt: skip
+def test_with_a_replica_the_home_may_be_lost_right_after_a_change(tmp_path: Path, syncs: tuple[str, ...]) -> None:
+    """Of three machines one is left in the end. Each has made of its copy what the home made of the state."""
+    options = ("--workers", 0, "--hosts", 3, "--replicas", 2, "--sync", syncs[0])
+    with on_hosts(tmp_path, *options, epochs=10) as run, contextlib.ExitStack() as stack:
+        joined = [stack.enter_context(joining(tmp_path, run, number)) for number in (1, 2, 3)]
+        for sync in syncs[1:]:
+            run.at_step(run.trace.read().step + 5)
+            turn(run, sync)
+            lose_the_home(run, joined)
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.err
+    assert modes(run) == list(syncs)
+    assert "made again" not in run.err
+    computed_again(run, 10)
+
+
+def replayed(place: Path, changes: Sequence[dict[str, Any]], epochs: int) -> Launch:
+    """The same changes at the same steps, on one machine, and nobody is lost. Each is asked for in the step before."""
+    place.mkdir()
+    holds = [(change["step"] - 1, place / f"hold{change['step']}") for change in changes[1:]]
+    args = " ".join(f"--hold {step}:{file}" for step, file in holds)
+    args = f"--epochs {epochs} --go {place}/go --trace {place}/trace-run {args}"
+    with Launch(place, ADAM, "--workers", 2, "--sync", changes[0]["sync"], args=args) as run:
+        for (step, file), change in zip(holds, changes[1:], strict=True):
+            run.at_step(step)
+            ask(run.dir, Set(change["sync"]))
+            file.touch()
+        assert run.end() == 0, run.err
+    return run
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(24))
+def test_with_replicas_nothing_is_lost_under_many_schedules(tmp_path: Path, seed: int) -> None:
+    """The home, another machine, or somebody's worker is lost a random moment after each is asked for. Others join."""
+    chance = random.Random(2000 + seed)
+    syncs = drawn(chance, 4)
+    options = ("--workers", 0, "--hosts", 3, "--replicas", 1 + seed % 2, "--servers", int(seed % 3 == 0))
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(on_hosts(tmp_path, *options, "--sync", syncs[0], epochs=60))
+        machines = Machines(tmp_path, run, stack)
+        run.at_step(2)
+        for sync in syncs[1:]:
+            machines.calm()
+            turn(run, sync, lambda: machines.strike(chance))
+        (tmp_path / "go").touch()
+        assert run.end(120) == 0, run.err
+    assert modes(run) == syncs
+    assert "made again" not in run.err
+    computed_again(run, 60)
+    assert replayed(tmp_path / "calm", run.summary["modes"], 60).sha256 == run.sha256

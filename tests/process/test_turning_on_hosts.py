@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -150,6 +150,14 @@ def test_a_host_that_follows_when_the_mode_changes_is_taken_in(tmp_path: Path) -
 # ---------------------------------------------------------------- with replicas
 
 
+def lose_the_home(run: Launch, joined: Sequence[Joined]) -> None:
+    """The machine that holds the state is gone; where all of them do, the first one."""
+    roles = {host["role"]: host["host"] for host in reversed(run.status()["hosts"])}
+    home = roles.get("home", roles.get(None))
+    joined[home - 1].kill_all()
+    run.told(f"host {home} lost")
+
+
 @pytest.mark.parametrize(
     "syncs",
     [
@@ -166,10 +174,7 @@ def test_with_a_replica_the_home_may_be_lost_right_after_a_change(tmp_path: Path
         going(run, tmp_path)
         for sync in syncs[1:]:
             turn(run, sync)
-            roles = {host["role"]: host["host"] for host in reversed(run.status()["hosts"])}
-            home = roles.get("home", roles.get(None))
-            joined[home - 1].kill_all()
-            run.told(f"host {home} lost")
+            lose_the_home(run, joined)
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
     assert modes(run) == list(syncs)
@@ -177,42 +182,54 @@ def test_with_a_replica_the_home_may_be_lost_right_after_a_change(tmp_path: Path
     applied_once(run, 16)
 
 
+class Machines:
+    """Three machines of a run. Others take the place of those that are lost."""
+
+    def __init__(self, tmp_path: Path, run: Launch, stack: contextlib.ExitStack) -> None:
+        self._run, self._join = run, lambda number: stack.enter_context(joining(tmp_path, run, number))
+        self._numbers = itertools.count(4)
+        self._joined = {number: self._join(number) for number in (1, 2, 3)}
+
+    def calm(self) -> None:
+        """Wait until all three work, and have done so for some steps."""
+        run = self._run
+        calm = run.wait(lambda s: len({w["host_number"] for w in s["workers"] if w["lanes"]}) == 3, "three hosts")
+        run.wait(lambda s: s["generation"] > calm["generation"] or s["step"] > calm["step"] + 1, "steps")
+
+    def strike(self, chance: random.Random) -> None:
+        """The home, another machine, or somebody's worker is lost, a random moment from now."""
+        self._run.go_on_for(chance.random() * 0.4)
+        status = self._run.status()
+        home = next((h["host"] for h in status["hosts"] if h["role"] == "home"), min(self._joined))
+        what = chance.choice(("home", "home", "host", "worker"))
+        lost = home if what == "home" else chance.choice(sorted(self._joined))
+        pids = [w["pid"] for w in status["workers"] if w["state"] == "member" and w["host_number"] == lost]
+        if what != "worker":
+            self._joined.pop(lost).kill_all()
+            number = next(self._numbers)
+            self._joined[number] = self._join(number)
+        elif pids:
+            self._run.strike(chance.choice(pids))
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(24))
 def test_with_replicas_nothing_is_lost_under_many_schedules(tmp_path: Path, seed: int) -> None:
     """Random modes; the home, another machine, or somebody's worker is lost a random moment after each is asked for."""
     chance = random.Random(1000 + seed)
-    syncs = [chance.choice(("exact", "bounded:2", "async", "quorum:2"))]
+    syncs = [chance.choice(("exact", "bounded:2", "async", "quorum:2", "local:3"))]
     while len(syncs) < 4:
-        others = ("exact", "exact", "bounded:0", "bounded:3", "async", "quorum:2")
+        others = ("exact", "exact", "bounded:0", "bounded:3", "async", "quorum:2", "local:1", "local:3")
         syncs.append(chance.choice([sync for sync in others if sync != syncs[-1]]))
     options = ("--workers", 0, "--replicas", 1 + seed % 2, "--servers", int(seed % 3 == 0), "--sync", syncs[0])
+    outer = ("--set", "local.lr=1.0", "--set", "local.momentum=0.0")  # it takes the mean of the lanes as it is
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(counting(tmp_path, *options, hosts=3, epochs=40))
-        numbers = itertools.count(4)
-        joined = {n: stack.enter_context(joining(tmp_path, run, n)) for n in (1, 2, 3)}
+        run = stack.enter_context(counting(tmp_path, *options, *outer, hosts=3, epochs=40))
+        machines = Machines(tmp_path, run, stack)
         going(run, tmp_path)
         for sync in syncs[1:]:
-            calm = run.wait(lambda s: len({w["host_number"] for w in s["workers"] if w["lanes"]}) == 3, "three hosts")
-            run.wait(
-                lambda s, calm=calm: s["generation"] > calm["generation"] or s["step"] > calm["step"] + 1, "steps"
-            )
-
-            def strike() -> None:
-                run.go_on_for(chance.random() * 0.4)
-                status = run.status()
-                home = next((h["host"] for h in status["hosts"] if h["role"] == "home"), min(joined))
-                what = chance.choice(("home", "home", "host", "worker"))
-                lost = home if what == "home" else chance.choice(sorted(joined))
-                pids = [w["pid"] for w in status["workers"] if w["state"] == "member" and w["host_number"] == lost]
-                if what != "worker":
-                    joined.pop(lost).kill_all()
-                    number = next(numbers)
-                    joined[number] = stack.enter_context(joining(tmp_path, run, number))
-                elif pids:
-                    run.strike(chance.choice(pids))
-
-            turn(run, sync, strike)
+            machines.calm()
+            turn(run, sync, lambda: machines.strike(chance))
         (tmp_path / "go").touch()
         assert run.end(120) == 0, run.err
     assert modes(run) == syncs

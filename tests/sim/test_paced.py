@@ -60,7 +60,7 @@ def test_many_more_seeds(start: int) -> None:
 
 def test_seeds_see_every_mode_and_every_kind_of_fault() -> None:
     configs = [draw(seed) for seed in range(SEEDS)]
-    assert {one.sync.partition(":")[0] for one in configs} == {"bounded", "async", "quorum"}
+    assert {one.sync.partition(":")[0] for one in configs} == {"bounded", "async", "quorum", "local"}
     assert {one.replicas for one in configs} == {0, 1, 2}
     kinds = {fault.what for one in configs for fault in one.schedule.faults}
     assert kinds >= {"lose", "cut", "unlink", "slow", "leave", "join", "lose host", "cut host", "kill", "scale", "sync"}
@@ -69,7 +69,7 @@ def test_seeds_see_every_mode_and_every_kind_of_fault() -> None:
 # ------------------------------------------------------------ named faults
 
 
-@pytest.mark.parametrize("mode", ["bounded:0", "bounded:2", "async", "quorum:3"])
+@pytest.mark.parametrize("mode", ["bounded:0", "bounded:2", "async", "quorum:3", "local:5"])
 @pytest.mark.parametrize("replicas", [0, 1, 2, 5])
 def test_undisturbed(mode: str, replicas: int) -> None:
     report = run(mode=mode, replicas=replicas, seed=2)
@@ -81,7 +81,7 @@ def homes(report: Report) -> set[str]:
     return {part.split()[0].rstrip(";") for part in report.story.split("gets the state from host ")[1:]}
 
 
-@pytest.mark.parametrize("mode", ["bounded:0", "bounded:2", "async", "quorum:3"])
+@pytest.mark.parametrize("mode", ["bounded:0", "bounded:2", "async", "quorum:3", "local:1"])
 def test_the_home_is_lost_and_then_whoever_took_its_place(mode: str) -> None:
     """Two of three hosts, at whatever moment: the last of the chain goes on, and nothing is taken back."""
     for seed in range(12):
@@ -116,6 +116,16 @@ def draw_turning(seed: int) -> Config:
     return config(faults.after(1.0).sync(after if after != before else "bounded:3"), lost, mode=before, replicas=1)
 
 
+def draw_rounds(seed: int) -> Config:
+    """The same to and from local steps, there and back again, or to rounds of another length."""
+    modes = (("async", "local:2"), ("local:2", "bounded:1"), ("local:2", "local:3"), ("local:2", "async", "local:2"))
+    before, *after = modes[seed % 4]
+    (home,) = homes(run(seed=seed, mode=before, replicas=1))
+    asked = [faults.after(1.1 + 0.4 * index).sync(mode) for index, mode in enumerate(after)]
+    lost = faults.host(int(home), after=1.05 + 0.007 * (seed % 60)).lose()
+    return replace(config(*asked, lost, mode=before, replicas=1), model=replace(MODEL, steps=40))
+
+
 def unharmed(seed: int, drawn: Config) -> Report:
     """Play it. The state must not be lost, nor anything that was shown."""
     report = simulate(seed, drawn)
@@ -124,13 +134,14 @@ def unharmed(seed: int, drawn: Config) -> Report:
     return report
 
 
-def test_the_home_is_lost_around_a_change_of_the_mode() -> None:
+@pytest.mark.parametrize("drawn", [draw_turning, draw_rounds])
+def test_the_home_is_lost_around_a_change_of_the_mode(drawn: Callable[[int], Config]) -> None:
     turned = 0
-    for seed in range(40):
-        report = unharmed(seed, draw_turning(seed))
+    for seed in range(60):
+        report = unharmed(seed, drawn(seed))
         assert report.lost == 2
         turned += "lanes keep step by" in report.story
-    assert turned == 40, "whoever is lost, the mode changes"
+    assert turned == 60, "whoever is lost, the mode changes"
 
 
 # ------------------------------------------------------------ mutants
@@ -204,6 +215,26 @@ MUTANTS: dict[str, tuple[Callable[[Config], Config], str, Callable[[int], Config
 }
 
 
+class OldOptimizers(Tended):
+    """Leaves what optimizers keep, in its replica, as the mode before had it."""
+
+    def take_up(self) -> None:
+        assert self.copy is not None
+        values = self.copy.values
+        super().take_up()
+        self.copy.values = values
+
+
+class OldClocks(Tended):
+    """Goes on with clocks of the mode before."""
+
+    def take_up(self) -> None:
+        assert self.copy is not None
+        told = self.copy.told
+        super().take_up()
+        self.copy.told = told
+
+
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_caught(name: str) -> None:
     mutate, expected, drawn = MUTANTS[name]
@@ -212,3 +243,12 @@ def test_mutants_are_caught(name: str) -> None:
 
 def test_a_replica_that_does_not_outlive_a_change_of_the_mode_is_caught() -> None:
     caught(unharmed, range(80), draw_turning, gives_up, "no host that is left had all of it")
+
+
+@pytest.mark.parametrize(
+    ("arena", "expected"),
+    [(OldOptimizers, "optimizers are as Kept"), (OldClocks, "slice 0 has applied")],
+)
+def test_a_replica_that_does_not_take_up_a_mode_is_caught(arena: type[Tended], expected: str) -> None:
+    mutate = lambda config: replace(config, arena=partial(arena, mode=parse(config.sync)))  # noqa: E731
+    caught(unharmed, range(60), draw_rounds, mutate, expected)

@@ -50,11 +50,6 @@ def _against(run: RunState, event: SyncRequested) -> str:
         return "the run has not begun its first step; ask again then"
     if run.limits.sums_only:
         return "with optimizer = workers servers only sum, and in other modes they have to run the optimizer themselves"
-    if run.limits.replicas and (wanted.rounds or present.rounds):
-        return (
-            "the run has replicas, whose copies hold the optimizers of lanes or that of the owners, and not both: with "
-            "them the mode cannot change to or from local:H while it is going"
-        )
     if why := _cannot(run, wanted):
         return why
     need, what = _needs(run, wanted, present)

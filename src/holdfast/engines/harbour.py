@@ -222,6 +222,8 @@ class Harbour:
                 self._shadow.keep(hold, before, install.reached.version, install.reached.step)
         elif self._me in install.abreast:
             self._shadow.generation = install.generation  # as if it had come in this one
+            if hold is not None:
+                self._shadow.take_up(hold)
 
     @staticmethod
     def _clear(premises: Premises, lanes: frozenset[int]) -> None:

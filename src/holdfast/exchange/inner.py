@@ -6,9 +6,9 @@ the place of v + 1.
 
 The first round of all begins with the owners' state itself, the same for every lane: as the script's optimizer brought
 it along, or as another mode left it. So nothing is copied when local steps begin. When they end, the owners go on with
-the mean of all lanes (`merge`): lane by lane, in their order, so it is the same whoever drove them. Where a lane never
-had a gradient for a parameter it has no state, and does not count for that one. Counts of steps and the like cannot be
-averaged; they are those of the first lane that has some.
+the mean of all lanes (`merge`): lane by lane, in their order, so it is the same whoever drove them, and on every host
+that holds a copy. Where a lane never had a gradient for a parameter it has no state, and does not count for that one.
+Counts of steps and the like cannot be averaged; they are those of the first lane that has some.
 """
 
 from __future__ import annotations
@@ -70,6 +70,14 @@ class Inner:
         """Where the round that began with this version leaves its state."""
         state = self._section(f"inner/{lane}/{(version + 1) % 2}")
         return {name: state[begin : begin + size] for name, (begin, size) in self._spans.items()}
+
+    def end(self, version: int, lanes: int, kinds: Mapping[str, str], pieces: Sequence[tuple[str, int, int]]) -> None:
+        """Local steps end with this version: owners go on with the mean of all lanes, or without a round as they were.
+
+        For `kinds` and `pieces` see `merge`.
+        """
+        if version != self.since:
+            merge([self.at(lane, version) for lane in range(lanes)], self.owners(), kinds, pieces)
 
 
 def merge(

@@ -24,7 +24,7 @@ from holdfast.exchange import board as cells
 from holdfast.exchange.board import Board, Pace
 from holdfast.exchange.chart import Chart, read_chart
 from holdfast.exchange.hold import Hold
-from holdfast.exchange.inner import Inner, merge
+from holdfast.exchange.inner import Inner
 from holdfast.exchange.pushes import Pushes
 from holdfast.transport.arena import Sections, discard, grow
 
@@ -70,13 +70,13 @@ class Premises:
         old = board.pace()
         mode, before = parse(reached.sync), self._now(chart, old)
         begin, size = (old.begin, old.size) if old is not None else (0, 0)
+        if before.chart.depth:
+            board.disown(reached.version)
         if goes_on := before.chart.rounds and mode.rounds:  # with rounds of another length: all lies where it did
             _wipe(before.section("pushes"))
         else:
             if before.chart.rounds:
                 _end_rounds(before)
-            if before.chart.depth:
-                board.disown(reached.version)
             discard(self._fd, [span for name, span in chart.sections.items() if annex.passing(name)])
             if size:
                 discard(self._fd, [(begin, size)])
@@ -114,11 +114,9 @@ def _wipe(section: memoryview) -> None:
 def _end_rounds(hold: Hold) -> None:
     """Local steps are over: have the owners go on with the mean of all lanes, if the state is here."""
     board, chart = hold.board, hold.chart
-    inner = Inner(hold.section, chart.owners())
-    version = min(board.versions(), default=0)
-    if board.words[cells.H_MAGIC] != cells.MAGIC or board.words[cells.H_MIRROR] or version == inner.since:
-        return
-    merge([inner.at(lane, version) for lane in range(chart.lanes)], inner.owners(), chart.kinds, chart.pieces)
+    if board.words[cells.H_MAGIC] == cells.MAGIC and not board.words[cells.H_MIRROR]:
+        inner = Inner(hold.section, chart.owners())
+        inner.end(min(board.versions(), default=0), chart.lanes, chart.kinds, chart.pieces)
 
 
 def _goes_back_to(chart: Chart, board: Board, reached: Reached) -> bool:

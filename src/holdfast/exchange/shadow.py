@@ -16,8 +16,9 @@ A generation begins with a version that was shown, so nobody waits for replicas 
 that version while lanes compute. When the next one is decided before all of it has gone, the copy is given up, and the
 new replica begins with the next version, which comes as it would without it. Who held it before is not sent it again.
 
-When the mode changes, everybody stands at a version that all replicas hold. In exact they make it the state of their
-hosts. From exact, where each host has a state, replicas begin with that. No torch here.
+When the mode changes, everybody stands at a version that all replicas hold. Each makes of its copy what the home makes
+of the state (`take_up`), so it still holds what the home begins with. In exact they make it the state of their hosts.
+From exact, where each host has a state, replicas begin with that. No torch here.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ import msgspec
 
 from holdfast.core.tending import copied
 from holdfast.errors import FrameError
+from holdfast.exchange.annex import passing
 from holdfast.exchange.fetching import receive_state, send_section, send_words
 from holdfast.exchange.hold import Hold
-from holdfast.exchange.tender import Tender, first_cut, inherit
+from holdfast.exchange.inner import SINCE, Inner
+from holdfast.exchange.tender import Tender, first_cut, inherit, recut
 from holdfast.transport.frames import Kind, pack
 from holdfast.transport.stream import Stream, next_frame
 
@@ -105,9 +108,7 @@ class Shadow:
         """
         sizes = {name: hold.chart.sections[name][1] for name in hold.chart.whole()}
         while not closing():
-            for name, size in sizes.items():
-                if len(self._spare.get(name, b"")) != size:
-                    self._spare[name] = bytearray(size)
+            self._spare = {name: _sized(self._spare.get(name), size) for name, size in sizes.items()}
             places = {name: memoryview(place) for name, place in self._spare.items()}
             clocks, _ = receive_state(stream, generation, places, onward=onward.put if onward is not None else None)
             if clocks == _GIVEN_UP:
@@ -131,12 +132,38 @@ class Shadow:
             self._sections = {name: bytearray(hold.section(name)) for name in hold.chart.whole()}
             self._clocks, self.version, self.generation = first_cut(hold, version, step), version, generation
 
+    def take_up(self, hold: Hold) -> None:
+        """Be a copy in the mode that counts in this memory, also if it is of the one before, and of where that ended.
+
+        What becomes of it is what `premises` makes of the state itself, with the same bits: after local steps the
+        owners go on with the mean of all lanes; before them lanes begin with what the owners have, and the outer
+        optimizer with nothing. Rounds of another length go on with all of it.
+        """
+        chart, copy, pace = hold.chart, self._sections, hold.board.pace()
+        rounds = SINCE in copy
+        if pace is None or pace.version != self.version:
+            assert rounds == chart.rounds, f"a copy of version {self.version} is of another mode than {pace}"
+            return
+        inner = partial(Inner, lambda name: memoryview(copy[name]), chart.owners())
+        if rounds and not chart.rounds:
+            inner().end(self.version, chart.lanes, chart.kinds, chart.pieces)
+            self._sections = {name: data for name, data in copy.items() if not passing(name)}
+        elif chart.rounds and not rounds:
+            begin = [name for name in chart.whole() if name == SINCE or name.startswith("outer/")]
+            copy.update({name: bytearray(chart.sections[name][1]) for name in begin})
+            inner().begin(self.version)
+        self._clocks = recut(self._clocks, pace.step)  # those of the mode before may count steps, or rounds
+
     def install(self, hold: Hold) -> None:
         """Make the arena of this host, a mirror until now, one that holds the state. Nobody acts meanwhile."""
+        self.take_up(hold)
         for name, data in self._sections.items():
-            if name in hold.chart.sections and hold.chart.sections[name][1] == len(data):
-                hold.section(name)[:] = data
+            hold.section(name)[:] = data
         inherit(hold, self._clocks)
+
+
+def _sized(place: bytearray | None, size: int) -> bytearray:
+    return place if place is not None and len(place) == size else bytearray(size)
 
 
 def replicate(

@@ -27,7 +27,7 @@ from holdfast.exchange.board import StepFacts, Word
 from holdfast.exchange.hold import Hold
 from holdfast.exchange.pushes import Pushes, Record, Told
 
-__all__ = ["Part", "Published", "Tender", "first_cut", "inherit"]
+__all__ = ["Part", "Published", "Tender", "first_cut", "inherit", "recut"]
 
 _told = msgspec.msgpack.Decoder(tuple[Told, tuple[float, Word, float]])
 _encode = msgspec.msgpack.Encoder().encode
@@ -217,14 +217,24 @@ class Tender:
 
 def first_cut(hold: Hold, version: int, step: int) -> bytes:
     """What a replica needs besides sections where a mode begins with `version`, when the run has made so many steps."""
-    none = [0] * hold.chart.lanes
-    return _encode([Told(version, 0, 0, step, step, none, none, none), hold.board.step_facts(version)])
+    return _encode([_first(version, step, hold.chart.lanes), hold.board.step_facts(version)])
+
+
+def recut(cut: bytes, step: int) -> bytes:
+    """The same version, where another mode begins with it: no lane has done anything in that one."""
+    told, facts = _told.decode(cut)
+    return _encode([_first(told.version, step, len(told.pushed)), facts])
+
+
+def _first(version: int, step: int, lanes: int) -> Told:
+    none = [0] * lanes
+    return Told(version, 0, 0, step, step, none, none, none)
 
 
 def inherit(hold: Hold, cut: bytes) -> None:
     """The sections of a replica are in place: this host holds the state from now on, and mirrors nothing.
 
-    The cut may be of the mode before: at a step boundary clocks are the same in all modes, and exact has none.
+    In exact there are no clocks.
     """
     told, facts = _told.decode(cut)
     if hold.chart.depth:

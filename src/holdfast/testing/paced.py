@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PacedWorker", "draw", "paced", "simulate"]
 
-_MODES = ("bounded:0", "bounded:1", "bounded:3", "async", "quorum:2")
+_MODES = ("bounded:0", "bounded:1", "bounded:3", "async", "quorum:2", "local:2", "local:3")
 
 
 class PacedWorker(FakeWorker):
@@ -44,7 +44,7 @@ class PacedWorker(FakeWorker):
 
     _standing: Standing
     _home = False  # is the state on this host?
-    _limit: int | None = None  # steps that lanes make before they stand, because the mode is to change
+    _limit: int | None = None  # pushes that lanes make before they stand, because the mode is to change
     _push = Push(-1, -1, -1)  # what it computes
 
     @property
@@ -78,16 +78,21 @@ class PacedWorker(FakeWorker):
         self._standing = Standing.of(self.number, crew, share, [0] * arena.model.slices, complete=False)
         self._home = self.host.number == home
         turns = install.sync != install.reached.sync
-        self._limit = min(arena.pushes.furthest(), arena.model.steps) if turns else None
+        self._limit = self._furthest(install.turn) if turns else None
         self.step = max(self.step, 0)
         arena.installed(self.number, install.generation)
         return not self.struck("install") and not self._busy
+
+    def _furthest(self, turn: int) -> int:
+        """How many pushes lanes make before the mode changes: see `exchange.paced` and `exchange.local`."""
+        arena, version = self.tended, self.tended.version
+        return arena.pushes.made(version) + max(0, turn - version) if arena.mode.rounds else arena.pushes.furthest()
 
     def _act(self) -> bool:
         """Take the next action; False when it takes time or there is none."""
         arena, at = self.tended, self._standing
         pushes, mode = arena.pushes, arena.mode
-        steps = arena.model.steps if self._limit is None else self._limit
+        steps = arena.pushes_in_all() if self._limit is None else min(self._limit, arena.pushes_in_all())
         self.awaits = frozenset(at.members)
         if not pushes.settled:
             return False
@@ -105,8 +110,8 @@ class PacedWorker(FakeWorker):
         if isinstance(lane, int):
             return self._begin_unit(lane, now.pushed[lane])
         if lane is None and min(now.applied) >= steps:
-            self.step = steps
-            return self._stand_at(steps) if steps < arena.model.steps else self._end()
+            self.step = arena.steps_of(steps)
+            return self._stand_at(self.step) if self.step < arena.model.steps else self._end()
         return False
 
     def _stand_at(self, step: int) -> bool:
@@ -122,7 +127,7 @@ class PacedWorker(FakeWorker):
         pushes, version = arena.pushes, arena.version
         if owner[0] == self.number:
             if not pushes.begun(0):
-                pushes.begin(0, arena.model.steps, version, arena.pace.reached.step)
+                pushes.begin(0, arena.model.steps, version, arena.pace.reached.step, rounds=arena.mode.rounds)
                 self.cluster.wake(self.number)
                 return True
             free, decided = pushes.free(version), pushes.decided(version)
@@ -146,15 +151,25 @@ class PacedWorker(FakeWorker):
         return True
 
     def _taken(self, index: int, version: int) -> None:
+        if self.tended.mode.rounds:
+            self._check_since(self.tended.values[index].kept.since)
         self.tended.take(index, self.tended.pushes.docket(version))
         self._acted()
+
+    def _check_since(self, since: int) -> None:
+        """Lanes' optimizers have begun where the run says that local steps did."""
+        told, begun = self.cluster.machine.snapshot(), -1
+        for step, sync in told.modes:
+            begun = (step if begun < 0 else begun) if parse(sync).rounds else -1
+        if since != begun and told.generation == self.generation:  # else it is cut off, and does not know
+            raise Violation(f"optimizers of lanes have begun at step {since}, and local steps at {begun}")
 
     def _begin_unit(self, lane: int, step: int) -> bool:
         arena = self.tended
         bound, slowest = arena.mode.bound, min(arena.pushes.clocks(arena.version, arena.model.steps).applied)
         if bound is not None and step - slowest > bound:
             raise Violation(f"step {step} of lane {lane} begins {step - slowest} steps ahead of the slowest")
-        self.step, self._push = step, Push(lane, step, min(arena.versions))
+        self.step, self._push = arena.steps_of(step), Push(lane, step, min(arena.versions))
         return self._compute(lane)
 
     def _computed(self, lane: int) -> None:
@@ -220,7 +235,7 @@ def _restless(rng: random.Random) -> Config:
         model=Model(lanes, rng.randrange(1, 4), steps), workers=0, hosts=(1,) * hosts, awaited=hosts,
         schedule=Schedule(tuple(faults)),
     )  # fmt: skip
-    return paced(config, rng.choice(("bounded:1", "async", "async", "quorum:2")), rng.choice((1, 1, 2)))
+    return paced(config, rng.choice(("bounded:1", "async", "quorum:2", "local:2")), rng.choice((1, 1, 2)))
 
 
 def _struck(rng: random.Random) -> Config:

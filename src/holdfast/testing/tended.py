@@ -1,7 +1,8 @@
 """The memory of a simulated host where lanes need not keep step: the state at its home, a mirror of it elsewhere.
 
 Clocks, dockets and what may be shown of them are the real ones (`exchange.pushes`). A slice's value says what was
-applied to it, so each slice carries its own proof: a push that counts twice, or never, is seen where it happens.
+applied to it, so each slice carries its own proof: a push that counts twice, or never, is seen where it happens. And so
+does what optimizers keep of it: with local steps lanes have one each, and a mode that begins or ends them converts it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from holdfast.exchange.pushes import Pushes, Record, Told, pushes_bytes
 from holdfast.testing.arena import Arena
 from holdfast.testing.model import Model, Violation
 
-__all__ = ["Copy", "Push", "Tended", "Value"]
+__all__ = ["Copy", "Kept", "Push", "Tended", "Value"]
 
 
 class Push(NamedTuple):
@@ -28,12 +29,37 @@ class Push(NamedTuple):
     read: int  #: the version that it was computed from
 
 
+class Kept(NamedTuple):
+    """What optimizers keep, as the steps of each lane that are in it."""
+
+    owners: tuple[int, ...]
+    lanes: tuple[int, ...] | None = None  #: with local steps: in each lane's own
+    since: int = -1  #: the step of the run at which those began, and the outer momentum
+
+    def by(self, mode: Mode, step: int) -> Kept:
+        """What a mode goes on with that begins at this step: see `exchange.inner`."""
+        if mode.rounds == (self.lanes is not None):
+            return self
+        return Kept(self.owners, self.owners, step) if self.lanes is None else Kept(self.lanes)
+
+    def next(self, mode: Mode, applied: tuple[int, ...], made: tuple[int, ...]) -> Kept:
+        """After a version of this mode, which took what is applied from the one to the other."""
+        if self != self.by(mode, -1) or (self.owners if self.lanes is None else self.lanes) != applied:
+            raise Violation(f"optimizers are as {self} in {mode.name}, where {applied} steps are applied")
+        return Kept(made) if self.lanes is None else Kept(self.owners, made, self.since)
+
+
 class Value(NamedTuple):
     """What a slice has come to."""
 
     version: int
-    applied: tuple[int, ...]  #: lane -> its pushes that are in it
+    applied: tuple[int, ...]  #: lane -> its steps that are in it
     past: tuple[int, ...]  #: version -> a hash of all that it took to make it
+    kept: Kept
+
+    def by(self, mode: Mode, step: int) -> Value:
+        """The same in a mode that begins at this step."""
+        return self._replace(kept=self.kept.by(mode, step))
 
     def leads_on_from(self, past: tuple[int, ...]) -> bool:
         """Was it made from what had this past?"""
@@ -58,6 +84,21 @@ class Copy:
             raise Violation(f"a replica of version {told.version} is made of {len(values)} slices of {found}")
         self.version, self.of, self.values, self.told, self.coming = told.version, generation, values, told, {}
 
+    def take_up(self, reached: Reached) -> None:
+        """Be a copy in this mode: see `exchange.shadow`."""
+        mode, rounds = parse(reached.sync), any(value.kept.lanes is not None for value in self.values)
+        if self.version == reached.version:
+            self.values = tuple(value.by(mode, reached.step) for value in self.values)
+            self.told = _begun(reached, len(self.values[0].applied))
+        elif rounds != mode.rounds:
+            raise Violation(f"a replica of version {self.version} is of another mode than {reached}")
+
+
+def _begun(reached: Reached, lanes: int) -> Told:
+    """How far lanes are when a mode begins."""
+    none = [0] * lanes
+    return Told(reached.version, 0, 0, reached.step, reached.step, none, none, none)
+
 
 class Tended(Arena):
     """What the workers of a host share, where lanes need not keep step."""
@@ -68,7 +109,8 @@ class Tended(Arena):
         super().__init__(model, rows, plan)
         self.pace.reached = Reached(sync=mode.name)
         self._keep_step_by(mode)
-        self.values = [Value(0, (0,) * model.lanes, ()) for _ in range(model.slices)]
+        none = (0,) * model.lanes
+        self.values = [Value(0, none, (), Kept(none).by(mode, 0)) for _ in range(model.slices)]
         self.torn: set[int] = set()  #: slices that somebody is at, or was when he died
         self.copy: Copy | None = None
 
@@ -88,6 +130,8 @@ class Tended(Arena):
             self.mirrors = True  # nobody knows any more how far lanes are in it
         self._keep_step_by(parse(reached.sync))
         self.pushes.go_on_from(reached.step)
+        if not self.mirrors:
+            self.values = [value.by(self.mode, reached.step) for value in self.values]
 
     # ------------------------------------------------------------ announcements
 
@@ -128,6 +172,17 @@ class Tended(Arena):
         told = self.pushes.published
         return min(self.versions) if told is None else told
 
+    def steps_of(self, pushes: int) -> int:
+        """Steps that a lane has made with so many pushes: a round has several, but for the last one perhaps."""
+        if not self.mode.rounds:
+            return pushes
+        return min(self.pushes.resumed + pushes * self.mode.inner, self.model.steps)
+
+    def pushes_in_all(self) -> int:
+        """How many pushes each lane makes."""
+        left = self.model.steps - (self.pushes.resumed if self.mode.rounds else 0)
+        return -(-left // self.mode.inner)
+
     # ------------------------------------------------------------ at home
 
     def land(self, push: Push) -> None:
@@ -142,19 +197,20 @@ class Tended(Arena):
 
     def take(self, index: int, taken: Sequence[Taken]) -> None:
         """Take a slice to its next version."""
-        version, applied, past = self.values[index]
+        version, applied, past, kept = self.values[index]
         counts, made = list(applied), hash((past[-1:], version))
         for lane, step in taken:
             push = self.slots.get((lane, step % self.mode.depth))
             if push is None or push.step != step:
                 raise Violation(f"version {version} takes step {step} of lane {lane}, and {push} lies there")
-            if counts[lane] != step:
-                raise Violation(f"slice {index} has applied {counts[lane]} steps of lane {lane}, and now step {step}")
+            if counts[lane] != (at := self.steps_of(step)):
+                raise Violation(f"slice {index} has applied {counts[lane]} steps of lane {lane}, and now step {at}")
             if self.mode.quorum is None and version - push.read > (self.mode.bound or 0):
                 raise Violation(f"{push} goes into version {version}: too stale for {self.mode.name}")
-            counts[lane] += 1
+            counts[lane] = self.steps_of(step + 1)
             made = hash((made, push))
-        self.values[index] = Value(version + 1, tuple(counts), (*past, made))
+        now = tuple(counts)
+        self.values[index] = Value(version + 1, now, (*past, made), kept.next(self.mode, applied, now))
         self.versions[index] = version + 1
         self.torn.discard(index)
         self.committed = max(self.committed, min(min(value.applied) for value in self.values))
@@ -182,20 +238,24 @@ class Tended(Arena):
         if told.version < self.version:
             raise Violation(f"clocks go back from version {self.version} to {told.version}")
         self.pushes.mirror(told, mine)
-        self.committed = max(self.committed, min(told.applied))
+        self.committed = max(self.committed, self.steps_of(min(told.applied)))
 
     def keep(self, generation: int) -> None:
         """Begin to hold a replica with what is here of that generation, if the mode began with it."""
         reached = self.pace.reached
         self.copy = Copy()
         if self.seeded and not self.mirrors and self.tenure == generation and set(self.versions) == {reached.version}:
-            none = [0] * self.model.lanes
-            told = Told(reached.version, 0, 0, reached.step, reached.step, none, none, none)
-            self.copy = Copy(reached.version, self.tenure, tuple(self.values), told)
+            self.copy = Copy(reached.version, self.tenure, tuple(self.values), _begun(reached, self.model.lanes))
+
+    def take_up(self) -> None:
+        """Have the replica be of the mode that counts here."""
+        assert self.copy is not None
+        self.copy.take_up(self.pace.reached)
 
     def inherit(self) -> None:
         """Make the replica the state: this host is the home from now on."""
         assert self.copy is not None
+        self.take_up()
         assert self.copy.told is not None
         self.values, self.versions = list(self.copy.values), [self.copy.version] * self.model.slices
         self.mirrors = False

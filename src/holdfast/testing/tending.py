@@ -201,6 +201,7 @@ class TendingFerry(FakeFerry):
             arena.copy.coming.clear()
             if me in install.abreast:
                 arena.copy.of = self.generation
+                arena.take_up()
         others = [host for host in sorted(set(install.hosts)) if host != me]
         self._connections: list[_Connection] = []
         self._mirrors: dict[int, _Publishing] = {}  # at home
@@ -251,7 +252,8 @@ class TendingFerry(FakeFerry):
         if self._going:
             return self._going.popleft()
         if arena.pushes.op != self._op:  # the home has begun the pass, or goes on with it in another mode
-            self._op, self._sent = arena.pushes.op, dict.fromkeys(self._sent, arena.pushes.resumed)
+            begin = 0 if arena.mode.rounds else arena.pushes.resumed
+            self._op, self._sent = arena.pushes.op, dict.fromkeys(self._sent, begin)
         pushed = {lane: arena.pushes.pushed(lane) for lane in self._sent}
         due = tending.homeward(self._sent, pushed)
         if not due:

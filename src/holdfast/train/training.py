@@ -455,13 +455,16 @@ class Training:
         self._units_of_step = 0
 
     def settle(self, done: int) -> None:
-        """Where lanes need not keep step: all have made `done` steps of the pass."""
+        """Where lanes need not keep step: all have made `done` steps of the pass.
+
+        This worker may have been further, for a host that was lost before others held what came of it.
+        """
         self.step = self.committed()
         if done and max(self._tempo, default=-1) == self.step - 1:
             self._went_on()
-        elif done:
+        elif done or self._tempo:
             self._units_of_step = 0
-            self.bound.settings.restore(self.step)
+            self.bound.settings.restore(self.step, None if done else self.op)
         self._tempo = {}
 
     def complete_pass(self, end: int) -> None:

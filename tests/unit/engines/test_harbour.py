@@ -16,11 +16,13 @@ from holdfast.core.routes import Address, Choice, Offer, Trial
 from holdfast.engines import harbour as harbours
 from holdfast.engines.harbour import Harbour
 from holdfast.errors import Unreachable
+from holdfast.exchange import board as cells
 from holdfast.exchange.premises import Premises
 from holdfast.exchange.shadow import Shadow
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.greeting import Hello
 from holdfast.transport.stream import PlainStream, Stream
+from tests.unit.exchange.grounds import Stepped, inner_of, make_a_round, parameters_of, state_of
 
 HERE = Offer("me", "host 1", 5001, (Address("127.0.0.1", "lo", "loopback"),))
 THERE = Offer("you", "host 0", 5000, (Address("127.0.0.1", "lo", "loopback"),))
@@ -294,6 +296,42 @@ def test_a_host_says_of_which_generation_its_state_is(arena: mmap.mmap) -> None:
         assert it.level(8) == (8, 2), "in exact, until the state has come"
         FakeFerry.made[-1].fetched = True
         assert it.level(8) == (8, 6)
+        it.close()
+
+    asyncio.run(play())
+
+
+def test_a_copy_that_is_abreast_takes_each_mode_up_as_the_home_does(arena: mmap.mmap) -> None:
+    """From local steps to local steps again, and no step is made in between; then the home is lost."""
+    home, here = Stepped(), Stepped()
+    hold = home.turn(1, "local:4", 1)
+    here.turn(1, "local:4", 1).board.words[cells.H_MIRROR] = 1
+    make_a_round(hold, 1)
+    hold.section("outer/ready")[0] = 1
+    shadow = Shadow()
+    shadow.keep(hold, 4, 2, 20)
+
+    async def play() -> None:
+        it = harbour(arena, Pier())
+        it.moor(here.premises, Pier())
+        it._shadow, now = shadow, hold
+        for generation, sync in ((5, "bounded:2"), (6, "local:4"), (7, "local:4")):
+            serial = min(generation - 3, 3)
+            now, _ = home.turn(serial, sync, 2), here.turn(serial, sync, 2)
+            lost, reached = generation == 7, Reached(serial, sync, 2, 20)
+            sources = {0: 1} if lost else {1: 0}
+            it.embark(
+                Install(
+                    generation, [0, 1], [0, 1], [0, 0, 1, 1], [0, 1], sources, replicas=1, reached=reached,
+                    abreast=[] if lost else [1],
+                ),
+                frozenset({1}),
+            )  # fmt: skip
+            assert it.level(-1) == ((-1, 7) if lost else (2, generation))
+        then = here.premises.hold()
+        assert then is not None and then.board.level() == 2
+        assert state_of(then) == state_of(now) and parameters_of(then) == parameters_of(now)
+        assert inner_of(then).since == inner_of(now).since == 2 and not any(then.section("outer/ready"))
         it.close()
 
     asyncio.run(play())

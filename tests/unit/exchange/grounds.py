@@ -5,10 +5,15 @@ from __future__ import annotations
 import mmap
 import os
 
-from holdfast.exchange.premises import Premises
-from tests.unit.exchange.crewed import Worker
+import torch
 
-__all__ = ["Ground"]
+from holdfast.coordinator.messages import Reached
+from holdfast.exchange.hold import Hold
+from holdfast.exchange.inner import Inner
+from holdfast.exchange.premises import Premises
+from tests.unit.exchange.crewed import LANES, Worker, install, work_of
+
+__all__ = ["Ground", "Stepped", "inner_of", "make_a_round", "parameters_of", "state_of"]
 
 
 class Ground:
@@ -22,3 +27,45 @@ class Ground:
         self.map = mmap.mmap(self.fd, len(source))
         self.map[:] = source[:]
         self.premises = Premises(self.map, self.fd)
+
+
+class Stepped(Ground):
+    """The same, a step of Adam into the run."""
+
+    def __init__(self) -> None:
+        worker = Worker(0, 0)
+        install([worker], [0] * LANES)
+        while worker.turn(work_of(0)) != "done":
+            pass
+        super().__init__(worker)
+
+    def turn(self, serial: int, sync: str, version: int) -> Hold:
+        hold = self.premises.hold(Reached(serial, sync, version, 10 * version))
+        assert hold is not None
+        return hold
+
+
+def inner_of(hold: Hold) -> Inner:
+    return Inner(hold.section, hold.chart.owners())
+
+
+def state_of(hold: Hold) -> dict[str, bytes]:
+    return {name: bytes(hold.section(name)) for name in hold.chart.owners()}
+
+
+def parameters_of(hold: Hold) -> bytes:
+    return b"".join(bytes(hold.section(name)) for name in hold.chart.sections if name.startswith("parameters/"))
+
+
+def make_a_round(hold: Hold, version: int) -> None:
+    """All lanes have made a round: each leaves the state that it began with, times its number and one."""
+    inner = inner_of(hold)
+    for lane in range(LANES):
+        before, after = inner.at(lane, version), inner.after(lane, version)
+        for name, data in before.items():
+            after[name][:] = data
+            if name.startswith("state/"):
+                numbers = torch.frombuffer(after[name], dtype=torch.float32)
+                numbers.mul_(lane + 1.0)
+    for index in range(len(hold.chart.slices)):
+        hold.board.publish(index, version + 1)

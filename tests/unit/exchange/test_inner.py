@@ -8,18 +8,16 @@ import threading
 import pytest
 import torch
 
-from holdfast.coordinator.messages import Reached
 from holdfast.core.clocks import parse
 from holdfast.exchange import annex
 from holdfast.exchange import board as cells
 from holdfast.exchange.fetching import fetch, serve_mirror
-from holdfast.exchange.hold import Hold
-from holdfast.exchange.inner import Inner, merge
+from holdfast.exchange.inner import merge
 from holdfast.exchange.pushes import Pushes
 from holdfast.transport.arena import Sections
 from holdfast.transport.stream import PlainStream
-from tests.unit.exchange.crewed import LANES, Worker, install, work_of
-from tests.unit.exchange.grounds import Ground
+from tests.unit.exchange.crewed import LANES
+from tests.unit.exchange.grounds import Stepped, inner_of, make_a_round, parameters_of, state_of
 
 # ---------------------------------------------------------------- the mean
 
@@ -80,48 +78,6 @@ def test_whole_numbers_are_the_first_lanes() -> None:
 
 
 # ---------------------------------------------------------------- what a host does with it
-
-
-class Stepped(Ground):
-    """The same, a step of Adam into the run."""
-
-    def __init__(self) -> None:
-        worker = Worker(0, 0)
-        install([worker], [0] * LANES)
-        while worker.turn(work_of(0)) != "done":
-            pass
-        super().__init__(worker)
-
-    def turn(self, serial: int, sync: str, version: int) -> Hold:
-        hold = self.premises.hold(Reached(serial, sync, version, 10 * version))
-        assert hold is not None
-        return hold
-
-
-def inner_of(hold: Hold) -> Inner:
-    return Inner(hold.section, hold.chart.owners())
-
-
-def state_of(hold: Hold) -> dict[str, bytes]:
-    return {name: bytes(hold.section(name)) for name in hold.chart.owners()}
-
-
-def parameters_of(hold: Hold) -> bytes:
-    return b"".join(bytes(hold.section(name)) for name in hold.chart.sections if name.startswith("parameters/"))
-
-
-def make_a_round(hold: Hold, version: int) -> None:
-    """All lanes have made a round: each leaves the state that it began with, times its number and one."""
-    inner = inner_of(hold)
-    for lane in range(LANES):
-        before, after = inner.at(lane, version), inner.after(lane, version)
-        for name, data in before.items():
-            after[name][:] = data
-            if name.startswith("state/"):
-                numbers = torch.frombuffer(after[name], dtype=torch.float32)
-                numbers.mul_(lane + 1.0)
-    for index in range(len(hold.chart.slices)):
-        hold.board.publish(index, version + 1)
 
 
 def test_local_steps_begin_with_the_owners_state_and_copy_nothing() -> None:

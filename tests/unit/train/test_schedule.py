@@ -6,6 +6,7 @@ import copy
 import io
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -16,6 +17,7 @@ from torch.optim import lr_scheduler as lrs
 
 from holdfast.errors import NotExact
 from holdfast.train.schedule import Settings, add_sections, find_schedulers
+from holdfast.train.training import Training
 from holdfast.transport.arena import Arena, Sections
 from tests.unit.train.problems import loader_of, loss_of, net, points
 
@@ -232,6 +234,31 @@ def test_settings_made_between_two_loops_are_found_with_the_operation() -> None:
     assert rates(other)[0] == 0.1, "its own script will make the change"
     theirs.restore(1, 1)
     assert rates(other)[0] == 0.77
+
+
+@pytest.mark.parametrize("done", [0, 2, 3])
+def test_a_worker_that_was_further_than_all_stand_goes_back_to_there(done: int) -> None:
+    """It made units of three steps of the pass, some for a host that was lost before others held what came of them."""
+    optimizer, scheduler, settings = worker("MultiplicativeLR", arena_of(1), 0)
+    settings.enter(0, 0)
+    unit(optimizer, scheduler, settings, 0)
+    settings.end_units()
+    settings.leave_units()
+    optimizer.param_groups[0]["lr"] = 0.77
+    settings.enter(1, 1)
+    for step in (1, 2, 3):
+        settings.end_units()
+        settings.begin_unit()
+        settings.filled()
+        scheduler.step()
+        settings.write(step, settings.hyper(), 1)
+    it = SimpleNamespace(
+        _tempo=dict.fromkeys((1, 2, 3)), op=1, committed=lambda: 1 + done, bound=SimpleNamespace(settings=settings),
+        _went_on=settings.end_units,
+    )  # fmt: skip
+    Training.settle(it, done)  # type: ignore[arg-type]
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.77 * 0.95**done)
+    assert (it.step, it._tempo) == (1 + done, {})
 
 
 def test_a_kill_in_the_middle_of_a_write_leaves_the_cell_before(monkeypatch: pytest.MonkeyPatch) -> None:
