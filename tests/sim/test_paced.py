@@ -121,7 +121,7 @@ def draw_rounds(seed: int) -> Config:
     modes = (("async", "local:2"), ("local:2", "bounded:1"), ("local:2", "local:3"), ("local:2", "async", "local:2"))
     before, *after = modes[seed % 4]
     (home,) = homes(run(seed=seed, mode=before, replicas=1))
-    asked = [faults.after(1.1 + 0.4 * index).sync(mode) for index, mode in enumerate(after)]
+    asked = [faults.after(1.1 + 0.6 * index).sync(mode) for index, mode in enumerate(after)]
     lost = faults.host(int(home), after=1.05 + 0.007 * (seed % 60)).lose()
     return replace(config(*asked, lost, mode=before, replicas=1), model=replace(MODEL, steps=40))
 
