@@ -72,7 +72,7 @@ def kill_servers(
 
 @pytest.mark.parametrize("kind", ["rows", *(pytest.param(k, marks=pytest.mark.chaos) for k in ("dense", "spread"))])
 def test_servers_are_killed_and_every_push_counts_once(kind: str) -> None:
-    dice, pushes = random.Random(kind), 1500
+    dice, pushes = random.Random(kind), 800
     with store.local(servers=2, clients=2, handler="holdfast.store.handlers:add") as group:
         with worker(group, "one", kind, pushes) as one, worker(group, "two", kind, pushes) as two:
             for child in (one, two):
@@ -86,7 +86,7 @@ def test_servers_are_killed_and_every_push_counts_once(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["spread", *(pytest.param(k, marks=pytest.mark.chaos) for k in ("dense", "rows"))])
 def test_workers_are_killed_and_every_push_counts_once(kind: str) -> None:
-    dice, pushes, kills = random.Random(kind), 600, 0
+    dice, pushes, kills = random.Random(kind), 400, 0
     with store.local(servers=2, clients=2) as group, worker(group, "two", kind, pushes) as two:
         going(two)
         with group.connect("reader") as mine:
