@@ -17,7 +17,7 @@ from tests.hosts.strangers import KINDS, Strangers, recorded
 from tests.process.harness import TRAIN, Launch, golden, holdfast, until
 from tests.process.joined import Joined, listening
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 #: 96 steps, of about 20 ms or more; slow ones until the test says `go`, so that whoever starts late is in time.
 PACED = "--epochs 6 --pace 0.008 --linger {}/go"

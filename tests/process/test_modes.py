@@ -9,7 +9,7 @@ import pytest
 
 from tests.process.harness import SCRIPTS, Launch, golden, until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 COUNTING = SCRIPTS / "counting.py"
 EPOCHS, STEPS, LANES, SAMPLES, BATCH = 4, 8, 4, 256, 32

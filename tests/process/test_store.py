@@ -83,7 +83,7 @@ KINDS = ["rows", "several", *(pytest.param(k, marks=pytest.mark.chaos) for k in 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_servers_are_killed_and_every_push_counts_once(kind: str) -> None:
-    dice, pushes = random.Random(kind), 200 if kind == "several" else 1500
+    dice, pushes = random.Random(kind), 200 if kind == "several" else 800
     with store.local(servers=2, clients=2, handler="holdfast.store.handlers:add") as group:
         with worker(group, "one", kind, pushes) as one, worker(group, "two", kind, pushes) as two:
             for child in (one, two):
@@ -99,7 +99,7 @@ def test_servers_are_killed_and_every_push_counts_once(kind: str) -> None:
     "kind", ["spread", *(pytest.param(k, marks=pytest.mark.chaos) for k in ("dense", "rows", "several"))]
 )
 def test_workers_are_killed_and_every_push_counts_once(kind: str) -> None:
-    dice, pushes, kills = random.Random(kind), 600, 0
+    dice, pushes, kills = random.Random(kind), 400, 0
     with store.local(servers=2, clients=2) as group, worker(group, "two", kind, pushes) as two:
         going(two)
         with group.connect("reader") as mine:

@@ -16,7 +16,7 @@ from holdfast.errors import ServerLost
 from tests.process.harness import environment
 from tests.process.test_store import found, going, kill_servers, total, worker
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 
 @pytest.fixture
