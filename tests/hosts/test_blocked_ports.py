@@ -32,6 +32,7 @@ def test_it_is_refused_at_the_door_with_a_sentence(tmp_path: Path) -> None:
             "listen on an address and a port that host 0 can reach (--listen ADDRESS:PORT)."
         )
         assert run.said.count(sentence) == 2, f"on both machines\n{run.said}"
+        assert "joined run" not in run.said
         assert run.end() == 0, run.said
     assert run.sha256 == golden("normed", 4, "--epochs", "6")
     assert run.summary["workers_lost"] == 0
