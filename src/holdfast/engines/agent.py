@@ -94,6 +94,7 @@ class Agent:
         self._delivered: asyncio.Event = asyncio.Event()
         self._number = -1
         self._leaving = ""
+        self._joined: list[str] = []  #: what is to be said when the run has let us in for good
         self._refusals: set[str] = set()
         self._host: LocalHost | None = None
         self._berth: Berth | None = None
@@ -220,6 +221,9 @@ class Agent:
                     self._berth.harbour.forget(gone)
             case orders.Watch(sight):
                 self._sight = sight
+                for sentence in self._joined:  # only who has joined is asked to watch anything
+                    self._say(sentence)
+                self._joined = []
                 if self._berth is not None:
                     self._berth.harbour.patience = 2 * sight.limit + 3.0
             case orders.Release(reason, kind):
@@ -275,10 +279,9 @@ class Agent:
         slots = self._slots
         self._host = LocalHost(brief.host, name=self._name, slots=slots, engine=engine, eyes=eyes, harbour=harbour)
         self._host.open(self)
-        self._report(orders.Settled(harbour.offer, ways))
         room = f"{slots} worker{'s' * (slots > 1)}"
-        for sentence in (f"joined run {brief.run} as host {brief.host}, with room for {room}", *ways):
-            self._say(sentence)
+        self._joined = [f"joined run {brief.run} as host {brief.host}, with room for {room}", *ways]
+        self._report(orders.Settled(harbour.offer, ways))
 
     async def _meet(self, harbour: Harbour, others: list[int]) -> None:
         """They have found a way to here. Should there be none back, that is better known before it is needed."""

@@ -45,6 +45,10 @@ def play(tmp_path: Path, act: Play) -> tuple[Far, Ear, Farewell]:
 def test_it_settles(tmp_path: Path) -> None:
     async def act(one: Far, visit: asyncio.Task[Farewell], ear: Ear) -> None:
         assert one.agent.number == 1
+        assert not any(sentence.startswith("joined") for sentence in one.said), "the run may still refuse it"
+        for now in (0.0, 0.2):
+            await one.host.look(Sight(limit=30.0), now)
+        await ear.until(lambda: one.said)
 
     one, ear, _ = play(tmp_path, act)
     spec = one.lodging.spec
@@ -53,7 +57,7 @@ def test_it_settles(tmp_path: Path) -> None:
     assert spec.scratch == str(tmp_path / "far" / "tmp")
     (offer,) = ear.offers
     assert offer.name == "host 1 (far)" and [address.ip for address in offer.addresses] == ["127.0.0.1"]
-    assert "joined run run-1 as host 1, with room for 2 workers" in one.said
+    assert one.said.count("joined run run-1 as host 1, with room for 2 workers") == 1
 
 
 def test_the_script_is_sent_where_it_is_another(tmp_path: Path) -> None:
