@@ -35,6 +35,7 @@ def finished(run: Launch) -> None:
 # ---------------------------------------------------------------- it goes on
 
 
+@pytest.mark.sharing
 def test_all_workers_killed_at_once(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 3, args=PACED) as run:
         run.at_step(30)
@@ -44,6 +45,7 @@ def test_all_workers_killed_at_once(tmp_path: Path) -> None:
     assert run.summary["workers_lost"] == 3
 
 
+@pytest.mark.sharing
 def test_the_nursery_killed(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 2, args=PACED) as run:
         run.at_step(30)
@@ -52,6 +54,7 @@ def test_the_nursery_killed(tmp_path: Path) -> None:
     assert run.summary["workers_lost"] == 2
 
 
+@pytest.mark.sharing
 def test_the_nursery_killed_before_it_has_forked(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 2, args=PACED) as run:
         until(lambda: (run.dir / "control.sock").exists(), "a control socket")
@@ -59,6 +62,7 @@ def test_the_nursery_killed_before_it_has_forked(tmp_path: Path) -> None:
         finished(run)
 
 
+@pytest.mark.sharing
 def test_a_worker_killed_while_it_starts(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 2, args=PACED) as run:
         status = run.wait(lambda s: s["workers"] and s["workers"][0]["pid"], "a first process")
@@ -79,6 +83,7 @@ def test_a_worker_killed_that_has_processes_of_its_own(tmp_path: Path) -> None:
     assert run.summary["workers_lost"] == 1
 
 
+@pytest.mark.sharing
 def test_a_worker_killed_in_an_evaluation(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 2, args=f"{PACED} --slow-evaluation 0.05") as run:
         run.at_step(15)
@@ -110,6 +115,7 @@ def test_a_frozen_worker_is_waited_for_or_replaced(tmp_path: Path) -> None:
     assert run.summary["workers_lost"] == 1
 
 
+@pytest.mark.sharing
 def test_sigterm_is_a_leave_not_a_loss_of_work(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 2, args=PACED) as run:
         run.at_step(30)
@@ -120,6 +126,7 @@ def test_sigterm_is_a_leave_not_a_loss_of_work(tmp_path: Path) -> None:
     assert run.summary["workers_lost"] == 0
 
 
+@pytest.mark.sharing
 def test_scale_up_and_down(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 1, args="--epochs 6 --pace 0.01") as run:
         run.at_step(5)
@@ -193,6 +200,7 @@ def test_the_launcher_killed_while_a_worker_is_stopped(tmp_path: Path) -> None:
         assert f"removed control.sock and removed {run.temp}/holdfast-" in swept.stderr
 
 
+@pytest.mark.sharing
 def test_ctrl_c_once_ends_at_a_step_with_the_scripts_own_end(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 2, args=PACED) as run:
         run.at_step(30)
@@ -215,6 +223,7 @@ def test_ctrl_c_twice_kills_the_tree(tmp_path: Path) -> None:
     assert run.summary["outcome"] == "stopped"
 
 
+@pytest.mark.sharing
 def test_ctrl_c_before_the_first_step(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 2) as run:
         run.told("the run starts")
