@@ -271,6 +271,15 @@ def test_in_exact_a_replica_has_what_it_needs_and_only_a_mirror_gets_the_state()
     assert [host.role for host in run.machine.snapshot().hosts] == ["home", "replica", "mirror"]
 
 
+def test_to_local_steps_and_back_a_replica_still_holds_what_the_home_begins_with() -> None:
+    """It makes of its copy what the home makes of the state, so nobody sends it anything."""
+    run = three("async")
+    install = asked_of(run, "local:8", 2, 8, {1: (8, 1), 2: (8, 1), 3: (-1, 0)})
+    assert (install.reached, install.sources, install.abreast) == (Reached(1, "local:8", 8, 8), {2: 1, 3: 1}, [2])
+    install = asked_of(run, "exact", 4, 9, {1: (9, 3), 2: (9, 3), 3: (-1, 0)})
+    assert (install.reached, install.sources) == (Reached(2, "exact", 9, 9), {3: 1})
+
+
 def test_the_home_is_lost_when_all_stand_and_its_replica_goes_on_in_the_new_mode() -> None:
     run = three("async")
     run(SyncRequested("bounded:2"), HostLevel(1, 8, 1), HostLevel(2, 8, 1))
