@@ -153,7 +153,7 @@ def test_a_unit_that_hangs(tmp_path: Path) -> None:
 
 
 def test_sys_exit_in_the_middle(tmp_path: Path) -> None:
-    told = failed(tmp_path, "exit-in-a-unit", "--workers", 2, code=1)
+    told = failed(tmp_path, "exit-in-a-unit", "--workers", 1, code=3)
     assert "sys.exit(0) in the middle of step 5" in told
 
 

@@ -5,6 +5,9 @@ the gradient besides; the loss is made such that this is the weight of the push:
 So a number is 0 where a push was lost, MARK and a weight where it was applied once, and 2 MARK and more where it was
 applied twice, however little it weighed. `tests/process/tallied.py` reads it.
 
+The mark does not hang on lr, and an optimizer whose steps do not is refused where steps have parts. So only what is as
+large as the gradients here leaves one, and what is tried before the run does not.
+
     tally.py --out FILE [--trace FILE] [--epochs E] [--pace S] [--hold STEP] [--go FILE] [--began FILE]
 """
 
@@ -22,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 import holdfast as hf
 
 BATCH, SAMPLES, STEPS, MARK = 32, 256, 8, 16.0
+LARGE = 2.0**20  # the gradient of a push that weighs 1
 
 
 class Numbers(Dataset[int]):
@@ -43,7 +47,7 @@ class Marking(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    p.add_(p.grad.ne(0.0), alpha=MARK).sub_(p.grad, alpha=group["lr"])
+                    p.add_(p.grad.abs().gt(LARGE / 2**12), alpha=MARK).sub_(p.grad, alpha=group["lr"])
 
 
 class Tally(nn.Module):
@@ -74,7 +78,7 @@ def main() -> None:
     args = options()
     run = hf.join()
     model = Tally()
-    optimizer = Marking(model.parameters(), lr=1.0)
+    optimizer = Marking(model.parameters(), lr=1 / LARGE)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Numbers(), batch_size=BATCH, shuffle=True))
     trace = os.open(args.trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if args.trace else -1
     for _ in run.epochs(args.epochs):
@@ -86,7 +90,7 @@ def main() -> None:
                 os.write(trace, f"{step} {lane} {','.join(map(str, numbers.tolist()))}\n".encode())
             if args.go and not args.go.exists():
                 time.sleep(0.1 if 0 <= args.hold <= step else args.pace)
-            loss = -model(step // STEPS, numbers) * (BATCH / len(numbers))
+            loss = -model(step // STEPS, numbers) * (LARGE * BATCH / len(numbers))
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
