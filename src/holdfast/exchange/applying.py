@@ -141,8 +141,7 @@ class Applying(Member):
         return next(iter(asked), (0.0, 0.0))
 
     def _bad(self, work: _Work, index: int) -> NonFinite:
-        pieces = self.space.layout.slices[index].pieces
-        names = ", ".join(dict.fromkeys(self.space.names[part.entry] for part in pieces[:3]))
+        names = self.space.within(self.space.layout.slices[index])
         moved = ", before it was compensated" * (self.staleness.compensates and bool(work.share.stale))
         name = f"The gradient of {names} for version {work.version + 1}"
         units = [unit for push in work.pushes.values() for unit in self.units_of(push)]

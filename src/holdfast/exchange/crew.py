@@ -379,7 +379,7 @@ class Member:
         piece = self.space.layout.slices[index]
         bad = self.slots.culprits(piece, nodes)
         lanes = sorted({lane for node in bad for lane in range(node.lane, node.lane + node.span)})
-        names = ", ".join(dict.fromkeys(self.space.names[part.entry] for part in piece.pieces[:3]))
+        names = self.space.within(piece)
         samples = [f"of lane {lane} {listed(self.samples_of(self._work.step, lane))}" for lane in lanes[:4]]
         return NonFinite(
             f"Step {self._work.step}: the gradient of {names} is not finite (lanes {lanes or 'none alone'}; loss "

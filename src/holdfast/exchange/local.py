@@ -203,8 +203,7 @@ class Local(Paced):
         self.buffers.record(lane, round_, version)
         gone = [was - now for was, now in zip(self._published, one.views, strict=True)]
         if self.finite and (bad := self.unclean(gone)):
-            names = ", ".join(self.space.names[index] for index in bad[:3]) + " ..." * (len(bad) > 3)
-            what = f"Lane {lane}: {names} is not finite at the end of a round"
+            what = f"Lane {lane}: {self.space.few(bad)} is not finite at the end of a round"
             raise NonFinite.in_units(what, self.units_of(Taken(lane, round_)), self.samples_of)
         self.push_slots.fill(Taken(lane, round_), gone)
         one.save(self._inner.after(lane, version))

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.slices import Entry, Layout, layout
+from holdfast.core.slices import Entry, Layout, Slice, layout
 from holdfast.errors import NotExact
 from holdfast.exchange.annex import Room
 
@@ -87,6 +87,14 @@ class Space:
     def name_of(self, parameter: nn.Parameter) -> str:
         """What a parameter, trained or fixed, is called."""
         return self._names[id(parameter)]
+
+    def few(self, indices: Sequence[int]) -> str:
+        """The first of these parameters by name, for a sentence."""
+        return ", ".join(self.names[index] for index in indices[:3]) + " ..." * (len(indices) > 3)
+
+    def within(self, piece: Slice) -> str:
+        """The first parameters of a slice by name, for a sentence."""
+        return ", ".join(dict.fromkeys(self.names[part.entry] for part in piece.pieces[:3]))
 
     def parts(self) -> list[tuple[str, str]]:
         """What the model is made of, each part with what two workers must agree on (`coordinator.blueprint`)."""

@@ -361,8 +361,7 @@ class Training:
             raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)
         gradients = [parameter.grad for parameter in self.space.trainable]
         if self.bound.member.finite and (bad := self.bound.member.unclean(gradients)):
-            names = ", ".join(self.space.names[index] for index in bad[:3]) + " ..." * (len(bad) > 3)
-            what = f"the gradient of {names} is not finite, with a loss of {loss:.6g}"
+            what = f"the gradient of {self.space.few(bad)} is not finite, with a loss of {loss:.6g}"
             raise NonFinite.in_unit(work.step, lane, what, request)
         self.bound.member.hyper = self._hyper(work.step)
         self.bound.member.fill(lane, gradients, UnitResult(loss, self.clip_norm, self.clip_value))

@@ -20,25 +20,11 @@ from holdfast.exchange.packing import framed
 from holdfast.transport import frames
 from holdfast.transport.frames import HEADER, MAX_BODY, Kind, pack, unpack
 
-from .ported import GENERATION, LANES, THEIRS, Port
+from .ported import GENERATION, LANES, THEIRS, Port, Replay
 
 WORD = st.integers(-(1 << 63), (1 << 63) - 1)
 NUMBER = st.integers(-(1 << 63), (1 << 64) - 1)
 FLOAT = st.floats()
-
-
-class Wire:
-    """A connection over which all of this has come."""
-
-    peer = "10.0.0.9:4000"
-
-    def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
-
-    def recv_into(self, view: memoryview) -> None:
-        if len(self._data) < len(view):
-            raise EOFError
-        view[:], self._data = self._data[: len(view)], self._data[len(view) :]
 
 
 class Place:
@@ -53,7 +39,7 @@ class Place:
         """Land what has come; why it was refused, if so."""
         self.hold.memory[:] = self._was
         lander = Lander(
-            self.hold, Wire(data), GENERATION, lambda: None, lambda: False, set(), lambda step: None,
+            self.hold, Replay(data), GENERATION, lambda: None, lambda: False, set(), lambda step: None,
             paced=self._paced,
         )  # type: ignore[arg-type]  # fmt: skip
         try:

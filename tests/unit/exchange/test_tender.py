@@ -27,7 +27,7 @@ from holdfast.exchange.tender import Part
 from holdfast.transport.frames import HEADER, Kind, unpack
 from holdfast.transport.stream import PlainStream
 
-from .ported import DEPTH, GENERATION, LANES, MINE, THEIRS, Port
+from .ported import DEPTH, GENERATION, LANES, MINE, THEIRS, Port, Replay
 
 
 class Caught:
@@ -50,21 +50,9 @@ class Caught:
     def land(self, lander: Lander, number: int | None = None) -> None:
         """Let so many frames reach the other host; the rest is lost."""
         data, self.frames = b"".join(frame for _, frame in self.frames[:number]), []
-        lander.stream = _Replay(data)  # type: ignore[assignment]
+        lander.stream = Replay(data)  # type: ignore[assignment]
         with pytest.raises(EOFError):
             lander.run()
-
-
-class _Replay:
-    peer = "the other host"
-
-    def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
-
-    def recv_into(self, view: memoryview) -> None:
-        if len(self._data) < len(view):
-            raise EOFError
-        view[:], self._data = self._data[: len(view)], self._data[len(view) :]
 
 
 def mirrored(home: Port, other: Port, lanes: tuple[int, ...] = THEIRS):
@@ -108,7 +96,7 @@ class Crossing:
 
     def _lander(self, port: Port, paced: ToHome | FromHome) -> Lander:
         return Lander(
-            port.hold, _Replay(b""), GENERATION, lambda: None, lambda: False, set(), lambda step: None, paced=paced
+            port.hold, Replay(b""), GENERATION, lambda: None, lambda: False, set(), lambda step: None, paced=paced
         )  # type: ignore[arg-type]
 
     def carry(self, leg: Aside, port: Port) -> None:

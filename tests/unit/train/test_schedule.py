@@ -220,15 +220,20 @@ def test_a_late_worker_restores_the_settings_of_any_step(name: str) -> None:
         assert rates(other) == pytest.approx(rates(twin), rel=1e-12)
 
 
-def test_settings_made_between_two_loops_are_found_with_the_operation() -> None:
-    arena = arena_of(2)
-    optimizer, scheduler, settings = worker("StepLR", arena, 0)
+def to_a_second_loop(optimizer: optim.Optimizer, scheduler: Any, settings: Settings) -> None:
+    """A loop of one step, another rate made by hand, and the beginning of the next loop."""
     settings.enter(0, 0)
     unit(optimizer, scheduler, settings, 0)
     settings.end_units()
     settings.leave_units()
     optimizer.param_groups[0]["lr"] = 0.77
     settings.enter(1, 1)
+
+
+def test_settings_made_between_two_loops_are_found_with_the_operation() -> None:
+    arena = arena_of(2)
+    optimizer, scheduler, settings = worker("StepLR", arena, 0)
+    to_a_second_loop(optimizer, scheduler, settings)
     other, _, theirs = worker("StepLR", arena, 1)
     theirs.restore(1)
     assert rates(other)[0] == 0.1, "its own script will make the change"
@@ -240,12 +245,7 @@ def test_settings_made_between_two_loops_are_found_with_the_operation() -> None:
 def test_a_worker_that_was_further_than_all_stand_goes_back_to_there(done: int) -> None:
     """It made units of three steps of the pass, some for a host that was lost before others held what came of them."""
     optimizer, scheduler, settings = worker("MultiplicativeLR", arena_of(1), 0)
-    settings.enter(0, 0)
-    unit(optimizer, scheduler, settings, 0)
-    settings.end_units()
-    settings.leave_units()
-    optimizer.param_groups[0]["lr"] = 0.77
-    settings.enter(1, 1)
+    to_a_second_loop(optimizer, scheduler, settings)
     for step in (1, 2, 3):
         settings.end_units()
         settings.begin_unit()
