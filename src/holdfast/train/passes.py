@@ -135,7 +135,6 @@ class Pass:
             return found
         at, lane = found
         training.turn_to(paced.pushes.base + at)
-        training.step = paced.committed()
         counts = batches.counts(at)
         lanes = tuple(other for other, count in enumerate(counts) if count)
         work = StepWork(paced.pushes.base + at, lanes, counts)

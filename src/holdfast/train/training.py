@@ -24,10 +24,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from holdfast.coordinator.roster import titled
 from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import compute_key, seed_everything
-from holdfast.errors import NonFinite, NotExact, OutOfSync
+from holdfast.errors import NonFinite, NotExact
 from holdfast.exchange import board as cells
 from holdfast.exchange import early
 from holdfast.exchange.board import StepFacts
@@ -38,11 +37,10 @@ from holdfast.train.binding import Binding, Crewing, check_parts
 from holdfast.train.passes import Pass, left_in_the_middle
 from holdfast.train.schedule import Settings, find_schedulers
 from holdfast.train.takeover import LossTap, take_optimizer
+from holdfast.train.tempo import Tempo
+from holdfast.train.together import FINISHED, Together
 
 __all__ = ["Training"]
-
-_FINISHED = 1 << 60  # beyond every operation
-_APART = 5.0  # seconds for which a worker of another host may seem to be further on in the script
 
 
 class Training:
@@ -75,13 +73,10 @@ class Training:
         self.unit: tuple[StepWork, int, UnitRequest] | None = None
         self._unit_started = 0
         self._filled = False
-        self._units_of_step = 0
         self._versions: list[int] = []
         self.clip_norm = self.clip_value = 0.0
         self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
         self.grad_norm = math.nan
-        self._tempo: dict[int, list[dict[str, Any]]] = {}  # step -> settings it was made with, where lanes differ in it
-        self._apart: tuple[tuple[int, ...], float] | None = None  # who of another host has gone on, and since when
         self.first_step = 0  #: at which the newest operation began
         self.idle = False  #: the newest loop is over, and gave this worker no batch
         self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit of the newest loop
@@ -105,6 +100,7 @@ class Training:
             settings = Settings(self._optimizer, find_schedulers(self._optimizer, self._given))
             facts = [(f"loader {number}", batches.described()) for number, batches in enumerate(self.loaders)]
             self._bound = Binding(self._crewing, self._models, self._optimizer, self.space, settings, facts)
+            self._tempo, self._together = Tempo(settings), Together(self._bound)
             self._bound.enter()
             self._watch_gradients()
             self._bound.rebound = self._attach
@@ -226,7 +222,7 @@ class Training:
         while binding.paced is not None and not binding.paced.pull():
             binding.controls.rest(self.step)
         if self.op == newest:
-            self._check_kind(kind, binding.board.op_kind())
+            self._together.check_kind(self.op, kind, binding.board.op_kind())
             self.first_step = first
             if binding.late or binding.paced is not None:  # there others may have gone on without this worker
                 binding.settings.restore(self.step, self.op if self.step == first else None)
@@ -248,7 +244,7 @@ class Training:
             self.bound.settings.restore(self.step)
         self.idle = not going
         self.order = order
-        self._tempo = {}
+        self._tempo.begin_pass()
         begun = Pass(self, batches, order, going)
         self._open = weakref.ref(begun)
         return begun
@@ -265,48 +261,11 @@ class Training:
         """The script has come to its end: nobody need wait for this worker any more."""
         self.leave_pass()
         if self._bound is not None:
-            self._bound.board.put(cells.R_OP, _FINISHED)
+            self._bound.board.put(cells.R_OP, FINISHED)
 
     def check_together(self, come: Callable[[], bool]) -> None:
-        """Raise where a member that this worker waits for has gone on to another place of the script.
-
-        Unless what it waits for has `come` meanwhile: then the other one has gone on rightly, a moment ago.
-        It is asked last, because the other one shows its work before it goes on.
-        """
-        if self.bound.member.at.following:
-            return  # the crew is ahead, and waits for nobody here
-        for worker, op in self.bound.ops():
-            if op > self.op and not come() and self._for_long(worker, op):
-                there = "has ended the script" if op == _FINISHED else "is further on in the script"
-                at = self.bound.member.at
-                who, me = (titled([number], at.servers) for number in (worker, at.worker))
-                raise OutOfSync(
-                    f"{who.capitalize()} {there}, while {me} waits for it at step "
-                    f"{self.step}. Every worker must make the same loops over the loader and the same calls of "
-                    "run.evaluate: leave loops on something all agree on, such as run.step, and use run.lead only to "
-                    "print, save and plot."
-                )
-
-    def _for_long(self, worker: int, op: int) -> bool:
-        """Has it been so for a while? What a worker of this host did is here before it goes on. From another host it
-        may come by another way than the news that it went on, and a little later.
-        """
-        if worker in self.bound.member.at.local:
-            return True
-        now, what = time.monotonic(), (worker, op, self.op, self.step)
-        if self._apart is None or self._apart[0] != what:
-            self._apart = what, now
-        return now - self._apart[1] > _APART
-
-    def _check_kind(self, mine: int, theirs: int) -> None:
-        if mine != theirs:
-            kinds = [f"an evaluation of {kind} parts" if kind else "a loop over the loader" for kind in (mine, theirs)]
-            me = titled([self._crewing.worker], self.bound.member.at.servers)
-            raise OutOfSync(
-                f"{me.capitalize()} begins {kinds[0]} where others began {kinds[1]} (operation {self.op} "
-                "of the script). Every worker must make the same loops and evaluations: use run.lead only to print, "
-                "save and plot."
-            )
+        """Raise where a member that this worker waits for has gone on to another place of the script."""
+        self._together.check(self.op, self.step, come)
 
     # ------------------------------------------------------------ units
 
@@ -315,7 +274,7 @@ class Training:
         board = self.bound.board
         self.unit = (work, lane, request)
         self._filled = False
-        self._units_of_step += 1
+        self._tempo.begin_unit()
         self._unit_started = time.perf_counter_ns()
         board.put_samples(request)
         board.put(cells.R_UNIT_LANE, lane)
@@ -363,7 +322,8 @@ class Training:
         if self.bound.member.finite and (bad := self.bound.member.unclean(gradients)):
             what = f"the gradient of {self.space.few(bad)} is not finite, with a loss of {loss:.6g}"
             raise NonFinite.in_unit(work.step, lane, what, request)
-        self.bound.member.hyper = self._hyper(work.step)
+        exact = self.bound.paced is None
+        self.bound.member.hyper = self.bound.settings.hyper() if exact else self._tempo.hyper(work.step, self.step)
         self.bound.member.fill(lane, gradients, UnitResult(loss, self.clip_norm, self.clip_value))
         self.bound.settings.filled()
         self._filled = True
@@ -381,7 +341,7 @@ class Training:
                 "for a loop that only looks, use run.evaluate or a loader that was not prepared.",
             )
         board = self.bound.board
-        if work.step >= max(self._tempo, default=0):  # else others have moved on from it, and so have my schedulers
+        if self._tempo.reached(work.step):
             mark = self.bound.settings.write(work.step, self.bound.member.hyper, self.step)
             if self.bound.paced is None:
                 board.put_settings(lane, work.version, mark)
@@ -402,86 +362,43 @@ class Training:
         if self.unit is None:
             return
         work, lane, _ = self.unit
-        begun, self._units_of_step, self.unit = self._units_of_step, 0, None
+        self.unit = None
         self.bound.board.put(cells.R_UNIT_STEP, -1)
         self.bound.board.put(cells.R_UNIT_LANE, -1)
-        if begun > 1:  # gradients of this step are out, and the next loop would take them for its own
+        if self._tempo.give_up_unit():  # gradients of this step are out, and the next loop would take them for its own
             raise left_in_the_middle(work.step, lane)
 
     def _settle_hyper(self) -> None:
         """A worker that computed no unit of this step takes its settings from one that did."""
-        if self._units_of_step == 0:
-            self.bound.member.hyper = self.bound.settings.applied(self.step)
+        self.bound.member.hyper = self._tempo.settle_hyper(self.step, self.bound.member.hyper)
 
     def complete_step(self) -> None:
         """All slices are at the next version."""
-        settings = self.bound.settings
-        if self._units_of_step == 0:
-            settings.restore(self.step + 1)
-        else:
-            settings.end_units()
-        self._units_of_step = 0
-        self.facts = self.bound.member.facts
-        if self.facts.grad_norm > 0.0:
-            self.grad_norm = self.facts.grad_norm
-        self.bound.board.put_loss(self.facts.loss)
+        self._tempo.complete_step(self.step)
+        self._note_facts()
         self.step += 1
 
     def turn_to(self, step: int) -> None:
-        """Where lanes need not keep step: the next unit of this worker is of this step.
-
-        Schedulers go on with the worker's newest step. For a step behind it (of a lane that was another's), there is
-        what it was made with before; where steps were left out, others have made their calls.
-        """
-        newest = max(self._tempo, default=None)
-        if newest is not None and step > newest:
-            self._went_on()
-        if step > (self.step if newest is None else newest + 1):
-            self.bound.settings.restore(step)
-
-    def _hyper(self, step: int) -> list[dict[str, Any]]:
-        """The settings that the unit at hand is made with."""
-        if self.bound.paced is None:
-            return self.bound.settings.hyper()
-        if step not in self._tempo:
-            self._tempo[step] = self.bound.settings.hyper()
-            for old in [other for other in self._tempo if other < min(self.step, step)]:
-                del self._tempo[old]
-        return self._tempo[step]
-
-    def _went_on(self) -> None:
-        self.bound.settings.end_units()
-        self._units_of_step = 0
+        """Where lanes need not keep step: the next unit of this worker is of this step."""
+        self._tempo.turn_to(step, self.step)
+        self.step = self.committed()
 
     def settle(self, done: int) -> None:
-        """Where lanes need not keep step: all have made `done` steps of the pass.
-
-        This worker may have been further, for a host that was lost before others held what came of it.
-        """
+        """Where lanes need not keep step: all have made `done` steps of the pass."""
         self.step = self.committed()
-        if done and max(self._tempo, default=-1) == self.step - 1:
-            self._went_on()
-        elif done or self._tempo:
-            self._units_of_step = 0
-            self.bound.settings.restore(self.step, None if done else self.op)
-        self._tempo = {}
+        self._tempo.settle(self.step, None if done else self.op)
 
     def complete_pass(self, end: int) -> None:
-        """Where lanes need not keep step: all units of the loop, before step `end`, were pushed and applied.
+        """Where lanes need not keep step: all units of the loop, before step `end`, were pushed and applied."""
+        self._tempo.complete_pass(end)
+        self._note_facts()
+        self.step = self.committed()
 
-        Whoever made none of the last step, because its lanes are another's now, has its settings from others: they
-        are what the next loop begins with, for all, if this worker is the first there.
-        """
-        if max(self._tempo, default=-1) == end - 1:
-            self._went_on()
-        else:
-            self._units_of_step = 0
-            self.bound.settings.restore(end)
+    def _note_facts(self) -> None:
         self.facts = self.bound.member.facts
         if self.facts.grad_norm > 0.0:
             self.grad_norm = self.facts.grad_norm
         self.bound.board.put_loss(self.facts.loss)
-        self.step = self.committed()
 
     def close(self) -> None:
         """Put the user's objects back and end what was started."""

@@ -6,7 +6,6 @@ import copy
 import io
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -17,7 +16,7 @@ from torch.optim import lr_scheduler as lrs
 
 from holdfast.errors import NotExact
 from holdfast.train.schedule import Settings, add_sections, find_schedulers
-from holdfast.train.training import Training
+from holdfast.train.tempo import Tempo
 from holdfast.transport.arena import Arena, Sections
 from tests.unit.train.problems import loader_of, loss_of, net, points
 
@@ -246,19 +245,16 @@ def test_a_worker_that_was_further_than_all_stand_goes_back_to_there(done: int) 
     """It made units of three steps of the pass, some for a host that was lost before others held what came of them."""
     optimizer, scheduler, settings = worker("MultiplicativeLR", arena_of(1), 0)
     to_a_second_loop(optimizer, scheduler, settings)
+    tempo = Tempo(settings)
     for step in (1, 2, 3):
-        settings.end_units()
+        tempo.turn_to(step, 1)
+        tempo.begin_unit()
         settings.begin_unit()
         settings.filled()
         scheduler.step()
-        settings.write(step, settings.hyper(), 1)
-    it = SimpleNamespace(
-        _tempo=dict.fromkeys((1, 2, 3)), op=1, committed=lambda: 1 + done, bound=SimpleNamespace(settings=settings),
-        _went_on=settings.end_units,
-    )  # fmt: skip
-    Training.settle(it, done)  # type: ignore[arg-type]
+        settings.write(step, tempo.hyper(step, 1), 1)
+    tempo.settle(1 + done, None if done else 1)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.77 * 0.95**done)
-    assert (it.step, it._tempo) == (1 + done, {})
 
 
 def test_a_kill_in_the_middle_of_a_write_leaves_the_cell_before(monkeypatch: pytest.MonkeyPatch) -> None:

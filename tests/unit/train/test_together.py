@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from holdfast.core.standing import Standing as Place
 from holdfast.errors import OutOfSync
-from holdfast.train.training import Training
+from holdfast.train.together import Together
 
 
 class Bound:
@@ -22,16 +21,12 @@ class Bound:
         yield from ((0, 3), (2, 4))
 
 
-class Standing:
-    """A worker in operation 3."""
-
-    op, step, bound, _apart = 3, 482, Bound(), None
-    _for_long = Training._for_long
+def together() -> Together:
+    return Together(Bound())
 
 
 def check(come: bool) -> None:
-    standing: Any = Standing()
-    Training.check_together(standing, lambda: come)
+    together().check(3, 482, lambda: come)
 
 
 def test_who_goes_on_while_its_part_is_missing_is_out_of_step() -> None:
@@ -49,16 +44,26 @@ def test_who_goes_on_on_another_host_may_be_ahead_of_its_part_for_a_while(monkey
     monkeypatch.setattr(Bound.member, "at", Place(worker=0, local=(0,)))
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    standing: Any = Standing()
-    Training.check_together(standing, lambda: False)
+    standing = together()
+    standing.check(3, 482, lambda: False)
     now = 104.0
-    Training.check_together(standing, lambda: False)
+    standing.check(3, 482, lambda: False)
     now = 106.0
     with pytest.raises(OutOfSync, match=r"Worker 2 is further on"):
-        Training.check_together(standing, lambda: False)
+        standing.check(3, 482, lambda: False)
 
 
 def test_a_server_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Bound.member, "at", Place(worker=0, local=(0, 2), servers=(2,)))
     with pytest.raises(OutOfSync, match=r"^Server 2 is further on .* worker 0 waits for it at step 482"):
         check(come=False)
+
+
+def test_a_loop_where_others_evaluate_is_out_of_step() -> None:
+    together().check_kind(3, 4, 4)
+    with pytest.raises(OutOfSync) as caught:
+        together().check_kind(3, 0, 4)
+    assert str(caught.value) == (
+        "Worker 0 begins a loop over the loader where others began an evaluation of 4 parts (operation 3 of the "
+        "script). Every worker must make the same loops and evaluations: use run.lead only to print, save and plot."
+    )
