@@ -63,4 +63,4 @@ def test_every_push_is_applied_exactly_once(tmp_path: Path, mode: str, who: str,
         (tmp_path / "go").touch()
         assert run.end(120) == 0, run.err
     assert run.summary["workers_lost"] >= lost
-    applied_once(run, mode, epochs)
+    applied_once(run, epochs)

@@ -106,7 +106,7 @@ def schedule(tmp_path: Path, mode: str, seed: int, rounds: int) -> None:
             run.wait(lambda s, before=before: s["workers_lost"] > before, "the loss")
         (tmp_path / "go").touch()
         assert run.end(120) == 0, run.err
-    applied_once(run, mode)
+    applied_once(run)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_every_push_is_applied_exactly_once(tmp_path: Path, mode: str) -> None:
             (tmp_path / "go").touch()
             assert run.end() == 0, run.err
             assert third.end() == 0, third.err
-    applied_once(run, mode)
+    applied_once(run)
 
 
 @pytest.mark.chaos
@@ -166,7 +166,7 @@ def test_the_host_that_holds_the_state_is_lost_and_others_have_a_replica(
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
         assert (b.end(), c.end()) == (0, 0)
-    applied_once(run, mode)
+    applied_once(run)
 
 
 @pytest.mark.chaos
@@ -188,7 +188,7 @@ def test_a_machine_that_joins_becomes_the_replica_and_then_the_home(tmp_path: Pa
             assert run.end() == 0, run.err
             assert new.end() == 0, new.err
     assert "made again" not in run.err
-    applied_once(run, mode)
+    applied_once(run)
 
 
 @pytest.mark.chaos
@@ -214,7 +214,7 @@ def test_the_home_is_lost_and_then_the_replica_that_took_its_place(tmp_path: Pat
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
         assert third.end() == 0, third.err
-    applied_once(run, mode)
+    applied_once(run)
 
 
 @pytest.mark.chaos

@@ -14,11 +14,10 @@ import pytest
 from holdfast.coordinator.client import ask
 from holdfast.coordinator.requests import Set
 from tests.process.harness import SCRIPTS, Launch, golden, holdfast, until
+from tests.process.tallied import BATCH, STEPS, TALLY, applied_once, arguments, settings
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
-COUNTING = SCRIPTS / "counting.py"
-STEPS, LANES, SAMPLES, BATCH = 8, 4, 256, 32
 #: Units of 0.1 s and more until the test says `go`: 96 steps.
 SLOW = "--epochs 6 --pace 0.005 --linger {}/go"
 
@@ -87,32 +86,16 @@ def counted(
     tmp_path: Path, syncs: Sequence[str], struck: Callable[[Launch], object] = lambda run: None, *, servers: int = 1,
     epochs: int = 8,
 ) -> None:  # fmt: skip
-    """A run of the model that counts, through these modes; every push must have been applied once."""
-    with Launch(
-        tmp_path, COUNTING, "--workers", 2, "--servers", servers, "--sync", syncs[0], "--set", "staleness=plain",
-        args=f"--epochs {epochs} --pace 0.02 --go {tmp_path}/go --began {tmp_path}/began",
-    ) as run:  # fmt: skip
+    """A run of the audit model, through these modes; every push must have been applied once."""
+    options = ("--workers", 2, "--servers", servers, "--set", "staleness=plain", *settings(*syncs))
+    with Launch(tmp_path, TALLY, *options, args=f"{arguments(tmp_path, epochs)} --pace 0.02") as run:
         until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
         for sync in syncs[1:]:
             turn(run, sync, lambda: struck(run))
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
     assert modes(run) == list(syncs)
-    applied_once(run, epochs)
-
-
-def applied_once(run: Launch, epochs: int) -> None:
-    """Every push of a run of the model that counts was applied once."""
-    lines = {line.split()[0]: line.split()[1:] for line in run.out.splitlines()}
-    assert run.summary["samples"] == epochs * SAMPLES, run.err
-    assert run.summary["steps"] == epochs * STEPS
-    lowest, highest, more = float(lines["lowest"][0]), float(lines["lowest"][2]), list(map(float, lines["more"]))
-    if any(sync.startswith("quorum") for sync in modes(run)):  # the late ones count less, and never nothing
-        assert 0.0 < lowest <= highest < epochs + 0.01, run.out  # thirds are rounded
-        assert len(set(more)) == 1, "every slice has seen the same pushes"
-    else:
-        assert (lowest, highest) == (epochs, epochs), run.err
-        assert more == [epochs * SAMPLES / BATCH * LANES] * 4, run.err
+    applied_once(run, epochs, plain=True)
 
 
 def test_every_push_is_applied_once_across_modes(tmp_path: Path) -> None:
@@ -145,10 +128,8 @@ def test_every_push_is_applied_once_under_many_schedules(tmp_path: Path, seed: i
 def test_modes_and_workers_that_are_asked_for_in_haste(tmp_path: Path, seed: int) -> None:
     """Nobody waits for what was asked for before: the mode, the number of workers and of servers change all at once."""
     chance = random.Random(seed)
-    with Launch(
-        tmp_path, COUNTING, "--workers", 2, "--servers", seed % 2, "--set", "staleness=plain",
-        args=f"--epochs 24 --pace 0.02 --go {tmp_path}/go --began {tmp_path}/began",
-    ) as run:  # fmt: skip
+    options = ("--workers", 2, "--servers", seed % 2, "--set", "staleness=plain")
+    with Launch(tmp_path, TALLY, *options, args=f"{arguments(tmp_path, 24)} --pace 0.02") as run:
         until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
         run.wait(lambda s: s["generation"], "a generation")
         for _ in range(12):
@@ -161,17 +142,15 @@ def test_modes_and_workers_that_are_asked_for_in_haste(tmp_path: Path, seed: int
         run.wait(lambda s: s["sync"] == turned, "the last mode")
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
-    applied_once(run, 24)
+    applied_once(run, 24, plain=True)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("before", ["exact", "async"])
 @pytest.mark.parametrize("seconds", [0.0, 0.03, 0.1])
 def test_a_run_that_is_asked_to_end_while_it_changes(tmp_path: Path, before: str, seconds: float) -> None:
-    with Launch(
-        tmp_path, COUNTING, "--workers", 2, "--servers", 1, "--sync", before,
-        args=f"--epochs 50 --pace 0.02 --began {tmp_path}/began",
-    ) as run:  # fmt: skip
+    options = ("--workers", 2, "--servers", 1, "--sync", before)
+    with Launch(tmp_path, TALLY, *options, args=f"{arguments(tmp_path, 50)} --pace 0.02") as run:
         run.wait(lambda s: s.get("step") and s["step"] > 5, "some steps")
         ask(run.dir, Set("bounded:2" if before == "exact" else "exact"))
         moment = run.status()["seconds"] + seconds
@@ -214,7 +193,7 @@ def test_what_is_said_at_the_command_line(tmp_path: Path) -> None:
 
 def test_an_optimizer_that_takes_whole_steps_only_is_not_made_to_take_parts(tmp_path: Path) -> None:
     script = tmp_path / "rprop.py"
-    script.write_text(COUNTING.read_text().replace("torch.optim.SGD", "torch.optim.Rprop"))
+    script.write_text((SCRIPTS / "counting.py").read_text().replace("torch.optim.SGD", "torch.optim.Rprop"))
     args = f"--pace 0.02 --go {tmp_path}/go --began {tmp_path}/began"
     with Launch(tmp_path, script, "--workers", 2, args=args) as run:
         run.wait(lambda s: s.get("step") and s["step"] > 2, "some steps")

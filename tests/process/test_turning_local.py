@@ -17,8 +17,9 @@ from tests.process.byhand import STEPS, by_hand
 from tests.process.harness import SCRIPTS, Launch, until
 from tests.process.joined import Joined
 from tests.process.scripts.adam import LOADED
+from tests.process.tallied import TALLY, applied_once, arguments, settings
 from tests.process.test_modes_on_hosts import LOOPBACK, first, joining
-from tests.process.test_turning import COUNTING, applied_once, modes, turn
+from tests.process.test_turning import modes, turn
 from tests.process.test_turning_on_hosts import Machines, lose_the_home
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
@@ -132,23 +133,20 @@ def test_many_schedules(tmp_path: Path, seed: int) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(10))
 def test_every_push_is_applied_once_also_with_modes_that_depend_on_timing(tmp_path: Path, seed: int) -> None:
-    """In a model that counts. The outer step takes the mean of the lanes as it is."""
+    """By the audit model."""
     chance, others = random.Random(seed), ("exact", "async", "bounded:2")
     syncs = [chance.choice(others)]
     for _ in range(5):
         syncs.append(chance.choice(others if syncs[-1] in LOCALS else LOCALS))
-    options = ("--servers", seed % 3, "--sync", syncs[0], "--set", "staleness=plain", "--set", "local.lr=1.0")
-    with Launch(
-        tmp_path, COUNTING, "--workers", 2, *options, "--set", "local.momentum=0.0",
-        args=f"--epochs 24 --pace 0.02 --go {tmp_path}/go --began {tmp_path}/began",
-    ) as run:  # fmt: skip
+    options = ("--workers", 2, "--servers", seed % 3, "--set", "staleness=plain", *settings(*syncs))
+    with Launch(tmp_path, TALLY, *options, args=f"{arguments(tmp_path, 24)} --pace 0.02") as run:
         until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
         for sync in syncs[1:]:
             turn(run, sync, lambda: strike(run, chance))
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
     assert modes(run) == syncs
-    applied_once(run, 24)
+    applied_once(run, 24, plain=True)
 
 
 # ---------------------------------------------------------------- several machines

@@ -14,8 +14,9 @@ from holdfast.coordinator.client import ask
 from holdfast.coordinator.requests import Set
 from tests.process.harness import Launch, golden
 from tests.process.joined import Joined
+from tests.process.tallied import TALLY, applied_once, arguments, settings
 from tests.process.test_modes_on_hosts import LOOPBACK, first, going, joining
-from tests.process.test_turning import COUNTING, SLOW, applied_once, audited, modes, turn
+from tests.process.test_turning import SLOW, audited, modes, turn
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
@@ -50,11 +51,9 @@ def test_there_and_back_has_the_bits_of_exact(tmp_path: Path, model: str, server
 
 @contextlib.contextmanager
 def counting(tmp_path: Path, *options: object, hosts: int, epochs: int = 16) -> Iterator[Launch]:
-    """A run of the model that counts, which is slow until the file `go` is there."""
-    with Launch(
-        tmp_path, COUNTING, *LOOPBACK, "--hosts", hosts, "--set", "staleness=plain", *options,
-        args=f"--epochs {epochs} --pace 0.05 --go {tmp_path}/go --began {tmp_path}/began",
-    ) as run:  # fmt: skip
+    """A run of the audit model, which is slow until the file `go` is there."""
+    options = (*LOOPBACK, "--hosts", hosts, "--set", "staleness=plain", *options)
+    with Launch(tmp_path, TALLY, *options, args=f"{arguments(tmp_path, epochs)} --pace 0.05") as run:
         yield run
 
 
@@ -72,7 +71,7 @@ def test_every_push_is_applied_once_though_workers_and_hosts_are_lost_meanwhile(
         assert run.end() == 0, run.err
         assert b.end() == 0, b.err
     assert modes(run) == ["exact", "async", "bounded:2", "exact"]
-    applied_once(run, 16)
+    applied_once(run, 16, plain=True)
 
 
 @pytest.mark.chaos
@@ -103,7 +102,7 @@ def test_every_push_is_applied_once_under_many_schedules(tmp_path: Path, seed: i
         (tmp_path / "go").touch()
         assert run.end(120) == 0, run.err
     assert modes(run) == syncs
-    applied_once(run, 24)
+    applied_once(run, 24, plain=True)
 
 
 @pytest.mark.chaos
@@ -121,7 +120,7 @@ def test_the_home_is_lost_while_the_mode_changes(tmp_path: Path, sync: str, seco
         code = run.end(60)
     if code == 0:
         assert modes(run) in (["exact", sync], ["exact"])
-        applied_once(run, 8)
+        applied_once(run, 8, plain=True)
     else:
         assert "The state of the run is lost at step" in run.err
         assert f"lanes keep step by {sync}" in run.err
@@ -144,7 +143,7 @@ def test_a_host_that_follows_when_the_mode_changes_is_taken_in(tmp_path: Path) -
                 (tmp_path / "go").touch()
                 assert run.end() == 0, run.err
                 assert (a.end(), b.end()) == (0, 0)
-    applied_once(run, 24)
+    applied_once(run, 24, plain=True)
 
 
 # ---------------------------------------------------------------- with replicas
@@ -179,7 +178,7 @@ def test_with_a_replica_the_home_may_be_lost_right_after_a_change(tmp_path: Path
         assert run.end() == 0, run.err
     assert modes(run) == list(syncs)
     assert "made again" not in run.err
-    applied_once(run, 16)
+    applied_once(run, 16, plain=True)
 
 
 class Machines:
@@ -232,11 +231,10 @@ def test_with_replicas_nothing_is_lost_under_many_schedules(tmp_path: Path, seed
     while len(syncs) < 4:
         others = ("exact", "exact", "bounded:0", "bounded:3", "async", "quorum:2", "local:1", "local:3")
         syncs.append(chance.choice([sync for sync in others if sync != syncs[-1]]))
-    options = ("--workers", 0, "--replicas", 1 + seed % 2, "--servers", int(seed % 3 == 0), "--sync", syncs[0])
-    outer = ("--set", "local.lr=1.0", "--set", "local.momentum=0.0")  # it takes the mean of the lanes as it is
+    options = ("--workers", 0, "--replicas", 1 + seed % 2, "--servers", int(seed % 3 == 0), *settings(*syncs))
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(counting(tmp_path, *options, *outer, hosts=3, epochs=40))
+        run = stack.enter_context(counting(tmp_path, *options, hosts=3, epochs=40))
         machines = Machines(tmp_path, run, stack)
         going(run, tmp_path)
         machines.go_through(syncs, chance)
-    applied_once(run, 40)
+    applied_once(run, 40, plain=True)
