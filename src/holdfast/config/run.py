@@ -209,7 +209,10 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
     if not 0.0 <= config.local.momentum < 1.0:
         raise wrong("local.momentum", config.local.momentum, "must be 0 or more and less than 1", "The default is 0.3.")
     if config.on not in _ENGINES:
-        raise wrong("on", config.on, f"unknown; there is {', '.join(_ENGINES)}", "Use --on local.")
+        from difflib import get_close_matches  # rarely needed
+
+        near = get_close_matches(config.on, _ENGINES, 1) or ["local"]
+        raise wrong("on", config.on, f"unknown; there is {', '.join(_ENGINES)}", f"Use --on {near[0]}.")
     if config.hosts < 1:
         raise wrong("hosts", config.hosts, "must be 1 or more", "Use --hosts 1.")
     if config.on == "ray":

@@ -154,6 +154,7 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
             "workers = -1: must be 0 (this machine only coordinates) or more (set by --workers). Use --workers 1.",
         ),
         ({"on": "moon"}, "on = moon: unknown; there is local, ray, slurm, kubernetes (set by --on). Use --on local."),
+        ({"on": "rey"}, "on = rey: unknown; there is local, ray, slurm, kubernetes (set by --on). Use --on ray."),
         ({"sets": ("crew.settle=0s",)}, "crew.settle = 0.0: must be more than 0 (set by --set). The default is 1.0."),
         ({"sets": ("crew.settle=soon",)}, "crew.settle = soon: must be a time such as 30s (set by --set)."),
         ({"sets": ("lanes=many",)}, "lanes = many: must be a whole number (set by --set)."),
