@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.coordinator.commands import Command, FailRun, Send
+from holdfast.coordinator.commands import Command, FailRun, KillWorker, Send
 from holdfast.coordinator.events import HostJoined, HostLevel, HostLost, RunStarted, WorkerLost
 from holdfast.coordinator.messages import Install, Paused, Seeded
 from tests.unit.coordinator.driven import Driven, ready
@@ -55,7 +55,10 @@ def test_what_is_lost_is_told() -> None:
     run(HostLevel(1, 6, 1), WorkerLost(0, "signal", 9, 5), HostLevel(2, 5, 1))
     run(Paused(1, 2, 5), ready(2), HostLevel(2, 9, 2), Paused(1, 3, 9))
     run(HostLost(2, "its connection was closed"), HostLevel(1, 6, 1))
-    assert installed(run(Paused(2, 4, 9))) == ([1], {})
+    assert KillWorker(2, "its script is ahead of the state that is left") in run(Paused(2, 4, 9))
+    assert "worker 2 is ahead of the state that is left, and is started anew" in run.told
+    assert installed(run(WorkerLost(2, "signal", 9, 9))) is None
+    assert installed(run(ready(3))) == ([1], {})
     assert (
         "host 1 has the newest state that is left, at version 6 in generation 1: what was made after it is lost, and "
         "is made again" in run.told
