@@ -17,12 +17,13 @@ its generation (`Hosts.age`), also when the mode has changed since.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from holdfast.coordinator.hosts import Host
-from holdfast.coordinator.roster import Worker
+from holdfast.coordinator.roster import Stage, Worker
 from holdfast.coordinator.state import RunState
 
-__all__ = ["can_go", "custodians", "holders", "holding", "precedes", "went_back"]
+__all__ = ["ahead", "can_go", "custodians", "holders", "holding", "precedes", "went_back"]
 
 
 def holding(run: RunState) -> frozenset[int]:
@@ -87,6 +88,20 @@ def precedes(run: RunState, host: Host) -> bool:
     if host.level < mode.version or not run.limits.replicas:
         return host.level < mode.version
     return host.of < run.begun.get(mode.serial, 0) - (host.level == mode.version)
+
+
+def ahead(run: RunState, coming: Sequence[int]) -> list[Worker]:
+    """Those of the next generation that may be ahead of the state that is left, which a script cannot go back to.
+
+    It may be in a later loop than that state, or in one that goes by a mode which is taken back. Without replicas, a
+    host that holds a state has done nothing since.
+    """
+    crew, live = run.crew, run.hosts.live
+    home = live[crew.best_home(coming)]
+    if not went_back(run, home) and not precedes(run, home):
+        return []
+    members = [worker for number in coming if (worker := crew.workers[number]).stage is Stage.MEMBER]
+    return [worker for worker in members if run.limits.replicas or not live[worker.host].holds]
 
 
 def _has_all_shown(run: RunState, host: Host, newest: tuple[int, int]) -> bool:

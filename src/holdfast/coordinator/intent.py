@@ -13,7 +13,7 @@ from holdfast.coordinator import custody, following, owning, parting, policy, st
 from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.failures import told_together
 from holdfast.coordinator.hosts import spread
-from holdfast.coordinator.roster import Stage, compact
+from holdfast.coordinator.roster import Stage, Worker, compact
 from holdfast.coordinator.state import Result, RunState
 
 __all__ = ["reconcile"]
@@ -100,7 +100,9 @@ def _turn(run: RunState, now: float) -> None:
     if quiet and not any(host.holds for host in hosts.live.values()):
         run.end(_bereft(run))
     elif quiet and able and following.hushed(run, coming, now):
-        if not _ahead(run, coming):
+        if ahead := custody.ahead(run, coming):
+            _start_anew(run, ahead)
+        else:
             _install(run, coming, now)
     elif coming != crew.change.planned:
         crew.change.planned = coming
@@ -108,26 +110,14 @@ def _turn(run: RunState, now: float) -> None:
         run.follows.append(f"generation {crew.change.generation} with {whom}")
 
 
-def _ahead(run: RunState, coming: Sequence[int]) -> bool:
-    """Is the state that is left older than what members have seen? They are replaced first: a script cannot go back.
-
-    It may be in a later loop than that state, or in one that goes by a mode which is taken back. Without replicas, a
-    host that holds a state has done nothing since.
-    """
-    crew = run.crew
-    home = run.hosts.live[crew.best_home(coming)]
-    if not custody.went_back(run, home) and not custody.precedes(run, home):
-        return False
-    members = [worker for number in coming if (worker := crew.workers[number]).stage is Stage.MEMBER]
-    ahead = [worker for worker in members if run.limits.replicas or not run.hosts.live[worker.host].holds]
+def _start_anew(run: RunState, ahead: Sequence[Worker]) -> None:
+    """Replace those whose script is ahead of the state that is left."""
     for worker in ahead:
-        crew.doom(worker, "its script is ahead of the state that is left")
-    if ahead:
-        run.replacing = True
-        them = crew.cast.all([worker.number for worker in ahead])
-        are = "is" if len(ahead) == 1 else "are"
-        run.follows.append(f"{them} {are} ahead of the state that is left, and {are} started anew")
-    return bool(ahead)
+        run.crew.doom(worker, "its script is ahead of the state that is left")
+    run.replacing = True
+    them = run.crew.cast.all([worker.number for worker in ahead])
+    are = "is" if len(ahead) == 1 else "are"
+    run.follows.append(f"{them} {are} ahead of the state that is left, and {are} started anew")
 
 
 def _hosts_are_there(run: RunState, coming: Sequence[int]) -> bool:

@@ -255,6 +255,7 @@ def test_a_worker_that_was_further_than_all_stand_goes_back_to_there(done: int) 
         settings.write(step, tempo.hyper(step, 1), 1)
     tempo.settle(1 + done, None if done else 1)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.77 * 0.95**done)
+    assert tempo.reached(0), "steps that were taken back count no more"
 
 
 def test_a_kill_in_the_middle_of_a_write_leaves_the_cell_before(monkeypatch: pytest.MonkeyPatch) -> None:
