@@ -151,24 +151,25 @@ def test_a_run_that_is_asked_to_end(tmp_path: Path) -> None:
         until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
         run.wait(lambda s: s["step"] and s["step"] > 5, "some steps")
         shown = run.status()["staleness"]
-        assert sum(shown) > 4 and len(shown) <= 3, "how stale pushes were, never more than the bound"
+        most = (2 * 2 + 1) * (LANES - 1)  # others make so many versions at most while a lane computes
+        assert sum(shown) > 4 and len(shown) <= most + 1, "how stale pushes were, never more than the bound allows"
         run.send(signal.SIGTERM)
         run.end()
     assert run.summary["samples"] == run.summary["steps"] * BATCH, "all lanes have come as far"
-    counts, most = run.summary["staleness"], run.summary["staleness_most"]
-    assert len(counts) == most + 1 <= 3 and sum(counts) == LANES * run.summary["steps"], "each push once"
+    counts = run.summary["staleness"]
+    assert len(counts) == run.summary["staleness_most"] + 1 <= most + 1
+    assert sum(counts) == LANES * run.summary["steps"], "each push once"
     assert run.summary["staleness_mean"] == sum(age * count for age, count in enumerate(counts)) / sum(counts)
 
 
 def test_status_says_why_a_lane_is_held_back(tmp_path: Path) -> None:
     with Launch(
-        tmp_path, "normed", "--workers", 2, "--sync", "bounded:1", "--set", "crew.settle=10m",
+        tmp_path, "normed", "--workers", 2, "--servers", 1, "--sync", "bounded:1", "--set", "crew.settle=10m",
         args="--lanes 2 --epochs 40 --slow 1:0:1000:0.2",
     ) as run:  # fmt: skip
-        held = run.wait(lambda s: any(worker["why"] for worker in s["workers"]), "a lane that is held back")
-        assert [(worker["waits_for"], worker["why"]) for worker in held["workers"] if worker["why"]] == [
-            (1, "lane 0 is 2 pushes ahead of lane 1, and 1 is allowed")
-        ]
+        why = "lane 0 is 2 pushes ahead of lane 1, and 1 is allowed"
+        held = run.wait(lambda s: any(worker["why"] == why for worker in s["workers"]), "a lane that is held back")
+        assert [worker["waits_for"] for worker in held["workers"] if worker["why"] == why] == [1]
         run.send(signal.SIGTERM)
         run.end()
 

@@ -15,7 +15,6 @@ from holdfast.coordinator.messages import Reached, Stands
 from holdfast.coordinator.state import RunState
 from holdfast.core.clocks import Mode, parse
 from holdfast.core.shares import parted
-from holdfast.core.staleness import used
 
 __all__ = ["before", "centralizes", "reached", "requested", "stood", "wanted"]
 
@@ -60,11 +59,10 @@ def _against(run: RunState, event: SyncRequested) -> str:
 
 def _cannot(run: RunState, wanted: Mode) -> str:
     """Why the optimizer cannot do what a mode asks of it; empty where it can."""
-    what = parted(wanted, used(run.limits.staleness, wanted), run.limits.lanes)
+    what = parted(wanted, run.limits.lanes)
     if run.first is None or not run.first.wholly or not what:
         return ""
-    instead = "; with --set staleness=plain from its start it could be" * (wanted.quorum is None)
-    return f"{what}, which is a step with a smaller lr, and {run.first.wholly}{instead}"
+    return f"{what}, which is a step with a smaller lr, and {run.first.wholly}"
 
 
 def _needs(run: RunState, wanted: Mode, present: Mode) -> tuple[int, str]:
@@ -72,7 +70,7 @@ def _needs(run: RunState, wanted: Mode, present: Mode) -> tuple[int, str]:
     if run.first is None or (wanted.rounds and present.rounds):
         return 0, ""
     lanes, push, state = run.limits.lanes, run.first.push_bytes, run.first.state_bytes
-    need = 0 if wanted.exact else wanted.depth * lanes * push
+    need = 0 if wanted.exact else lanes * push
     if wanted.rounds:  # each lane's state twice, and the owners' momentum
         return need + 2 * lanes * state + push, "its pushes and the lanes' optimizers need"
     if present.rounds and parse(run.modes[0].sync).rounds:  # the owners may not have had a state like theirs before

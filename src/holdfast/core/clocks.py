@@ -6,23 +6,22 @@ once, in the order of its lane; that is what makes it count exactly once, whoeve
 
 Three numbers make a mode:
 
-* `quorum`: from how many lanes a push must be there before a docket is made. It then takes the oldest push of every
-  lane that has one, the late ones among them with a smaller weight;
+* `quorum`: from how many lanes a push must be there before a docket is made. It then takes the push of every lane that
+  has one (in `quorum:K` the late ones among them with a smaller weight);
 * `bound`: how many steps a lane may be ahead of what has been applied from the slowest one;
 * `inner`: how many steps a lane makes by itself between two pushes (local SGD). 1: every step is pushed.
 
 | mode | quorum | bound | inner |
 |---|---|---|---|
 | `exact`, `bounded:0` | all lanes | 0 | 1 |
-| `bounded:S` | all lanes | S | 1 |
+| `bounded:S`, S > 0 | 1 | S | 1 |
 | `quorum:K` | K | 8 | 1 |
 | `async` | 1 | none | 1 |
 | `local:H` | all lanes | 0 | H |
 
-A lane runs ahead only of lanes that are late. When all pushes of the next version are there, it waits for that version,
-which is on its way: stale gradients are the price of not waiting for somebody, and are not paid for nothing.
-
-Memory is bounded in every mode: a lane has room for `depth` pushes that were not applied, and waits when it is full.
+A lane sees its own push before it goes on: there is room for one push of each, which bounds the memory of every mode.
+So where lanes may run ahead (`bounded:S`), what they push does not wait for those that are late. (If it did, a lane
+would run ahead with parameters that lack its own last S pushes, and each push would come S versions late.)
 """
 
 from __future__ import annotations
@@ -65,17 +64,12 @@ class Mode:
     @property
     def folds_late(self) -> bool:
         """Does a push that comes after its version was made count less, by how late it is?"""
-        return self.quorum is not None and self.bound is not None
+        return self.name.startswith("quorum:")
 
     @property
     def rounds(self) -> bool:
         """Do lanes train by themselves between two pushes?"""
         return self.name.startswith("local:")
-
-    @property
-    def depth(self) -> int:
-        """How many pushes of a lane there is room for. With a quorum a lane sees its own push before it goes on."""
-        return 1 if self.quorum is not None else (self.bound or 0) + 1
 
 
 EXACT = Mode("exact")
@@ -85,7 +79,7 @@ def parse(text: str, lanes: int | None = None) -> Mode:
     """A mode by its name, which may be written with zeros before its number. Raises ValueError with a sentence.
 
     >>> parse("bounded:4")
-    Mode(name='bounded:4', quorum=None, bound=4, inner=1)
+    Mode(name='bounded:4', quorum=1, bound=4, inner=1)
     >>> parse("bouned:4")
     Traceback (most recent call last):
     ValueError: unknown; there is exact, bounded:S, async, quorum:K, local:H. Did you mean bounded:4?
@@ -108,7 +102,7 @@ def parse(text: str, lanes: int | None = None) -> Mode:
     if kind == "bounded":
         if not 0 <= value <= _MOST_BOUND:
             raise ValueError(f"a lane cannot be {value} steps ahead: S is 0 to {_MOST_BOUND}")
-        return Mode(f"bounded:{value}", bound=value)
+        return Mode(f"bounded:{value}", quorum=1 if value else None, bound=value)
     if kind == "quorum":
         most = f" to {lanes}, the number of lanes" if lanes is not None else " or more"
         if value < 1 or (lanes is not None and value > lanes):
@@ -154,11 +148,6 @@ class Clocks(NamedTuple):
         return min(self.applied)
 
     @property
-    def least_pushed(self) -> int:
-        """Pushes of the lane that has made fewest."""
-        return min(self.pushed)
-
-    @property
     def late(self) -> tuple[int, ...]:
         """The slowest lanes of which nothing is on its way."""
         slowest, both = self.slowest, zip(self.applied, self.pushed, strict=True)
@@ -169,8 +158,7 @@ class Reason(IntEnum):
     """Why a lane may not begin its next unit. 0, on the board, is for no reason."""
 
     AHEAD = 1  #: of the slowest lane by more than its mode allows
-    MADE = 2  #: all pushes of the next version are there: it is being made
-    FULL = 3  #: there is no room for a push more
+    FULL = 2  #: its own last push is not applied yet: there is no room for one more
 
 
 class Held(NamedTuple):
@@ -180,7 +168,7 @@ class Held(NamedTuple):
     reason: Reason
     lane: int
     ahead: int = 0  #: pushes
-    most: int = 0  #: pushes that it may be ahead, or that there is room for
+    most: int = 0  #: pushes that it may be ahead
 
     @property
     def word(self) -> int:
@@ -203,10 +191,8 @@ def why(word: int) -> str:
             whom = f"lane {first - 1}" if first else "what was applied"
             pushes, are = "push" if ahead == 1 else "pushes", "is" if most == 1 else "are"
             return f"lane {lane} is {ahead} {pushes} ahead of {whom}, and {most} {are} allowed"
-        case Reason.MADE:
-            return f"lane {lane} is let ahead of lanes that are late, and none is: the next version is being made"
         case Reason.FULL:
-            return f"lane {lane} has room for no push more ({most}) before one is applied"
+            return f"lane {lane} waits for its own last push: it is not applied yet"
 
 
 class Taken(NamedTuple):
@@ -227,10 +213,8 @@ def held_back(mode: Mode, clocks: Clocks, lane: int) -> Held | None:
     slowest = clocks.slowest
     if mode.bound is not None and step - slowest > mode.bound:
         return Held(clocks.late, Reason.AHEAD, lane, step - slowest, mode.bound)
-    if step > slowest and mode.quorum is None and clocks.least_pushed > slowest:
-        return Held((), Reason.MADE, lane)
-    if step - clocks.applied[lane] >= mode.depth:
-        return Held((), Reason.FULL, lane, most=mode.depth)
+    if step > clocks.applied[lane]:
+        return Held((), Reason.FULL, lane)
     return None
 
 

@@ -53,20 +53,16 @@ def share_of(
     return Share(pushes, load, frozenset(lane for lane, push in pushes.items() if given[push].age), part)
 
 
-def parted(mode: Mode, staleness: Staleness, lanes: int) -> str:
+def parted(mode: Mode, lanes: int) -> str:
     """Why a docket of this mode may take a part of a step; empty where each takes a whole one.
 
     >>> from holdfast.core.clocks import parse
-    >>> parted(parse("bounded:4"), Staleness("scale"), 4)
-    'a stale push counts less (staleness = scale)'
-    >>> parted(parse("bounded:4"), Staleness("plain"), 4)
+    >>> parted(parse("bounded:4"), 4)
+    'any lane makes a version, with a part of a step'
+    >>> parted(parse("bounded:0"), 4)
     ''
     """
-    if mode.exact or mode.rounds or lanes == 1:
+    if mode.quorum is None or mode.quorum >= lanes:
         return ""
-    if mode.quorum is not None and mode.quorum < lanes:
-        first = "any lane makes" if mode.quorum == 1 else f"any {mode.quorum} of {lanes} lanes make"
-        return f"{first} a version, with a part of a step"
-    if staleness.treatment == "scale" and mode.bound:
-        return "a stale push counts less (staleness = scale)"
-    return ""
+    first = "any lane makes" if mode.quorum == 1 else f"any {mode.quorum} of {lanes} lanes make"
+    return f"{first} a version, with a part of a step"

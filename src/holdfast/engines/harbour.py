@@ -230,7 +230,7 @@ class Harbour:
         """What other hosts have sent, in a generation in which there were some, is of no use to one that is alone."""
         if (hold := premises.hold()) is not None:
             hold.begin(lanes)
-            if hold.chart.depth:
+            if hold.chart.paced:
                 Tender(hold).pushes.guard(None)
 
     def _soon(self, act: Callable[..., None], *, now: bool = True) -> Callable[..., None]:

@@ -27,29 +27,23 @@ class Room(NamedTuple):
     lanes: int
     flats: Mapping[str, int]  #: dtype -> trainable parameters of it
     entries: int  #: trainable parameters
-    buffers: int  #: of the models
-    buffers_size: int  #: of one copy of them
-    turns: int = 2  #: records of the buffers that the arena has for each lane
+    buffers_size: int  #: of one copy of the models' buffers
     reads: bool = False  #: also the parameters that a push was computed from are kept
     state: int = 0  #: what a lane's optimizer keeps, with local steps
     outer: Mapping[str, int] = {}  #: sections of the owners' optimizer, with local steps
 
 
 def add_sections(sections: Sections, room: Room, mode: Mode) -> None:
-    """Lay out what a mode needs: as many pushes of each lane as it has room for, and their clocks."""
+    """Lay out what a mode needs: a push of each lane, and their clocks."""
     if mode.exact:
         return
-    lanes, depth = room.lanes, mode.depth
-    sections.add("pushes", pushes_bytes(lanes, depth))
+    lanes = room.lanes
+    sections.add("pushes", pushes_bytes(lanes))
     for name, size in room.flats.items():
         for kind in ("push", "read") if room.reads and not mode.rounds else ("push",):
             for lane in range(lanes):
-                for turn in range(depth):
-                    sections.add(f"{kind}/{lane}/{turn}/{name}", size)
-    sections.add("push-present", depth * lanes * max(1, room.entries))
-    if depth > room.turns:
-        sections.add("push-buffers", room.buffers_size * depth * lanes)
-        sections.add("push-buffers-changed", depth * max(1, room.buffers) * lanes)
+                sections.add(f"{kind}/{lane}/{name}", size)
+    sections.add("push-present", lanes * max(1, room.entries))
     if mode.rounds:
         for name, size in room.outer.items():
             sections.add(f"outer/{name}", size)

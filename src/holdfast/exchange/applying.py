@@ -52,7 +52,7 @@ class Applying(Member):
         """Take my slices to the next version. False: others have to do something first, or I am asked for quiet."""
         self._begin_applying()
         taken = self.pushes.docket(version)
-        records = {push: self.pushes.record(push) for push in taken}
+        records = {push: self.pushes.record(push.lane) for push in taken}
         given = {push: Given(record.samples, version - record.version) for push, record in records.items()}
         newest = max((push.step for push in taken), default=0)
         counts = self.course_counts(newest)
@@ -110,7 +110,7 @@ class Applying(Member):
         if index == 0:
             self._note(work, norm, records)
         if work.pushes:
-            optimizer.apply(index, hyper[piece.group], self.push_slots.absent(list(work.pushes.values())))
+            optimizer.apply(index, hyper[piece.group], self.push_slots.absent(work.pushes))
         self._end_change(index, work.version)
 
     def _note(self, work: _Work, norm: float, records: dict[Taken, Record]) -> None:

@@ -32,28 +32,25 @@ __all__ = ["Buffers", "add_sections"]
 _SMALL = 64 * 1024  # bytes
 
 
-def add_sections(sections: Sections, space: Space, num_lanes: int, turns: int = 2) -> None:
-    """Lay out the buffers' base, of which two copies take turns with the versions, and `turns` records per lane."""
+def add_sections(sections: Sections, space: Space, num_lanes: int) -> None:
+    """Lay out the buffers' base, of which two copies take turns with the versions, and two records per lane."""
     _, size = space.placed()
-    sections.add("buffers", size * (2 + turns * num_lanes))
-    sections.add("buffers-changed", turns * max(1, len(space.buffers)) * num_lanes)
+    sections.add("buffers", size * (2 + 2 * num_lanes))
+    sections.add("buffers-changed", 2 * max(1, len(space.buffers)) * num_lanes)
     sections.add("buffers-versions", 8 * max(1, len(space.buffers)))
 
 
 class Buffers:
     """The buffers of the models, as one worker computes with them."""
 
-    def __init__(
-        self, models: Sequence[nn.Module], space: Space, arena: Arena, num_lanes: int, turns: int = 2
-    ) -> None:
+    def __init__(self, models: Sequence[nn.Module], space: Space, arena: Arena, num_lanes: int) -> None:
         self._count, self._num_lanes, self._space = len(space.buffers), num_lanes, space
         self._names = [name for name, _ in space.buffers]
         self._live = [buffer for _, buffer in space.buffers]
         self._homes = _homes(models, self._live)
-        copies = self._copies(arena, "buffers", 2 + turns * num_lanes)
-        self._stores = copies[:2]
-        self._own = copies[2:], arena.section("buffers-changed").cast("B"), turns
-        self._records, self._changed, self._turns = self._own
+        copies = self._copies(arena, 2 + 2 * num_lanes)
+        self._stores, self._records = copies[:2], copies[2:]
+        self._changed = arena.section("buffers-changed").cast("B")
         self._newest = arena.section("buffers-versions").cast("q")  # buffer -> version that last changed it
         self._shown = [0] * self._count  # buffer -> version that the live one shows
         self._versions = [b._version for b in self._live]
@@ -63,9 +60,9 @@ class Buffers:
         ]
         self._dirty = [False] * self._count
 
-    def _copies(self, arena: Arena, section: str, number: int) -> list[list[Tensor]]:
+    def _copies(self, arena: Arena, number: int) -> list[list[Tensor]]:
         offsets, size = self._space.placed()
-        raw = typed(arena.section(section), torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+        raw = typed(arena.section("buffers"), torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
         return [
             [
                 raw[copy * size + at : copy * size + at + b.numel() * b.element_size()].view(b.dtype).view(b.shape)
@@ -73,18 +70,6 @@ class Buffers:
             ]
             for copy in range(number)
         ]
-
-    def use_records(self, arena: Arena | None, turns: int) -> None:
-        """Have `turns` records per lane from now on: those of an annex that has some, or my own.
-
-        Nobody may need a record that was made before.
-        """
-        if arena is None or turns <= self._own[2]:
-            self._records, self._changed, self._turns = self._own
-        else:
-            records = self._copies(arena, "push-buffers", turns * self._num_lanes)
-            self._records, self._changed = records, arena.section("push-buffers-changed").cast("B")
-            self._turns = turns
 
     def seed(self) -> None:
         """Take over the values of the first worker."""
@@ -179,7 +164,7 @@ class Buffers:
 
     def _record(self, lane: int, step: int) -> int:
         """The lane's record for `step`: where there are several hosts, a faster one may be a step ahead."""
-        return step % self._turns * self._num_lanes + lane
+        return step % 2 * self._num_lanes + lane
 
     def _merged(self, index: int, values: dict[int, Tensor], weights: dict[int, int]) -> Tensor:
         first = values[min(values)]

@@ -35,8 +35,7 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
     buffers: list[tuple[int, int]]  #: (begin, size) within one copy of the buffers
     buffers_size: int  #: of one copy
     sections: dict[str, tuple[int, int]]  #: (begin, size)
-    depth: int = 0  #: pushes of a lane that there is room for, where lanes need not keep step; 0: they do
-    turns: int = 2  #: records of the buffers that there are for each lane
+    paced: bool = False  #: is there room for a push of each lane, as lanes need not keep step
     reads: bool = False  #: are the parameters kept that pushes were computed from, where lanes need not keep step
     outer: dict[str, int] = {}  #: sections of the owners' optimizer with local steps, and their bytes
     kinds: dict[str, str] = {}  #: section of the optimizer's state -> of what type its numbers are
@@ -49,8 +48,7 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
             for name, (_, size) in self.sections.items() if name.startswith("parameters/")
         }  # fmt: skip
         return Room(
-            self.lanes, flats, self.entries, len(self.buffers), self.buffers_size, self.turns, self.reads,
-            state_bytes(self.owners()), self.outer,
+            self.lanes, flats, self.entries, self.buffers_size, self.reads, state_bytes(self.owners()), self.outer
         )
 
     @property
@@ -72,7 +70,7 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
 
     def state(self) -> list[str]:
         """The sections that make up the state, in order; of one that is mirrored, those that workers compute with."""
-        kinds = tuple(kind for kind in _STATE if not self.depth or kind not in _OWNERS)
+        kinds = tuple(kind for kind in _STATE if not self.paced or kind not in _OWNERS)
         return [name for name in self.sections if name.startswith(kinds) and name not in _NOT_STATE]
 
     def whole(self) -> list[str]:
@@ -82,16 +80,16 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
 
 
 def add_section(
-    sections: Sections, layout: Layout, room: Room, rows: int, buffers: Sequence[tuple[int, int]], depth: int = 0,
-    kinds: Mapping[str, str] | None = None,
+    sections: Sections, layout: Layout, room: Room, rows: int, buffers: Sequence[tuple[int, int]], *,
+    paced: bool = False, kinds: Mapping[str, str] | None = None,
 ) -> bytes:  # fmt: skip
     """Lay out the chart itself, as the last section; returns its bytes. `buffers` are (begin, size) in one copy."""
     slices = [(s.dtype, s.start * s.itemsize, s.stop * s.itemsize) for s in layout.slices]
     pieces = [(s.dtype, part.start, part.stop) for s in layout.slices for part in s.pieces]
     data = msgspec.msgpack.encode(
         Chart(
-            room.lanes, rows, room.entries, slices, list(buffers), room.buffers_size, dict(sections.spans), depth,
-            room.turns, room.reads, dict(room.outer), dict(kinds or {}), pieces,
+            room.lanes, rows, room.entries, slices, list(buffers), room.buffers_size, dict(sections.spans), paced,
+            room.reads, dict(room.outer), dict(kinds or {}), pieces,
         )
     )
     sections.add("chart", len(data))

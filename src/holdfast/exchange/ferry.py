@@ -214,7 +214,7 @@ class Ferry:
 
     def _guard(self, hold: Hold) -> None:
         """Where replicas hold the state, what is made is shown to nobody before they do."""
-        if hold.chart.depth and self._me == self._home:
+        if hold.chart.paced and self._me == self._home:
             pushes, version = Tender(hold).pushes, min(hold.board.versions())
             pushes.guard(version if self._link.after is not None else None)
             if self._all_hold:
@@ -300,7 +300,7 @@ class Ferry:
     def _serve(self, host: int, stream: Stream) -> None:
         self._current.wait()
         hold = self._ready_hold()
-        if hold is not None and hold.chart.depth:
+        if hold is not None and hold.chart.paced:
             mirror = self._mirrors[host]
             mirror.versions = serve_mirror(
                 hold, stream, self._assembly.generation, self._closed.is_set, self._lanes_of(host)
@@ -318,7 +318,7 @@ class Ferry:
             stream = self._open(peer, "peer")
         self._current.wait()
         hold = self._ready_hold()
-        if hold is not None and hold.chart.depth and self._me == self._home:
+        if hold is not None and hold.chart.paced and self._me == self._home:
             self._mirrors[peer].begun.wait()  # news of what it does not have yet would be old when it has
         if stream is None or hold is None or self._closed.is_set():
             return
@@ -326,7 +326,7 @@ class Ferry:
         packer = Packer(hold, generation, self._rows, self._computed_here)
         turn, rows = partial(self._await_turn, hold), frozenset(self._rows)
         lander = Lander(hold, stream, generation, self._ring, closing, packer.there, turn, rows)
-        if hold.chart.depth:
+        if hold.chart.paced:
             leg, lander.paced = self._paced(hold, stream, packer, peer)
         else:
             # Where the route begins is settled before anything lands: what comes in may take this host a step further.

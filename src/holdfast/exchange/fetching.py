@@ -121,7 +121,7 @@ def fetch(hold: Hold, stream: Stream, generation: int, lanes: Collection[int] = 
     for name in apart & came - {"settings"}:
         hold.section(name)[:] = places[name]
     _land_settings(hold, places["settings"])
-    clocks = _mirror(hold, memoryview(told)) if hold.chart.depth else None
+    clocks = _mirror(hold, memoryview(told)) if hold.chart.paced else None
     version = hold.board.land_state(memoryview(words), mirror=clocks is not None)
     hold.begin(frozenset(lanes))
     hold.board.put_current(generation)  # the last: workers write from now on

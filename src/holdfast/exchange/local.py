@@ -205,7 +205,7 @@ class Local(Paced):
         if self.finite and (bad := self.unclean(gone)):
             what = f"Lane {lane}: {self.space.few(bad)} is not finite at the end of a round"
             raise NonFinite.in_units(what, self.units_of(Taken(lane, round_)), self.samples_of)
-        self.push_slots.fill(Taken(lane, round_), gone)
+        self.push_slots.fill(lane, gone)
         one.save(self._inner.after(lane, version))
         loss = one.loss / max(1, one.samples)
         self.pushes.push(lane, Record(round_, version, one.samples, loss, 0.0, 0.0))

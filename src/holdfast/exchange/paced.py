@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import Tensor
 
-from holdfast.core.clocks import Clocks, Held, Mode, Taken, docket, next_lane
+from holdfast.core.clocks import Clocks, Held, Mode, docket, next_lane
 from holdfast.core.staleness import Staleness
 from holdfast.core.standing import Crewed
 from holdfast.core.tending import may_decide
@@ -264,11 +264,10 @@ class Paced(Applying):
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take what the unit of `lane` gave. Nobody uses it before `show`."""
-        step = self.pushes.pushed(lane)
-        self.buffers.record(lane, step, self.read)
-        self.push_slots.fill(Taken(lane, step), gradients)
+        self.buffers.record(lane, self.pushes.pushed(lane), self.read)
+        self.push_slots.fill(lane, gradients)
         if self.staleness.compensates:
-            self.push_slots.keep(Taken(lane, step), self.parameters)
+            self.push_slots.keep(lane, self.parameters)
         self._result = result
 
     def show(self, lane: int) -> None:

@@ -70,7 +70,7 @@ class Premises:
         old = board.pace()
         mode, before = parse(reached.sync), self._now(chart, old)
         begin, size = (old.begin, old.size) if old is not None else (0, 0)
-        if before.chart.depth:
+        if before.chart.paced:
             board.disown(reached.version)
         if goes_on := before.chart.rounds and mode.rounds:  # with rounds of another length: all lies where it did
             _wipe(before.section("pushes"))
@@ -85,7 +85,7 @@ class Premises:
         pace = Pace(reached.serial, reached.sync, begin, size, reached.version, reached.step)
         after = self._now(chart, pace)
         if not mode.exact:
-            Pushes(after.section("pushes"), chart.lanes, mode.depth).go_on_from(reached.step)
+            Pushes(after.section("pushes"), chart.lanes).go_on_from(reached.step)
         if mode.rounds and not goes_on:
             Inner(after.section, chart.owners()).begin(reached.version)
         board.put_pace(pace)
@@ -126,7 +126,7 @@ def _goes_back_to(chart: Chart, board: Board, reached: Reached) -> bool:
     """
     mode, now = parse(reached.sync), board.pace()
     if now is None:
-        now = Pace(0, mode.name if chart.depth == (0 if mode.exact else mode.depth) else "")
+        now = Pace(0, mode.name if chart.paced != mode.exact else "")
     same = (now.sync, now.version, now.step) == (mode.name, reached.version, reached.step)
     if same:
         board.put_pace(now._replace(serial=reached.serial))
@@ -147,4 +147,4 @@ def _charted(chart: Chart, pace: Pace) -> Chart:
     lasting = {name: span for name, span in chart.sections.items() if not annex.passing(name)}
     spans = _sections(chart, pace.sync).spans.items()
     more = {name: (pace.begin + begin, size) for name, (begin, size) in spans}
-    return msgspec.structs.replace(chart, sections={**lasting, **more}, depth=0 if mode.exact else mode.depth)
+    return msgspec.structs.replace(chart, sections={**lasting, **more}, paced=not mode.exact)

@@ -2,7 +2,7 @@
 
 One section of the arena, of words that have one writer at a time each, like the board's:
 
-    header | for each lane: its clock, and a record for each push there is room for | two dockets that take turns
+    header | for each lane: its clock, and a record of its last push | two dockets that take turns
 
 A push counts from the one store that moves its lane's clock on: before it, whoever drives the lane next computes the
 unit again; after it, nobody does. A docket counts from the store of its tag; it holds, for every lane, how many pushes
@@ -26,7 +26,7 @@ from holdfast.exchange.board import Count, Word
 
 __all__ = ["Pushes", "Record", "Told", "pushes_bytes"]
 
-_HEADER, _RECORD = 8, 6  # words
+_HEADER, _STRIDE = 8, 7  # words; of a lane: its clock, and the six of a record
 P_OP, P_TOTAL, P_BASE, P_DONE, P_MIRRORED, P_TURN = range(6)  # the first one is negative while a pass is being begun
 #: Where there are replicas: one more than the version that all of them hold, and than the newest that was shown; the
 #: latter is negative where a replica was made the home, and nobody knows what had been shown.
@@ -58,20 +58,19 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
     settled: bool = True  #: see `Pushes.settled`
 
 
-def pushes_bytes(num_lanes: int, depth: int) -> int:
+def pushes_bytes(num_lanes: int) -> int:
     """How large the section is."""
-    return 8 * (_HEADER + num_lanes * (1 + depth * _RECORD) + 2 * (1 + num_lanes))
+    return 8 * (_HEADER + num_lanes * _STRIDE + 2 * (1 + num_lanes))
 
 
 class Pushes:
     """The section as everybody uses it."""
 
-    def __init__(self, memory: memoryview, num_lanes: int, depth: int) -> None:
-        raw = memory.cast("B")[: pushes_bytes(num_lanes, depth)]
+    def __init__(self, memory: memoryview, num_lanes: int) -> None:
+        raw = memory.cast("B")[: pushes_bytes(num_lanes)]
         self._words, self._reals = raw.cast("q"), raw.cast("d")
-        self._num_lanes, self._depth, self._stride = num_lanes, depth, 1 + depth * _RECORD
-        self._lanes, self._dockets = _HEADER, _HEADER + num_lanes * self._stride
-        self._pushed = self._words[self._lanes : self._dockets][:: self._stride]
+        self._num_lanes, self._lanes, self._dockets = num_lanes, _HEADER, _HEADER + num_lanes * _STRIDE
+        self._pushed = self._words[self._lanes : self._dockets][::_STRIDE]
 
     # ------------------------------------------------------------ passes
 
@@ -101,7 +100,7 @@ class Pushes:
         words[P_OP] = -(op + 1)
         words[P_BASE], words[P_TOTAL] = words[P_DONE] - done, steps
         for lane in range(self._num_lanes):
-            words[self._lanes + lane * self._stride] = pushed
+            words[self._lanes + lane * _STRIDE] = pushed
         for tag, place in ((version, version - 1), (0, version)):  # all that was pushed before is in `version`
             at = self._docket(place)
             words[at] = 0
@@ -156,15 +155,15 @@ class Pushes:
 
     def push(self, lane: int, record: Record) -> None:
         """The gradient of this push is in its place: let it count."""
-        at = self._record(lane, record.step)
+        at = self._lanes + lane * _STRIDE + 1
         words, reals = self._words, self._reals
         words[at], words[at + 1], words[at + 2] = record[:3]
         reals[at + 3], reals[at + 4], reals[at + 5] = record.loss, record.clip_norm, record.clip_value
-        words[self._lanes + lane * self._stride] = record.step + 1
+        words[self._lanes + lane * _STRIDE] = record.step + 1
 
     def pushed(self, lane: int) -> int:
         """How many pushes a lane has made in this pass."""
-        return self._words[self._lanes + lane * self._stride]
+        return self._words[self._lanes + lane * _STRIDE]
 
     def made(self, version: int) -> int:
         """Pushes of the slowest lane that are in this version, which is published."""
@@ -174,9 +173,9 @@ class Pushes:
         """Pushes of the lane that has made most."""
         return max(self._pushed.tolist())
 
-    def record(self, push: Taken) -> Record:
-        """What a push says, while it is not applied."""
-        at = self._record(push.lane, push.step)
+    def record(self, lane: int) -> Record:
+        """What the last push of a lane says, while it is not applied."""
+        at = self._lanes + lane * _STRIDE + 1
         words, reals = self._words, self._reals
         return Record(words[at], words[at + 1], words[at + 2], reals[at + 3], reals[at + 4], reals[at + 5])
 
@@ -232,7 +231,7 @@ class Pushes:
         words[P_TURN] += 1
         for lane, pushed in enumerate(told.pushed):
             if lane not in keep:
-                words[self._lanes + lane * self._stride] = pushed
+                words[self._lanes + lane * _STRIDE] = pushed
         for place, counts in ((0, told.applied), (1, told.taken)):
             at = self._docket(place)
             words[at] = 0
@@ -288,7 +287,7 @@ class Pushes:
         words[P_TOTAL], words[P_BASE], words[P_DONE] = told.total, told.base, told.done
         words[P_HELD], words[P_SHOWN] = 0, -1
         for lane, applied in enumerate(told.applied):
-            words[self._lanes + lane * self._stride] = applied
+            words[self._lanes + lane * _STRIDE] = applied
         for tag, place in ((told.version, told.version - 1), (0, told.version)):
             at = self._docket(place)
             words[at] = 0
@@ -312,9 +311,6 @@ class Pushes:
     def marks(self) -> bytes:
         """All clocks and dockets: while they are the same, nobody has pushed and nothing was decided."""
         return self._pushed.tobytes() + bytes(self._words[self._dockets :]) + bytes(self._words[:_HEADER])
-
-    def _record(self, lane: int, step: int) -> int:
-        return self._lanes + lane * self._stride + 1 + step % self._depth * _RECORD
 
     def _docket(self, version: int) -> int:
         return self._dockets + version % 2 * (1 + self._num_lanes)

@@ -105,10 +105,10 @@ class Space:
             *((f"buffer {name}", _kind(buffer)) for name, buffer in self.buffers),
         ]
 
-    def room(self, lanes: int, turns: int, *, reads: bool = False) -> Room:
+    def room(self, lanes: int, *, reads: bool = False) -> Room:
         """What decides how much memory a mode takes in which lanes need not keep step."""
         flats = {name: total * self.dtypes[name].itemsize for name, total in self.layout.totals.items()}
-        return Room(lanes, flats, len(self.trainable), len(self.buffers), self.placed()[1], turns, reads)
+        return Room(lanes, flats, len(self.trainable), self.placed()[1], reads)
 
     def placed(self) -> tuple[list[int], int]:
         """(offset of every buffer in a copy of all of them, size of a copy)."""

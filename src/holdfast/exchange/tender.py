@@ -54,14 +54,11 @@ class Tender:
 
     def __init__(self, hold: Hold) -> None:
         chart = hold.chart
-        self.hold, self.pushes = hold, Pushes(hold.section("pushes"), chart.lanes, chart.depth)
+        self.hold, self.pushes = hold, Pushes(hold.section("pushes"), chart.lanes)
         self._present = hold.section("push-present")
         self._buffers, self._newest = hold.section("buffers"), hold.section("buffers-versions")
-        # What lanes gave of buffers lies behind the two copies that are published, or in the annex if it needs more.
-        own = "push-buffers" not in chart.sections
-        self._records = self._buffers[2 * chart.buffers_size :] if own else hold.section("push-buffers")
-        self._changed = hold.section("buffers-changed" if own else "push-buffers-changed")
-        self._turns = len(self._changed) // (max(1, len(chart.buffers)) * chart.lanes)
+        # What lanes gave of buffers lies behind the two copies that are published.
+        self._records, self._changed = self._buffers[2 * chart.buffers_size :], hold.section("buffers-changed")
 
     # ------------------------------------------------------------ pushes
 
@@ -87,7 +84,7 @@ class Tender:
     def record(self, push: Taken) -> tuple[Record, bytes]:
         """What a push says besides its gradient: its record; its flags and the buffers it changed."""
         chart, flags = self.hold.chart, len(self.hold.chart.buffers)
-        at, record = self._places(push)
+        at, record = push.lane, self._buffers_of(push)
         changed = bytes(self._changed[record * flags : (record + 1) * flags])
         body = [bytes(self._present[at * chart.entries : (at + 1) * chart.entries]), changed]
         base = record * chart.buffers_size
@@ -95,14 +92,14 @@ class Tender:
             bytes(self._records[base + begin : base + begin + size])
             for flag, (begin, size) in zip(changed, chart.buffers, strict=True) if flag
         ]  # fmt: skip
-        return self.pushes.record(push), b"".join(body)
+        return self.pushes.record(push.lane), b"".join(body)
 
     def land_record(self, lane: int, record: Record, data: memoryview, lanes: Collection[int]) -> None:
         """All of a push is here: let it count."""
         push = Taken(lane, record.step)
         self._check(push, lanes)
         chart, flags = self.hold.chart, len(self.hold.chart.buffers)
-        at, place = self._places(push)
+        at, place = lane, self._buffers_of(push)
         changed = bytes(data[chart.entries : chart.entries + flags])
         sizes = [size for flag, (_, size) in zip(changed, chart.buffers, strict=False) if flag]
         if len(data) != chart.entries + flags + sum(sizes):
@@ -121,14 +118,13 @@ class Tender:
         with local steps the state that the lane's next round begins with.
         """
         chart = self.hold.chart
-        slot = f"{push.lane}/{push.step % chart.depth}/"
+        own = f"push/{push.lane}/", f"read/{push.lane}/"
         inner = f"inner/{push.lane}/{(version + 1) % 2}"
-        return [name for name in chart.sections if name.startswith((f"push/{slot}", f"read/{slot}")) or name == inner]
+        return [name for name in chart.sections if name.startswith(own) or name == inner]
 
-    def _places(self, push: Taken) -> tuple[int, int]:
-        """(of its flags, of its buffers), counted in records."""
-        lanes = self.hold.chart.lanes
-        return push.step % self.hold.chart.depth * lanes + push.lane, push.step % self._turns * lanes + push.lane
+    def _buffers_of(self, push: Taken) -> int:
+        """Where the buffers of a push lie, counted in records."""
+        return push.step % 2 * self.hold.chart.lanes + push.lane
 
     def _check(self, push: Taken, lanes: Collection[int]) -> None:
         if push.lane not in lanes:
@@ -237,7 +233,7 @@ def inherit(hold: Hold, cut: bytes) -> None:
     In exact there are no clocks.
     """
     told, facts = _told.decode(cut)
-    if hold.chart.depth:
+    if hold.chart.paced:
         Tender(hold).pushes.inherit(told)
     hold.board.put_step(told.version, StepFacts(*facts))
     hold.board.inherit(told.version)

@@ -1,7 +1,8 @@
 """What must hold in a cluster of workers and servers, checked apart from what the cluster goes by: none can mend it.
 
-* A lane is never further ahead of the slowest than its mode allows, nor has more pushes than there is room for.
-* A push goes into the first docket that can take it: a docket takes the oldest push of every lane that has one, and is
+* A lane is never further ahead of the slowest than its mode allows, nor has more than one push that is not applied.
+* What a push of step `s` is computed from has all that every lane pushed before step `s - bound`.
+* A push goes into the first docket that can take it: a docket takes the push of every lane that has one, and is
   made of fewer lanes than the mode wants only where no other lane could have given anything.
 * A slice applies every docket once, in order, and all slices come to the same value in every version.
 * No push is staler than `most_stale`.
@@ -31,7 +32,7 @@ def most_stale(mode: Mode, lanes: int, steps: int) -> int:
     bound others may make all their steps; asynchronous means just that.
 
     >>> [most_stale(clocks.parse(name), 10, 100) for name in ("exact", "bounded:3", "quorum:9", "async")]
-    [0, 3, 17, 900]
+    [0, 63, 17, 900]
     """
     if mode.quorum is None:
         return mode.bound or 0
@@ -52,6 +53,7 @@ class Audit:
         self._slowest = 0
         self._reached = [0] * slices  # the version of each slice
         self._dockets: list[tuple[Taken, ...]] = []
+        self._least = [0]  # version -> pushes in it, of the lane that has fewest
         self._due: defaultdict[int, dict[int, int]] = defaultdict(dict)  # docket -> lane -> the step that it takes
         self._advanced = [0.0] * lanes  # when something of the lane was last applied
         self._done: list[tuple[list[Push], int]] = []  # what each version took and gave, on the slice that had it first
@@ -65,7 +67,7 @@ class Audit:
 
     def arrived(self, push: Push) -> None:
         """Some slices have a push that they had not."""
-        if push.step - self._applied[push.lane] >= self.mode.depth:
+        if push.step > self._applied[push.lane]:
             raise Violation(f"there is no room for {push}: only {self._applied[push.lane]} steps are applied")
 
     def completed(self, push: Push) -> None:
@@ -89,6 +91,7 @@ class Audit:
         if len(made) < (self.mode.quorum or len(self._taken)):
             self._check_short(number, made)
         self._dockets.append(made)
+        self._least.append(min(self._taken))
 
     def _check_short(self, number: int, made: tuple[Taken, ...]) -> None:
         """A docket of few lanes: did the others have nothing to give, and nothing to compute?"""
@@ -116,6 +119,10 @@ class Audit:
         self._reached[index] += 1
 
     def _check_staleness(self, version: int, used: Sequence[Push]) -> None:
+        for push in used:
+            behind = push.step - self._least[push.read]
+            if self.mode.bound is not None and behind > self.mode.bound:
+                raise Violation(f"{push} was computed {behind} steps ahead of its parameters: too stale")
         oldest = min(used, key=lambda push: push.read)
         self.stalest = max(self.stalest, version - oldest.read)
         if version - oldest.read > self._most_stale:

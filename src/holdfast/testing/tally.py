@@ -15,8 +15,8 @@ class Tally(Clocks):
 
     >>> tally = Tally(steps=5, lanes=2)
     >>> tally.push(1)
-    >>> tally.slowest, tally.least_pushed, tally.late
-    (0, 0, (0,))
+    >>> tally.slowest, tally.late
+    (0, (0,))
     """
 
     # The sequences are lists, whatever `Clocks` says of them.
@@ -26,25 +26,17 @@ class Tally(Clocks):
 
     def __new__(cls, steps: int, lanes: int) -> Tally:
         tally = super().__new__(cls, steps, [0] * lanes, [0] * lanes, [0] * lanes)
-        tally._pushes, tally._applies = Counter({0: lanes}), Counter({0: lanes})
-        tally._least_pushed = tally._slowest = 0
+        tally._applies, tally._slowest = Counter({0: lanes}), 0
         tally._late = None
         return tally
 
-    _pushes: Counter[int]  # clock -> lanes that stand there
-    _applies: Counter[int]
-    _least_pushed: int
+    _applies: Counter[int]  # clock -> lanes that stand there
     _slowest: int
     _late: dict[int, None] | None  # in order; None: to be found
 
     def push(self, lane: int) -> None:
         """A lane has made a push."""
-        at = self.pushed[lane]
         self.pushed[lane] += 1
-        self._pushes[at] -= 1
-        self._pushes[at + 1] += 1
-        if at == self._least_pushed and not self._pushes[at]:
-            self._least_pushed += 1
         if self._late is not None:
             self._late.pop(lane, None)
 
@@ -62,10 +54,6 @@ class Tally(Clocks):
     @property
     def slowest(self) -> int:
         return self._slowest
-
-    @property
-    def least_pushed(self) -> int:
-        return self._least_pushed
 
     @property
     def late(self) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from holdfast.core import tree
 from holdfast.core.clocks import Mode, Taken, parse
 from holdfast.exchange.pushes import Pushes, Record, Told, pushes_bytes
 from holdfast.testing.arena import Arena
+from holdfast.testing.audit import most_stale
 from holdfast.testing.model import Model, Violation
 
 __all__ = ["Copy", "Kept", "Push", "Tended", "Value"]
@@ -117,8 +118,8 @@ class Tended(Arena):
     def _keep_step_by(self, mode: Mode) -> None:
         lanes = self.model.lanes
         self.mode = mode
-        self.pushes = Pushes(memoryview(bytearray(pushes_bytes(lanes, mode.depth))), lanes, mode.depth)
-        self.slots: dict[tuple[int, int], Push] = {}  #: lane, turn -> what lies there
+        self.pushes = Pushes(memoryview(bytearray(pushes_bytes(lanes))), lanes)
+        self.slots: dict[int, Push] = {}  #: lane -> what lies there
 
     def turn(self, reached: Reached, *, fetches: bool) -> None:
         """A generation begins in which lanes keep step so: as the real premises do."""
@@ -187,7 +188,7 @@ class Tended(Arena):
 
     def land(self, push: Push) -> None:
         """The gradient of a push is here."""
-        self.slots[push.lane, push.step % self.mode.depth] = push
+        self.slots[push.lane] = push
 
     def count(self, lane: int, record: Record) -> None:
         """All of a push is here: let it count."""
@@ -200,12 +201,12 @@ class Tended(Arena):
         version, applied, past, kept = self.values[index]
         counts, made = list(applied), hash((past[-1:], version))
         for lane, step in taken:
-            push = self.slots.get((lane, step % self.mode.depth))
+            push = self.slots.get(lane)
             if push is None or push.step != step:
                 raise Violation(f"version {version} takes step {step} of lane {lane}, and {push} lies there")
             if counts[lane] != (at := self.steps_of(step)):
                 raise Violation(f"slice {index} has applied {counts[lane]} steps of lane {lane}, and now step {at}")
-            if self.mode.quorum is None and version - push.read > (self.mode.bound or 0):
+            if version - push.read > most_stale(self.mode, len(counts), self.model.steps):
                 raise Violation(f"{push} goes into version {version}: too stale for {self.mode.name}")
             counts[lane] = self.steps_of(step + 1)
             made = hash((made, push))

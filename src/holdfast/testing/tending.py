@@ -258,10 +258,10 @@ class TendingFerry(FakeFerry):
         due = tending.homeward(self._sent, pushed)
         if not due:
             return None
-        lane, step = due[0]
+        lane = due[0].lane
         self._sent[lane] += 1
-        gradient = _Gradient(arena.slots[lane, step % arena.mode.depth])
-        record = _Pushed(lane, arena.pushes.record(due[0]))
+        gradient = _Gradient(arena.slots[lane])
+        record = _Pushed(lane, arena.pushes.record(lane))
         first, second = (gradient, record) if self.rules.whole else (record, gradient)
         self._going.append(second)
         return first

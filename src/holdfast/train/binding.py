@@ -87,14 +87,12 @@ class Binding:
         sections.add("board", board_bytes(crewing.lanes, rows, len(space.layout.slices)))
         optimizer.add_sections(sections, space, schemas, rows)
         slots.add_sections(sections, space, crewing.lanes)
-        turns, reads = max(2, mode.depth), crewing.staleness(parse("async")).compensates
-        buffers.add_sections(sections, space, crewing.lanes, turns)
+        buffers.add_sections(sections, space, crewing.lanes)
         self._sizes = optimizer.state_sizes(space, schemas)
         outer = optimizer.state_sizes(space, self._outer_schemas)
         outer["undo"] = optimizer.undo_bytes(space, self._outer_schemas) * rows
-        self._room = space.room(crewing.lanes, turns, reads=reads)._replace(
-            state=state_bytes(self._sizes), outer=outer
-        )
+        reads = crewing.staleness(parse("async")).compensates
+        self._room = space.room(crewing.lanes, reads=reads)._replace(state=state_bytes(self._sizes), outer=outer)
         annex.add_sections(sections, self._room, mode)
         schedule.add_sections(sections, rows)
         evaluation.add_sections(sections)
@@ -102,9 +100,10 @@ class Binding:
             sections.add(f"fixed/{index}", parameter.numel() * parameter.element_size())
         offsets, _ = space.placed()
         placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, space.buffers, strict=True)]
-        depth = 0 if mode.exact else mode.depth
         kinds = optimizer.state_kinds(space, schemas)
-        self._chart = chart.add_section(sections, space.layout, self._room, rows, placed, depth, kinds)
+        self._chart = chart.add_section(
+            sections, space.layout, self._room, rows, placed, paced=not mode.exact, kinds=kinds
+        )
         self.late = False
         self._stop_at: int | None = None
         self._wanted, self._turn_at = mode.name, 0
@@ -117,7 +116,7 @@ class Binding:
         self.board = Board(arena.section("board"), crewing.lanes, rows, len(space.layout.slices))
         self._script = SliceOptimizer(user, space, schemas, arena.section, rows)
         self.optimizer = self._owners()  #: what the owners of slices run
-        self.buffers = Buffers(models, space, arena, crewing.lanes, turns)
+        self.buffers = Buffers(models, space, arena, crewing.lanes)
         self.evaluation = evaluation.Table(arena)
         controls = self._steered or Alone()
         self.controls: Alone | Steered = controls
@@ -193,7 +192,6 @@ class Binding:
         annex.add_sections(sections, self._room, self.mode)
         self._annex = Arena(sections, fd=self._fd, begin=pace.begin) if pace.size else self.arena
         self.optimizer = self._owners()
-        self.buffers.use_records(self._annex if pace.size else None, self.mode.depth)
         self.member = self._new_member()
         self.member.at, self.member.guarded = before.at, before.guarded
         self.member.facts = self.board.step_facts(pace.version)
@@ -275,8 +273,8 @@ class Binding:
         if self.paced is not None:
             lanes = self._crewing.lanes
             self.paced.set_pace(
-                mode, self._crewing.staleness(mode), Pushes(self._annex.section("pushes"), lanes, mode.depth),
-                PushSlots(self._space, self._annex, lanes, mode.depth), self.settings.applied,
+                mode, self._crewing.staleness(mode), Pushes(self._annex.section("pushes"), lanes),
+                PushSlots(self._space, self._annex, lanes), self.settings.applied,
             )
             if self._stop_at is not None:
                 self.paced.stop()
@@ -301,14 +299,13 @@ class Binding:
 def check_parts(optimizer: torch.optim.Optimizer, crewing: Crewing) -> None:
     """Refuse an optimizer that takes whole steps only, where the mode that the run was started with takes parts."""
     mode = crewing.mode
-    what = parted(mode, crewing.staleness(mode), crewing.lanes)
+    what = parted(mode, crewing.lanes)
     why = wholly(optimizer) if what else ""
     if not why:
         return
-    plain = "--set staleness=plain, " * (mode.quorum is None) or "--sync bounded:4 with --set staleness=plain, "
     raise ConfigError(
         "sync", mode.name, f"{what}, which is a step with a smaller lr, and {why}", source="holdfast run",
-        fix=f"Use {plain}--sync exact or local:16, or an optimizer that moves by its lr, as SGD and Adam do.",
+        fix="Use --sync exact or local:16, or an optimizer that moves by its lr, as SGD and Adam do.",
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.clocks import Taken, parse
 from holdfast.core.shares import Given, Share, parted, share_of
-from holdfast.core.staleness import Staleness, used
+from holdfast.core.staleness import Staleness
 
 
 def test_pushes_count_by_their_samples_and_less_if_they_are_stale_or_late() -> None:
@@ -26,22 +26,18 @@ def test_a_docket_of_all_lanes_is_a_whole_step_to_the_last_bit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "asked", "lanes", "found"),
+    ("mode", "lanes", "found"),
     [
-        ("exact", "auto", 4, ""),
-        ("bounded:0", "auto", 4, ""),
-        ("bounded:2", "auto", 4, "a stale push counts less (staleness = scale)"),
-        ("bounded:2", "scale", 4, "a stale push counts less (staleness = scale)"),
-        ("bounded:2", "plain", 4, ""),
-        ("bounded:2", "compensate", 4, ""),
-        ("bounded:2", "auto", 1, ""),
-        ("async", "auto", 4, "any lane makes a version, with a part of a step"),
-        ("async", "plain", 4, "any lane makes a version, with a part of a step"),
-        ("async", "auto", 1, ""),
-        ("quorum:3", "auto", 4, "any 3 of 4 lanes make a version, with a part of a step"),
-        ("quorum:4", "auto", 4, ""),
-        ("local:4", "scale", 4, ""),
+        ("exact", 4, ""),
+        ("bounded:0", 4, ""),
+        ("bounded:2", 4, "any lane makes a version, with a part of a step"),
+        ("bounded:2", 1, ""),
+        ("async", 4, "any lane makes a version, with a part of a step"),
+        ("async", 1, ""),
+        ("quorum:3", 4, "any 3 of 4 lanes make a version, with a part of a step"),
+        ("quorum:4", 4, ""),
+        ("local:4", 4, ""),
     ],
 )
-def test_modes_that_take_parts_of_a_step(mode: str, asked: str, lanes: int, found: str) -> None:
-    assert parted(parse(mode), used(asked, parse(mode)), lanes) == found
+def test_modes_that_take_parts_of_a_step(mode: str, lanes: int, found: str) -> None:
+    assert parted(parse(mode), lanes) == found

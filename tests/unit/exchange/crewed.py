@@ -106,7 +106,7 @@ class Worker:
         offsets, _ = self.space.placed()
         placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, self.space.buffers, strict=True)]
         kinds = optimizer.state_kinds(self.space, schemas)
-        self.room = self.space.room(LANES, 2)._replace(
+        self.room = self.space.room(LANES)._replace(
             state=state_bytes(optimizer.state_sizes(self.space, schemas)), outer={"ready": 8, "undo": 64}
         )
         self.chart = chart.add_section(sections, self.space.layout, self.room, ROWS, placed, kinds=kinds)

@@ -18,9 +18,10 @@ from holdfast.transport.arena import Arena, Sections
 
 from .crewed import adam, model_of
 
-__all__ = ["DEPTH", "GENERATION", "LANES", "MINE", "THEIRS", "Port", "Replay"]
+__all__ = ["GENERATION", "LANES", "MINE", "THEIRS", "Port", "Replay"]
 
-LANES, DEPTH = 4, 3
+LANES = 4
+MODE = parse("async")
 ROWS = board_rows(LANES)
 MINE, THEIRS = (0, 1), (2, 3)  #: lanes driven at home, and by the other host
 GENERATION = 5
@@ -56,14 +57,14 @@ class Port:
         sections.add("board", board_bytes(LANES, ROWS, len(space.layout.slices)))
         optimizer.add_sections(sections, space, schemas, ROWS)
         slots.add_sections(sections, space, LANES)
-        buffers.add_sections(sections, space, LANES, DEPTH)
-        room = space.room(LANES, DEPTH)
-        annex.add_sections(sections, room, parse(f"bounded:{DEPTH - 1}"))
+        buffers.add_sections(sections, space, LANES)
+        room = space.room(LANES)
+        annex.add_sections(sections, room, MODE)
         schedule.add_sections(sections, ROWS)
         evaluation.add_sections(sections)
         offsets, _ = space.placed()
         placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, space.buffers, strict=True)]
-        data = chart.add_section(sections, space.layout, room, ROWS, placed, DEPTH)
+        data = chart.add_section(sections, space.layout, room, ROWS, placed, paced=True)
         self.arena = Arena(sections)
         self.board = Board(self.arena.section("board"), LANES, ROWS, len(space.layout.slices))
         if home:
@@ -90,7 +91,7 @@ class Port:
     def publish(self, value: int) -> list[Taken]:
         """The owners here take the next docket, if there is one; all parameters become `value`."""
         version = min(self.board.versions())
-        found = docket(parse("bounded:2"), self.pushes.clocks(version, 100))
+        found = docket(MODE, self.pushes.clocks(version, 100))
         if found is None:
             return []
         self.pushes.decide(version, found)

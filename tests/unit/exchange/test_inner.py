@@ -139,12 +139,12 @@ def test_rounds_of_another_length_go_on_with_what_lanes_and_owners_have() -> Non
     hold = ground.turn(1, "local:4", 1)
     make_a_round(hold, 1)
     hold.section("outer/ready")[0] = 1
-    Pushes(hold.section("pushes"), LANES, 1).begin(3, 9, 1, rounds=True)
+    Pushes(hold.section("pushes"), LANES).begin(3, 9, 1, rounds=True)
     kept = [{name: bytes(data) for name, data in inner_of(hold).at(lane, 2).items()} for lane in range(LANES)]
     hold = ground.turn(2, "local:9", 2)
     assert [{n: bytes(data) for n, data in inner_of(hold).at(lane, 2).items()} for lane in range(LANES)] == kept
     assert hold.section("outer/ready")[0] == 1 and inner_of(hold).since == 1
-    told = Pushes(hold.section("pushes"), LANES, 1).told(2)
+    told = Pushes(hold.section("pushes"), LANES).told(2)
     assert told is not None and (told.op, told.base, told.pushed) == (0, 20, [0] * LANES)
     make_a_round(hold, 2)
     assert not ground.turn(3, "exact", 3).chart.rounds

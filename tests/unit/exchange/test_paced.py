@@ -47,9 +47,9 @@ def paced(controls: Asked) -> Paced:
     worker = Worker(0, 0)
     member = Paced(worker.space, worker.board, worker.slots, worker.slices, worker.buffers, controls)
     sections = Sections()
-    annex.add_sections(sections, worker.space.room(LANES, 2), MODE)
-    pushes = Pushes(memoryview(bytearray(pushes_bytes(LANES, MODE.depth))), LANES, MODE.depth)
-    slots = PushSlots(worker.space, Arena(sections), LANES, MODE.depth)
+    annex.add_sections(sections, worker.space.room(LANES), MODE)
+    pushes = Pushes(memoryview(bytearray(pushes_bytes(LANES))), LANES)
+    slots = PushSlots(worker.space, Arena(sections), LANES)
     member.set_pace(MODE, Staleness(), pushes, slots, lambda step: worker.member.hyper)
     member.install(0, Crewed([0], [0], [0] * LANES))
     member.arena = worker.arena
@@ -94,7 +94,7 @@ class Watched:
 
     def __setitem__(self, at: int, value: int) -> None:
         self._words[at] = value
-        if self._lanes <= at < self._lanes + LANES * (1 + 6 * MODE.depth) and not value:
+        if self._lanes <= at < self._lanes + LANES * 7 and not value:
             self._told()
 
 

@@ -41,7 +41,7 @@ def units(
 
 
 def test_a_sum_of_pushes_that_overflows() -> None:
-    paced = paced_of("bounded:1")
+    paced = paced_of("bounded:0")
     units(paced, 4, LANES, 3e38)
     text = (
         "The gradient of 0.weight, 0.bias for version 4 is not finite, though each push of it was. It was not applied. "

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.clocks import Taken, parse
+from holdfast.core.clocks import parse
 from holdfast.exchange import annex
 from holdfast.exchange.pushslots import Drift, PushSlots, compensated
 from holdfast.exchange.space import Space
 from holdfast.transport.arena import Arena, Sections
 
-LANES, DEPTH, FACTOR = 3, 2, 0.3
-MODE = parse(f"bounded:{DEPTH - 1}")
+LANES, FACTOR = 3, 0.3
+MODE = parse("bounded:1")
 
 
 class Case:
@@ -24,17 +24,16 @@ class Case:
         model = nn.Sequential(nn.Linear(1000, 400), nn.Linear(400, 3))
         self.space = Space([model], torch.optim.SGD(model.parameters(), lr=0.1))
         sections = Sections()
-        annex.add_sections(sections, self.space.room(LANES, DEPTH, reads=True), MODE)
-        self.slots = PushSlots(self.space, Arena(sections), LANES, DEPTH)
+        annex.add_sections(sections, self.space.room(LANES, reads=True), MODE)
+        self.slots = PushSlots(self.space, Arena(sections), LANES)
         self.now = self.flat()
-        self.pushes = {lane: Taken(lane, 4 + lane) for lane in range(LANES)}
         self.gradients, self.then = [], []
-        for push in self.pushes.values():
+        for lane in range(LANES):
             flat = self.flat()
-            self.slots.fill(push, self.space.views(flat))
+            self.slots.fill(lane, self.space.views(flat))
             self.gradients.append(flat)
             self.then.append(self.flat())
-            self.slots.keep(push, self.then[-1])
+            self.slots.keep(lane, self.then[-1])
 
     def flat(self) -> dict[str, Tensor]:
         return {name: torch.randn(total) for name, total in self.space.layout.totals.items()}
@@ -42,7 +41,7 @@ class Case:
     def total(self, weights: list[float], drift: Drift | None) -> Tensor:
         out = torch.zeros(sum(self.space.layout.totals.values()))
         for piece in self.space.layout.slices:
-            self.slots.total(piece, self.pushes, dict(enumerate(weights)), out[piece.start : piece.stop], drift)
+            self.slots.total(piece, range(LANES), dict(enumerate(weights)), out[piece.start : piece.stop], drift)
         return out
 
 
@@ -89,8 +88,8 @@ def test_copies_of_parameters_are_laid_out_where_they_are_asked_for_only() -> No
     space, sizes = Case().space, []
     for reads in (False, True):
         sections = Sections()
-        annex.add_sections(sections, space.room(LANES, DEPTH, reads=reads), MODE)
+        annex.add_sections(sections, space.room(LANES, reads=reads), MODE)
         sizes.append(sections.size)
         assert any(name.startswith("read/") for name in sections.spans) == reads
     parameters = 4 * sum(space.layout.totals.values())
-    assert LANES * DEPTH * parameters <= sizes[1] - sizes[0] <= LANES * DEPTH * (parameters + 4096)
+    assert LANES * parameters <= sizes[1] - sizes[0] <= LANES * (parameters + 4096)

@@ -383,7 +383,7 @@ def test_in_exact_a_replica_becomes_the_state_of_its_host(home: Port) -> None:
         chain.close()
     port = Port(home=True)
     port.board.words[cells.H_MIRROR] = 1
-    exact = Hold(port.hold.memory, msgspec.structs.replace(port.hold.chart, depth=0))
+    exact = Hold(port.hold.memory, msgspec.structs.replace(port.hold.chart, paced=False))
     shadow.install(exact)
     assert (port.shown(), port.board.level(), port.board.versions()) == ({1}, 1, [1] * len(port.board.versions()))
     assert port.pushes.op == 0, "there are no clocks in exact"

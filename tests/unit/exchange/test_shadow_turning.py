@@ -55,7 +55,7 @@ def everything(hold: Hold) -> dict[str, bytes]:
 
 
 def clocks(hold: Hold, version: int) -> Told | None:
-    return Tender(hold).pushes.told(version) if hold.chart.depth else None
+    return Tender(hold).pushes.told(version) if hold.chart.paced else None
 
 
 @pytest.mark.parametrize("sync", ["exact", "bounded:2"])

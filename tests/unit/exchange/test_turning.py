@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
-import torch
-from torch import nn
 
 from holdfast.coordinator.messages import Reached
 from holdfast.core.clocks import Taken, parse
-from holdfast.exchange import annex, buffers
+from holdfast.exchange import annex
 from holdfast.exchange.board import H_PACE, Board, Pace, board_bytes
-from holdfast.exchange.buffers import Buffers
 from holdfast.exchange.premises import Premises
 from holdfast.exchange.pushes import P_OP, Pushes, Record, pushes_bytes
-from holdfast.exchange.space import Space
 from holdfast.exchange.tender import Tender
 from holdfast.exchange.work import StepWork
 from holdfast.transport.arena import Arena, Sections, discard, grow
@@ -26,8 +22,8 @@ from tests.unit.exchange.ported import Port
 # ---------------------------------------------------------------- pushes
 
 
-def pushes_of(lanes: int = 3, depth: int = 2) -> Pushes:
-    return Pushes(memoryview(bytearray(pushes_bytes(lanes, depth))), lanes, depth)
+def pushes_of(lanes: int = 3) -> Pushes:
+    return Pushes(memoryview(bytearray(pushes_bytes(lanes))), lanes)
 
 
 @pytest.mark.parametrize("version", [7, 8])
@@ -53,7 +49,7 @@ def test_a_pass_goes_on_where_another_mode_left_it(version: int) -> None:
 
 def test_a_pass_that_goes_on_in_rounds() -> None:
     """What was done of it counts as steps, and not as pushes: a push is of a whole round."""
-    pushes = pushes_of(depth=1)
+    pushes = pushes_of()
     pushes.go_on_from(23)
     pushes.begin(4, 10, 7, done=3, rounds=True)
     assert (pushes.base, pushes.resumed, pushes.total, pushes.furthest(), pushes.made(7)) == (20, 3, 10, 0, 0)
@@ -62,7 +58,7 @@ def test_a_pass_that_goes_on_in_rounds() -> None:
     pushes.decide(7, [Taken(lane, 0) for lane in range(3)])
     assert (pushes.made(7), pushes.made(8), pushes.furthest()) == (0, 1, 1)
     told = pushes.told(8)
-    mirror = pushes_of(depth=1)
+    mirror = pushes_of()
     assert told is not None
     mirror.mirror(told, ())
     assert (mirror.made(8), mirror.resumed) == (1, 3)
@@ -132,46 +128,21 @@ def test_memory_that_grows_and_is_given_back() -> None:
         os.close(fd)
 
 
-def test_a_mode_that_needs_more_records_of_buffers_has_them_in_its_annex() -> None:
-    model = nn.BatchNorm1d(2)
-    space = Space([model], torch.optim.SGD(model.parameters(), lr=0.1))
-    base, room = Sections(), Sections()
-    buffers.add_sections(base, space, 2)
-    annex.add_sections(room, space.room(2, 2), parse("bounded:3"))
-    assert {"pushes", "push-present", "push-buffers", "push-buffers-changed"} < set(room.spans)
-    one = Buffers([model], space, Arena(base), 2)
-    one.seed()
-    one.use_records(Arena(room), 4)
-    for step in range(4):  # all of them in flight at once
-        model.running_mean.fill_(step + 1.0)
-        one.record(0, step, 0)
-    for step in range(4):
-        one.merge(step, [0], {0: 1}, {0: step})
-        one.advance(step)
-        assert model.running_mean.tolist() == [step + 1.0] * 2
-    one.use_records(None, 1)
-    model.running_mean.fill_(9.0)
-    one.record(0, 4)
-    one.merge(4, [0], {0: 1})
-    one.advance(4)
-    assert model.running_mean.tolist() == [9.0] * 2
-
-
 # ---------------------------------------------------------------- what a host does when a mode is news
 
 
 def test_the_mode_of_a_generation_is_laid_out_before_anybody_hears_of_it() -> None:
     ground = Ground()
     before = ground.premises.hold()
-    assert before is not None and before.chart.depth == 0 and "pushes" not in before.chart.sections
+    assert before is not None and not before.chart.paced and "pushes" not in before.chart.sections
     reached = Reached(1, "bounded:4", version=7, step=5)
     hold = ground.premises.hold(reached)
-    assert hold is not None and hold.chart.depth == 5
+    assert hold is not None and hold.chart.paced
     assert hold.board.pace() == Pace(1, "bounded:4", len(ground.map), hold.board.pace().size, 7, 5)  # type: ignore[union-attr]
     told = Tender(hold).pushes.told(7)
     assert told is not None and (told.op, told.base, told.done, told.pushed) == (0, 5, 5, [0] * LANES)
     room = Sections()
-    annex.add_sections(room, ground.worker.space.room(LANES, 2), parse("bounded:4"))
+    annex.add_sections(room, ground.worker.space.room(LANES), parse("bounded:4"))
     begin = len(ground.map)
     laid = {name: (at - begin, size) for name, (at, size) in hold.chart.sections.items() if annex.passing(name)}
     assert laid == room.spans, "a worker, which knows the model, lays it out in the same way"
@@ -188,15 +159,15 @@ def test_memory_of_a_mode_that_is_over_is_given_back() -> None:
     for name in hold.chart.sections:
         if annex.passing(name):
             hold.section(name)[:] = bytes([1]) * hold.chart.sections[name][1]
-    assert os.fstat(ground.fd).st_blocks > size + 100
+    assert os.fstat(ground.fd).st_blocks > size + 40
     hold = ground.premises.hold(Reached(2, "exact", 20, 12))
-    assert hold is not None and hold.chart.depth == 0 and "pushes" not in hold.chart.sections
+    assert hold is not None and not hold.chart.paced and "pushes" not in hold.chart.sections
     assert os.fstat(ground.fd).st_blocks <= size
     hold = ground.premises.hold(Reached(3, "async", 30, 22))
     assert hold is not None and not any(hold.section("pushes")[16 * 8 :])
 
 
-def test_a_record_of_buffers_lies_in_the_annex_where_the_arena_has_too_few() -> None:
+def test_a_record_of_buffers_lies_where_the_step_says() -> None:
     """The host that holds the state finds what a lane gave where the lane's own host has put it."""
     holds = []
     for _ in range(2):
@@ -205,12 +176,12 @@ def test_a_record_of_buffers_lies_in_the_annex_where_the_arena_has_too_few() -> 
         holds.append(hold)
     away, home = map(Tender, holds)
     flags, size = len(holds[0].chart.buffers), holds[0].chart.buffers_size
-    assert flags and "push-buffers" in holds[0].chart.sections
+    assert flags and size
     for tender in (away, home):
         tender.pushes.begin(0, 9, 3, done=3)
-    place = 3 % 5 * LANES + 1  # step 3 of lane 1
-    holds[0].section("push-buffers-changed")[place * flags : (place + 1) * flags] = bytes([1] * flags)
-    holds[0].section("push-buffers")[place * size : (place + 1) * size] = bytes([9]) * size
+    place = 3 % 2 * LANES + 1  # step 3 of lane 1
+    holds[0].section("buffers-changed")[place * flags : (place + 1) * flags] = bytes([1] * flags)
+    holds[0].section("buffers")[(2 + place) * size : (3 + place) * size] = bytes([9]) * size
     away.pushes.push(1, Record(3, 3, 5, 0.5, 0.0, 0.0))
     record, body = away.record(Taken(1, 3))
     home.land_record(1, record, memoryview(body), {1})

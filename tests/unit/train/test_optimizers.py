@@ -62,12 +62,11 @@ def test_trains_as_plain_torch_does(join, name: str) -> None:
     ("mode", "text"),
     [
         ("async", r"^sync = async: any lane makes a version, with a part of a step, which is a step with a smaller lr, "
-         r"and Rprop does not move half as far with half its lr \(group 0\) \(set by holdfast run\). Use --sync "
-         r"bounded:4 with --set staleness=plain, --sync exact or local:16, or an optimizer that moves by its lr, as "
-         r"SGD and Adam do.$"),
-        ("bounded:2", r"^sync = bounded:2: a stale push counts less \(staleness = scale\), which is a step with a "
-         r"smaller lr, and Rprop does .* \(set by holdfast run\). Use --set staleness=plain, --sync exact or local:16, "
-         r"or an optimizer that moves by its lr, as SGD and Adam do.$"),
+         r"and Rprop does not move half as far with half its lr \(group 0\) \(set by holdfast run\). Use --sync exact "
+         r"or local:16, or an optimizer that moves by its lr, as SGD and Adam do.$"),
+        ("bounded:2", r"^sync = bounded:2: any lane makes a version, with a part of a step, which is a step with a "
+         r"smaller lr, and Rprop does .* \(set by holdfast run\). Use --sync exact or local:16, or an optimizer that "
+         r"moves by its lr, as SGD and Adam do.$"),
     ],
 )  # fmt: skip
 def test_modes_that_take_parts_of_a_step_refuse_what_takes_whole_ones_only(join, mode: str, text: str) -> None:
