@@ -30,7 +30,6 @@ from holdfast.coordinator.messages import Install, Leave, Pause, Reached, Stands
 from holdfast.coordinator.owning import runs
 from holdfast.coordinator.roster import CrewLimits, Stage, Worker
 from holdfast.core.clocks import parse
-from holdfast.core.standing import replicas_of
 
 __all__ = ["ALIVE", "Change", "Crew"]
 
@@ -69,6 +68,7 @@ class Crew:
     owners: tuple[int, ...] = ()  #: bundle of slices -> server; empty: members own by bytes
     sources: dict[int, int] = field(default_factory=dict)  #: host -> host it gets the state from
     home: int = -1  #: the host that holds the state, where lanes need not keep step
+    replicas: tuple[int, ...] = ()  #: the hosts that hold a copy of what `home` holds, in the order of their chain
     abreast: tuple[int, ...] = ()  #: others that held the same when the generation began
     change: Change | None = None
     since: float = 0.0  #: when it was installed
@@ -96,11 +96,6 @@ class Crew:
         if host == self.home:
             return "home"
         return "replica" if host in self.replicas else "mirror"
-
-    @property
-    def replicas(self) -> tuple[int, ...]:
-        """The hosts that hold a copy of what the home of the installed generation holds; none where every host does."""
-        return replicas_of(self.where, self.home, self.limits.replicas) if self.home >= 0 else ()
 
     def best_home(self, members: Sequence[int]) -> int:
         """The host of these that is to hold the state, or does: the newest; rather as it was, or where servers are."""
@@ -233,6 +228,7 @@ class Crew:
         if not exact:
             self.sources = {host: home for host in sorted(set(self.where)) if host != home}
         self.abreast = () if exact or self.home < 0 else self.hosts.abreast(home, self.where)
+        self.replicas = () if exact else self.hosts.replicas(home, self.where, self.limits.replicas)
         if not exact or self.home >= 0:
             self.hosts.fence = self.generation
         self.home = -1 if exact else home
@@ -250,7 +246,7 @@ class Crew:
         return Install(
             self.generation, list(self.members), list(self.rows), list(self.drivers), list(self.where),
             dict(self.sources), self.stop, self.summed, servers=list(self.servers), owners=runs(self.owners),
-            sync=self.sync, turn=self.turn, replicas=self.limits.replicas if self.home >= 0 else 0,
+            sync=self.sync, turn=self.turn, replicas=list(self.replicas),
             abreast=list(self.abreast), sums_only=self.limits.sums_only, reached=self.reached,
         )  # fmt: skip
 

@@ -156,6 +156,19 @@ class Hosts:
         live, newest = self.live, self.age(self.live[home])
         return tuple(number for number in sorted(set(numbers) - {home}) if self.age(live[number]) == newest)
 
+    def replicas(self, home: int, numbers: Collection[int], most: int) -> tuple[int, ...]:
+        """Which of these are to hold a copy of what `home` holds, in the order of their chain.
+
+        Those come first that have the newest state already: a machine that comes back takes nobody's place, for until
+        it had a copy there would be one less.
+
+        >>> hosts = Hosts({n: Host(n, "", 1, 1, level) for n, level in enumerate((-1, 5, 5, 4))})
+        >>> hosts.replicas(1, [0, 1, 2, 3], 1), hosts.replicas(1, [0, 1, 2, 3], 3)
+        ((2,), (2, 3, 0))
+        """
+        others = sorted(set(numbers) - {home})
+        return tuple(sorted(others, key=lambda number: self.age(self.live[number]), reverse=True)[:most])
+
     def best(self, numbers: Collection[int], rather: Sequence[int]) -> int:
         """Which of these holds the newest state: the first one in `rather` that does, or else one that stays.
 

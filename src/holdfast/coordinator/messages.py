@@ -168,8 +168,8 @@ class Install(_Message, frozen=True):
     and slices are summed only on hosts that have some. Without any, all members own. `owners` are runs of bundles of
     slices, in order: (server, how many). Without them, owners share by bytes. With `sums_only` servers sum, and the
     other members own.
-    Where lanes need not keep step, one host holds the state, and this many others (`replicas`) a copy of it. Hosts in
-    `abreast` have one already of just what the home begins with.
+    Where lanes need not keep step, one host holds the state, and `replicas` a copy of it, in the order in which it is
+    passed on. Hosts in `abreast` have one already of just what the home begins with.
 
     `reached` is how lanes keep step in this generation, and since when. A host for which that is news takes it up
     before any of its workers hears of the generation. `sync` is how they are to keep step. Where that is another way,
@@ -189,7 +189,7 @@ class Install(_Message, frozen=True):
     guide: int = -1
     servers: list[int] = []
     owners: list[tuple[int, int]] = []
-    replicas: int = 0
+    replicas: list[int] = []
     abreast: list[int] = []
     sums_only: bool = False
     sync: str = "exact"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from holdfast.core.step import Place
 
-__all__ = ["Crewed", "Link", "Standing", "home_of", "link_of", "replicas_of"]
+__all__ = ["Crewed", "Link", "Standing", "home_of", "link_of"]
 
 
 def home_of(hosts: Sequence[int], sources: Mapping[int, int]) -> int:
@@ -22,17 +22,6 @@ def home_of(hosts: Sequence[int], sources: Mapping[int, int]) -> int:
     1
     """
     return min(set(hosts).difference(sources))
-
-
-def replicas_of(hosts: Sequence[int], home: int, number: int) -> tuple[int, ...]:
-    """The hosts of a generation that hold a replica of what its home holds, in the order of their chain.
-
-    Who joins later has a higher number, so a new one comes after those that hold something already.
-
-    >>> replicas_of([0, 1, 1, 2, 3], home=1, number=2)
-    (0, 2)
-    """
-    return tuple(sorted(set(hosts) - {home})[:number])
 
 
 class Link(NamedTuple):

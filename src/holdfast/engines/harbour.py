@@ -20,7 +20,6 @@ from typing import Protocol
 
 from holdfast.coordinator.messages import Install
 from holdfast.core.routes import Choice, NoRoute, Offer
-from holdfast.core.standing import home_of, replicas_of
 from holdfast.engines.following import Follower, Guides
 from holdfast.errors import FrameError, HoldfastError, Unreachable, brief
 from holdfast.exchange.ferry import Ferry
@@ -209,12 +208,12 @@ class Harbour:
 
     def _replicate(self, install: Install, hold: Hold | None) -> None:
         """Hold the state, if this host is to and has only a replica; have a replica of it or none, as is wanted now."""
-        home, before = home_of(install.hosts, install.sources), self._tenure
+        before = self._tenure
         if install.guide < 0 and self._me not in install.sources:
             self._tenure = install.generation
             if self._shadow is not None and hold is not None and level(hold.memory) < 0:
                 self._shadow.install(hold)
-        if self._me not in replicas_of(install.hosts, home, install.replicas):
+        if self._me not in install.replicas:
             self._shadow = None
         elif self._shadow is None:
             self._shadow = Shadow()

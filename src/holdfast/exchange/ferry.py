@@ -24,7 +24,7 @@ from holdfast.config.run import board_rows
 from holdfast.coordinator.messages import Reached
 from holdfast.core.cargo import Route, longest_run
 from holdfast.core.slices import even_shares
-from holdfast.core.standing import home_of, link_of, replicas_of
+from holdfast.core.standing import home_of, link_of
 from holdfast.errors import FrameError
 from holdfast.exchange.board import Board
 from holdfast.exchange.chart import Chart
@@ -67,7 +67,7 @@ class Assembly(Protocol):
     @property
     def servers(self) -> Sequence[int]: ...
     @property
-    def replicas(self) -> int: ...
+    def replicas(self) -> Sequence[int]: ...
     @property
     def abreast(self) -> Sequence[int]: ...
     @property
@@ -105,9 +105,8 @@ class Ferry:
         self._lanes = self._lanes_of(me)
         self._closed = threading.Event()
         self._home = home_of(assembly.hosts, assembly.sources)  # of the state, where lanes need not keep step
-        replicas = replicas_of(assembly.hosts, self._home, assembly.replicas)
-        self._link = link_of(me, self._home, replicas)  # of the chain of replicas
-        self._all_hold = set(replicas) <= set(assembly.abreast)  # what the home begins with
+        self._link = link_of(me, self._home, assembly.replicas)  # of the chain of replicas
+        self._all_hold = set(assembly.replicas) <= set(assembly.abreast)  # what the home begins with
         self._last = -1  # at home: the version that all of them have, when the generation begins
         self._passage: Passage | None = None  # to the next replica
         self.fetched = False  #: the state has come from another host

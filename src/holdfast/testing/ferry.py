@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from holdfast.coordinator.messages import Install
 from holdfast.core.cargo import Cargo, Facts, Piece, Route, Sent, Total, View, due
-from holdfast.core.standing import home_of, replicas_of
 from holdfast.testing.arena import Arena
 from holdfast.testing.model import Violation
 
@@ -153,8 +152,7 @@ class FakeFerry:
         where = dict(zip(install.members, install.hosts, strict=True))
         self._lanes = frozenset(lane for lane, driver in enumerate(install.drivers) if where[driver] == me)
         self._source = install.sources.get(me)
-        home = home_of(install.hosts, install.sources)
-        self._replica = me in replicas_of(install.hosts, home, install.replicas)  # it holds each version as it comes
+        self._replica = me in install.replicas  # it holds each version as it comes
         self.level = arena.level()  #: before anybody acts: what it can come to by itself
         self._porters: list[_Porter] = []
         self._embark(install)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.coordinator.messages import Install
 from holdfast.core import tending
-from holdfast.core.standing import home_of, link_of, replicas_of
+from holdfast.core.standing import home_of, link_of
 from holdfast.exchange.pushes import Record, Told
 from holdfast.testing.ferry import FakeFerry
 from holdfast.testing.model import Violation
@@ -186,7 +186,7 @@ class TendingFerry(FakeFerry):
     def _embark(self, install: Install) -> None:
         me, arena = self.host.number, self.arena
         self.home = home_of(install.hosts, install.sources)
-        self.replicas = replicas_of(install.hosts, self.home, install.replicas)
+        self.replicas = tuple(install.replicas)
         self._chain = _Chain(*link_of(me, self.home, self.replicas))
         self._sent: dict[int, int] = {}  # lane driven here -> its pushes that have gone home
         self._op = 0  # in this pass

@@ -23,6 +23,11 @@ def installed(commands: list[Command]) -> tuple[list[int], dict[int, int]] | Non
     return (list(found[0].hosts), dict(found[0].sources)) if found else None
 
 
+def replicas(commands: list[Command]) -> list[int]:
+    """Who holds a copy in it."""
+    return next(one.message.replicas for one in commands if isinstance(one, Send) and isinstance(one.message, Install))
+
+
 def test_a_replica_goes_on_at_once_though_it_lacks_what_nobody_has_seen() -> None:
     run = begun()
     run(HostLevel(1, 6, 1), WorkerLost(0, "signal", 9, 5), HostLevel(2, 5, 1))
@@ -48,6 +53,19 @@ def test_a_copy_of_an_older_generation_is_not_as_good_as_the_version_before_the_
     run(HostLevel(2, 7, 3), WorkerLost(1, "signal", 9, 6), HostLevel(1, 6, 1))
     assert installed(run(Paused(2, 4, 6))) is None, "host 2 is there, and its worker comes back"
     assert installed(run(ready(3))) == ([1, 2], {1: 2})
+
+
+def test_a_host_that_comes_back_takes_the_place_of_no_copy() -> None:
+    """Until it had one of its own, nobody would: the loss of the home in that time would take back what was seen."""
+    run = Driven(lanes=4, workers=0, hosts=3, listening=True, sync="async", replicas=1)
+    run(RunStarted(), *(HostJoined(number, "abc"[number - 1], 1) for number in (1, 2, 3)))
+    assert replicas(run(ready(0), ready(1), ready(2), Seeded(0))) == [2]
+    run(HostLevel(1, 6, 1), WorkerLost(0, "signal", 9, 5), HostLevel(2, 5, 1), HostLevel(3, -1))
+    without = run(Paused(1, 2, 5), Paused(2, 2, 5))
+    assert (installed(without), replicas(without)) == (([2, 3], {3: 2}), [3])
+    run(ready(3), HostLevel(1, 6, 1), HostLevel(2, 9, 2), HostLevel(3, 8, 2))
+    back = run(Paused(1, 3, 9), Paused(2, 3, 9))
+    assert (installed(back), replicas(back)) == (([1, 2, 3], {1: 2, 3: 2}), [3])
 
 
 def test_what_is_lost_is_told() -> None:

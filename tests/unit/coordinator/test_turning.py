@@ -264,10 +264,10 @@ def asked_of(run: Driven, sync: str, generation: int, version: int, levels: dict
 def test_in_exact_a_replica_has_what_it_needs_and_only_a_mirror_gets_the_state() -> None:
     run = three("async")
     install = asked_of(run, "exact", 2, 8, {1: (8, 1), 2: (8, 1), 3: (-1, 0)})
-    assert (install.reached, install.sources, install.replicas) == (Reached(1, "exact", 8, 8), {3: 1}, 0)
+    assert (install.reached, install.sources, install.replicas) == (Reached(1, "exact", 8, 8), {3: 1}, [])
     assert [host.role for host in run.machine.snapshot().hosts] == ["", "", ""]
     install = asked_of(run, "bounded:2", 4, 9, {1: (9, 3), 2: (9, 3), 3: (9, 3)})
-    assert (install.reached.sync, install.sources, install.replicas) == ("bounded:2", {2: 1, 3: 1}, 1)
+    assert (install.reached.sync, install.sources, install.replicas) == ("bounded:2", {2: 1, 3: 1}, [2])
     assert [host.role for host in run.machine.snapshot().hosts] == ["home", "replica", "mirror"]
 
 

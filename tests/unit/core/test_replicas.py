@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.standing import Link, home_of, link_of, replicas_of
+from holdfast.core.standing import Link, home_of, link_of
 
 
 @pytest.mark.parametrize("home", range(5))
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(5))
 def test_the_chain_leads_from_the_home_through_every_replica_once(home: int, number: int) -> None:
-    hosts = [0, 1, 1, 2, 3, 4]
-    replicas = replicas_of(hosts, home, number)
-    assert len(replicas) == min(number, 4) and home not in replicas
+    hosts = [0, 1, 2, 3, 4]
+    replicas = [host for host in (3, 1, 4, 0, 2) if host != home][:number]
     walked, link = [home], link_of(home, home, replicas)
     assert link.before is None
     while link.after is not None:
         assert link_of(link.after, home, replicas).before == walked[-1], "both sides know of each other"
         walked.append(link.after)
         link = link_of(link.after, home, replicas)
-    assert tuple(walked) == (home, *replicas)
+    assert walked == [home, *replicas]
     assert all(link_of(host, home, replicas) == Link() for host in set(hosts).difference(walked))
-
-
-def test_a_host_that_joins_later_comes_after_those_that_hold_something() -> None:
-    assert replicas_of([2, 0, 1], home=1, number=3)[:2] == replicas_of([2, 0, 1, 7], home=1, number=3)[:2] == (0, 2)
 
 
 def test_the_home_is_the_host_that_needs_no_source() -> None:

@@ -271,8 +271,9 @@ def test_a_host_says_of_which_generation_its_state_is(arena: mmap.mmap) -> None:
         sources = {0: 1} if home == 1 else {1: 0}
         members = [0, 1]
         return Install(
-            generation, members, members, [0, 0, 1, 1], members, sources, replicas=1, reached=Reached(sync="async")
-        )
+            generation, members, members, [0, 0, 1, 1], members, sources, replicas=[1 - home],
+            reached=Reached(sync="async"),
+        )  # fmt: skip
 
     async def play() -> None:
         it = harbour(arena, Pier())
@@ -322,8 +323,8 @@ def test_a_copy_that_is_abreast_takes_each_mode_up_as_the_home_does(arena: mmap.
             sources = {0: 1} if lost else {1: 0}
             it.embark(
                 Install(
-                    generation, [0, 1], [0, 1], [0, 0, 1, 1], [0, 1], sources, replicas=1, reached=reached,
-                    abreast=[] if lost else [1],
+                    generation, [0, 1], [0, 1], [0, 0, 1, 1], [0, 1], sources, replicas=[0 if lost else 1],
+                    reached=reached, abreast=[] if lost else [1],
                 ),
                 frozenset({1}),
             )  # fmt: skip
