@@ -123,8 +123,10 @@ def due(route: Route, view: View, sent: Sent) -> list[Cargo]:
 
 def _pieces(route: Route, view: View, sent: Sent) -> Iterator[Piece]:
     step = sent.step
-    mine = [lane for lane in view.work or () if lane in route.lanes]
     left = [s for s, there in enumerate(route.there) if there and s not in sent.pieces]
+    if not left and not sent.early:
+        return
+    mine = [lane for lane in view.work or () if lane in route.lanes]
     nodes = [n for n in view.nodes if route.lanes.issuperset(range(n.lane, n.lane + n.span))]
     if not mine:
         return

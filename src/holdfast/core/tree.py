@@ -27,13 +27,13 @@ simulation hold everything else against it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 __all__ = [
-    "Contribution", "Merge", "Node", "Plan", "contribution", "fold", "keep", "maximal_nodes", "plan", "push",
-    "reference_sum", "uncovered",
+    "Contribution", "Merge", "Node", "Plan", "bits", "contribution", "cover", "fold", "keep", "maximal_nodes", "plan",
+    "push", "reference_sum", "uncovered",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -72,12 +72,31 @@ def uncovered(lanes: Sequence[int], nodes: Sequence[Node]) -> list[int]:
     >>> uncovered(range(6), [Node(0, 2), Node(3, 1)])
     [2, 4, 5]
     """
-    covered = 0  # one bit a lane: every worker asks this several times a step
-    for lane, span in nodes:
-        covered |= ((1 << span) - 1) << lane
+    covered = cover(nodes)
     missing = [lane for lane in lanes if not covered >> lane & 1]
     missing.sort()
     return missing
+
+
+def bits(lanes: Iterable[int]) -> int:
+    """Lanes as one number, a bit each.
+
+    >>> bin(bits([0, 3]))
+    '0b1001'
+    """
+    return cover((lane, 1) for lane in lanes)
+
+
+def cover(nodes: Iterable[tuple[int, int]]) -> int:
+    """The lanes that nodes cover, a bit each: every worker asks this several times a step.
+
+    >>> bin(cover([Node(0, 2), Node(3, 1)]))
+    '0b1011'
+    """
+    covered = 0
+    for lane, span in nodes:
+        covered |= ((1 << span) - 1) << lane
+    return covered
 
 
 def maximal_nodes(lo: int, hi: int, num_lanes: int) -> list[Node]:

@@ -411,8 +411,14 @@ class Board:
         """The lanes that have work in `step`; None where nobody has shown them."""
         if self.words[H_WORK_STEP] != step + 1:
             return None
-        mask = sum((self.words[H_WORK + word] & (1 << 64) - 1) << 64 * word for word in range(H_STALENESS - H_WORK))
+        mask = self.work_bits(step)
         return [lane for lane in range(self.num_lanes) if mask >> lane & 1]
+
+    def work_bits(self, step: int) -> int:
+        """The same, a bit for each lane; none where nobody has shown them."""
+        if self.words[H_WORK_STEP] != step + 1:
+            return 0
+        return int.from_bytes(self.words[H_WORK:H_STALENESS], "little")
 
     # ------------------------------------------------------------ where the script stands
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.cargo import Facts, Piece, Total
-from holdfast.core.tree import Node, uncovered
+from holdfast.core.tree import Node, bits, cover
 from holdfast.errors import FrameError
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import Board
@@ -87,10 +87,9 @@ class Hold:
 
     def covers(self, step: int, first: int, last: int) -> bool:
         """Are partial sums of all lanes here for one of these slices, as far as is known?"""
-        nodes, work, pieces = self.board.nodes(step), self.board.work(step) or (), self.pieces
-        return any(
-            not uncovered(work, [*nodes, *pieces.nodes(step, slice_, but=nodes)]) for slice_ in range(first, last)
-        )
+        nodes = self.board.nodes(step)
+        wanted, but = self.board.work_bits(step) & ~cover(nodes), bits(node.lane for node in nodes)
+        return any(not self.pieces.missing(step, slice_, wanted, but) for slice_ in range(first, last))
 
     def place_for_total(self, step: int, first: int, last: int) -> memoryview | None:
         """Where a sum that comes in goes; None where it is here already, or not wanted any more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core import step as decide
 from holdfast.core.standing import Standing
-from holdfast.core.tree import contribution, uncovered
+from holdfast.core.tree import bits, contribution, cover
 from holdfast.exchange import board as cells
 from holdfast.exchange.board import Board
 from holdfast.exchange.pieces import Pieces
@@ -49,10 +49,11 @@ def _covered(at: Standing, seen: decide.Board, step: int, board: Board, pieces: 
     missing = 0
     if not board.recorded(step) or any(seen.arrived.get(member, -1) < step for member in at.members):
         return found
+    wanted, but = bits(seen.lanes) & ~cover(seen.nodes), bits(node.lane for node in seen.nodes)
     for index, version in enumerate(seen.summed or ()):
         if version > step or not at.sums_here(index):
             continue
-        if uncovered(seen.lanes, [*seen.nodes, *pieces.nodes(step, index, but=seen.nodes)]):
+        if pieces.missing(step, index, wanted, but):
             missing += 1
             if missing > len(at.rows):
                 break

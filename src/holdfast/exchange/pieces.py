@@ -14,6 +14,7 @@ from holdfast.core.tree import Node
 __all__ = ["Pieces"]
 
 _SPAN = 16  # bits; lanes are far fewer
+_SPANS = (1 << _SPAN) - 1
 
 
 class Pieces:
@@ -41,12 +42,22 @@ class Pieces:
         """Has this piece come already?"""
         return self._words[node.lane * self._num_slices + slice_] == step + 1 << _SPAN | node.span
 
+    def missing(self, step: int, slice_: int, wanted: int, but: int) -> int:
+        """Those of the `wanted` lanes, a bit each, that no piece of a slice covers which has come for `step`.
+
+        Slots of the lanes in `but` hold something else. (`nodes` would tell, too; but this is asked for every frame.)
+        """
+        for lane, word in enumerate(self._words[slice_ :: self._num_slices].tolist()):
+            if word >> _SPAN == step + 1 and not but >> lane & 1:
+                wanted &= ~((1 << (word & _SPANS)) - 1 << lane)
+        return wanted
+
     def nodes(self, step: int, slice_: int, but: Sequence[Node] = ()) -> list[Node]:
         """The partial sums of a slice that have come for `step`, but for those in the slots of `but`."""
         taken = {node.lane for node in but}
         column = self._words[slice_ :: self._num_slices].tolist()
         return [
-            Node(lane, word & (1 << _SPAN) - 1)
+            Node(lane, word & _SPANS)
             for lane, word in enumerate(column)
             if word >> _SPAN == step + 1 and lane not in taken
         ]

@@ -112,6 +112,8 @@ class _Socket:
         self._inside = 0
         self._patience: float | None = None  # milliseconds
         self._closed = False
+        self._coming = select.poll()
+        self._coming.register(sock.fileno(), select.POLLIN)
         sock.setblocking(True)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -203,9 +205,7 @@ class _Socket:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, last)
         try:
             self._recv_whole(view[: view.nbytes - last])
-            waiting = select.poll()
-            waiting.register(self._socket.fileno(), select.POLLIN)
-            if not waiting.poll(self._patience):
+            if not self._coming.poll(self._patience):
                 raise BlockingIOError
         finally:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
