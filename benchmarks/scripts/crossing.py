@@ -101,7 +101,7 @@ class Crossing:
         buffers.add_sections(sections, space, hosts)
         schedule.add_sections(sections, rows)
         evaluation.add_sections(sections)
-        data = chart.add_section(sections, space.layout, space.room(hosts), rows, [])
+        data = chart.add_section(sections, space, space.room(hosts), rows)
         arena = Arena(sections)
         self._board = Board(arena.section("board"), hosts, rows, count)
         self._board.format()

@@ -27,7 +27,6 @@ class Room(NamedTuple):
     lanes: int
     flats: Mapping[str, int]  #: dtype -> trainable parameters of it
     entries: int  #: trainable parameters
-    buffers_size: int  #: of one copy of the models' buffers
     reads: bool = False  #: also the parameters that a push was computed from are kept
     state: int = 0  #: what a lane's optimizer keeps, with local steps
     outer: Mapping[str, int] = {}  #: sections of the owners' optimizer, with local steps

@@ -6,15 +6,18 @@ no torch and runs no user code; it reads the chart that the first workers leave 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.core.slices import Layout
 from holdfast.exchange.annex import Room
 from holdfast.exchange.board import H_CHART, H_CHART_SIZE, Board
 from holdfast.exchange.inner import SINCE, state_bytes
 from holdfast.transport.arena import Arena, Sections
+
+if TYPE_CHECKING:
+    from holdfast.exchange.space import Space  # it needs torch, and who reads a chart may be without
 
 __all__ = ["Chart", "add_section", "read_chart", "write_chart"]
 
@@ -48,7 +51,7 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
             for name, (_, size) in self.sections.items() if name.startswith("parameters/")
         }  # fmt: skip
         return Room(
-            self.lanes, flats, self.entries, self.buffers_size, self.reads, state_bytes(self.owners()), self.outer
+            self.lanes, flats, self.entries, self.reads, state_bytes(self.owners()), self.outer
         )
 
     @property
@@ -80,16 +83,17 @@ class Chart(msgspec.Struct, frozen=True, array_like=True):
 
 
 def add_section(
-    sections: Sections, layout: Layout, room: Room, rows: int, buffers: Sequence[tuple[int, int]], *,
-    paced: bool = False, kinds: Mapping[str, str] | None = None,
+    sections: Sections, space: Space, room: Room, rows: int, *, paced: bool = False,
+    kinds: Mapping[str, str] | None = None,
 ) -> bytes:  # fmt: skip
-    """Lay out the chart itself, as the last section; returns its bytes. `buffers` are (begin, size) in one copy."""
+    """Lay out the chart itself, as the last section; returns its bytes."""
+    layout = space.layout
     slices = [(s.dtype, s.start * s.itemsize, s.stop * s.itemsize) for s in layout.slices]
     pieces = [(s.dtype, part.start, part.stop) for s in layout.slices for part in s.pieces]
     data = msgspec.msgpack.encode(
         Chart(
-            room.lanes, rows, room.entries, slices, list(buffers), room.buffers_size, dict(sections.spans), paced,
-            room.reads, dict(room.outer), dict(kinds or {}), pieces,
+            room.lanes, rows, room.entries, slices, space.buffer_spans(), space.placed()[1], dict(sections.spans),
+            paced, room.reads, dict(room.outer), dict(kinds or {}), pieces,
         )
     )
     sections.add("chart", len(data))

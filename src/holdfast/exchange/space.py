@@ -108,7 +108,7 @@ class Space:
     def room(self, lanes: int, *, reads: bool = False) -> Room:
         """What decides how much memory a mode takes in which lanes need not keep step."""
         flats = {name: total * self.dtypes[name].itemsize for name, total in self.layout.totals.items()}
-        return Room(lanes, flats, len(self.trainable), self.placed()[1], reads)
+        return Room(lanes, flats, len(self.trainable), reads)
 
     def placed(self) -> tuple[list[int], int]:
         """(offset of every buffer in a copy of all of them, size of a copy)."""
@@ -117,6 +117,11 @@ class Space:
             offsets.append(size)
             size += -(-buffer.numel() * buffer.element_size() // 64) * 64
         return offsets, size
+
+    def buffer_spans(self) -> list[tuple[int, int]]:
+        """(begin, bytes) of every buffer in a copy of all of them."""
+        offsets, _ = self.placed()
+        return [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, self.buffers, strict=True)]
 
     def views(self, flats: dict[str, Tensor]) -> list[Tensor]:
         """For each trainable parameter its window into flat tensors (one per dtype)."""

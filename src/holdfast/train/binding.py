@@ -98,12 +98,8 @@ class Binding:
         evaluation.add_sections(sections)
         for index, parameter in enumerate(space.fixed):
             sections.add(f"fixed/{index}", parameter.numel() * parameter.element_size())
-        offsets, _ = space.placed()
-        placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, space.buffers, strict=True)]
         kinds = optimizer.state_kinds(space, schemas)
-        self._chart = chart.add_section(
-            sections, space.layout, self._room, rows, placed, paced=not mode.exact, kinds=kinds
-        )
+        self._chart = chart.add_section(sections, space, self._room, rows, paced=not mode.exact, kinds=kinds)
         self.late = False
         self._stop_at: int | None = None
         self._wanted, self._turn_at = mode.name, 0
@@ -233,7 +229,7 @@ class Binding:
             return None, Arena(sections)
         crewing = self._crewing
         parts = [*facts, *_parts(crewing), *optimizer_parts(user, schemas), *self._space.parts()]
-        push = sum(self._room.flats.values()) + self._room.buffers_size
+        push = sum(self._room.flats.values())
         sizes = bundled([piece.nbytes for piece in self._space.layout.slices])
         self._ready = say.Ready(
             crewing.worker, numerics(), golden(), blueprint.fingerprint(parts), sections.size, crewing.lanes, push,

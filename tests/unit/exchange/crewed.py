@@ -103,13 +103,11 @@ class Worker:
         buffers.add_sections(sections, self.space, LANES)
         schedule.add_sections(sections, ROWS)
         evaluation.add_sections(sections)
-        offsets, _ = self.space.placed()
-        placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, self.space.buffers, strict=True)]
         kinds = optimizer.state_kinds(self.space, schemas)
         self.room = self.space.room(LANES)._replace(
             state=state_bytes(optimizer.state_sizes(self.space, schemas)), outer={"ready": 8, "undo": 64}
         )
-        self.chart = chart.add_section(sections, self.space.layout, self.room, ROWS, placed, kinds=kinds)
+        self.chart = chart.add_section(sections, self.space, self.room, ROWS, kinds=kinds)
         self.arena = arena or Arena(sections)
         self.board = Board(self.arena.section("board"), LANES, ROWS, count)
         self.slices = SliceOptimizer(self.user, self.space, schemas, self.arena.section, ROWS)

@@ -62,9 +62,7 @@ class Port:
         annex.add_sections(sections, room, MODE)
         schedule.add_sections(sections, ROWS)
         evaluation.add_sections(sections)
-        offsets, _ = space.placed()
-        placed = [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, space.buffers, strict=True)]
-        data = chart.add_section(sections, space.layout, room, ROWS, placed, paced=True)
+        data = chart.add_section(sections, space, room, ROWS, paced=True)
         self.arena = Arena(sections)
         self.board = Board(self.arena.section("board"), LANES, ROWS, len(space.layout.slices))
         if home:
