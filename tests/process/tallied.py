@@ -47,11 +47,13 @@ def applied_once(run: Launch, epochs: int = EPOCHS, *, plain: bool = False) -> N
 
 
 def due(weight: float, mode: str, plain: bool) -> bool:
-    """Can a push weigh this much? 1 / (1 + n) where it was `n` late; with local steps each lane is a whole step."""
+    """Can a push weigh this much? With a quorum 1 / (1 + n) where it was `n` steps late, else 1 / (1 + 2 s) where it
+    was `s` steps old, in quarters: there are four lanes. With local steps each lane is a whole step.
+    """
     if mode.startswith("local"):
         return weight == LANES
     if mode in ("exact", "bounded:0") or (plain and not mode.startswith("quorum")):
         return weight == 1.0
-    late = round(1.0 / weight) - 1
-    exact = abs(weight * (1 + late) - 1.0) < 1e-3
-    return exact and 0 <= late <= (LATEST if mode.startswith("quorum") else EPOCHS * STEPS * LANES)
+    parts, most = (1, LATEST) if mode.startswith("quorum") else (LANES // 2, EPOCHS * STEPS * LANES**2)
+    late = round(parts / weight) - parts
+    return abs(weight * (parts + late) / parts - 1.0) < 1e-3 and 0 <= late <= most

@@ -99,7 +99,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: int | None = None
     sync: str = "exact"
     #: What becomes of a push that was computed from older parameters (`core.staleness`): "plain" (it counts like any
-    #: other), "scale" (1 / (1 + staleness)), "compensate" (it is moved to where the parameters are now), or "auto":
+    #: other), "scale" (the less the staler), "compensate" (it is moved to where the parameters are now), or "auto":
     #: scaled with bounded:S and async; quorum:K has weights of its own.
     staleness: str = "auto"
     #: How far a push is moved with staleness = compensate: the factor lambda of DC-ASGD.

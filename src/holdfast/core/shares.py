@@ -46,8 +46,10 @@ def share_of(
     """
     late = dict(zip(given, weights(mode, list(given), newest), strict=True))
     pushes = {push.lane: push for push, one in given.items() if one.samples}
+    steps = len(given) / len(counts)  # of a version; those that were made since are taken to be like this one
     load = {
-        lane: late[push] * staleness.weight(given[push].age) * given[push].samples for lane, push in pushes.items()
+        lane: late[push] * staleness.weight(given[push].age * steps) * given[push].samples
+        for lane, push in pushes.items()
     }
     part = 1.0 if mode.rounds or not pushes else sum(load.values()) / max(1, sum(counts))
     return Share(pushes, load, frozenset(lane for lane, push in pushes.items() if given[push].age), part)

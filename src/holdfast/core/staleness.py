@@ -1,11 +1,13 @@
 """Staleness: what becomes of a push that was computed from older parameters than it is applied to. Pure.
 
-The age of a push is how many versions were made in between. A push of age 0 is the same in every treatment, bit by bit.
+The age of a push is how much was applied in between, in whole steps: with four lanes a version of one push is a quarter
+of one, so what an age means does not hang on the number of lanes. A push of age 0 is the same in every treatment, bit
+by bit.
 
 | treatment | a push of age `s` |
 |---|---|
 | `plain` | counts like any other |
-| `scale` | counts 1 / (1 + s) |
+| `scale` | counts 1 / (1 + 2 s) |
 | `compensate` | counts like any other, and is moved to where the parameters are now (DC-ASGD) |
 
 `auto` is `scale`, but for `quorum:K`, which has weights of its own, `plain`.
@@ -24,6 +26,8 @@ __all__ = ["COMPENSATION", "TREATMENTS", "Staleness", "treatment", "used"]
 
 #: The factor lambda that the paper used on CIFAR-10 where it is constant.
 COMPENSATION = 0.04
+#: How fast the weight of a push falls with its age: half a step old, it counts half.
+_STEEP = 2.0
 #: What can be asked for.
 TREATMENTS = ("auto", "plain", "scale", "compensate")
 
@@ -40,13 +44,13 @@ class Staleness:
         """Are the parameters needed that a push was computed from?"""
         return self.treatment == "compensate"
 
-    def weight(self, age: int) -> float:
-        """How much a push of this age counts.
+    def weight(self, age: float) -> float:
+        """How much a push of this age, in steps, counts.
 
-        >>> [Staleness("scale").weight(age) for age in (0, 1, 3)]
+        >>> [Staleness("scale").weight(age) for age in (0.0, 0.5, 1.5)]
         [1.0, 0.5, 0.25]
         """
-        return 1.0 / (1 + age) if self.treatment == "scale" else 1.0
+        return 1.0 / (1.0 + _STEEP * age) if self.treatment == "scale" else 1.0
 
 
 def treatment(asked: str, mode: Mode, compensation: float = COMPENSATION) -> Staleness:

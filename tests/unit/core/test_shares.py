@@ -10,12 +10,20 @@ from holdfast.core.staleness import Staleness
 
 
 def test_pushes_count_by_their_samples_and_less_if_they_are_stale_or_late() -> None:
-    pushes = {Taken(0, 7): Given(6, 0), Taken(1, 7): Given(4, 1), Taken(3, 5): Given(0, 2)}
+    pushes = {Taken(0, 7): Given(6, 0), Taken(1, 7): Given(4, 2), Taken(3, 5): Given(0, 2)}
     counts = [6, 4, 6, 4]
     found = share_of(parse("async"), Staleness("scale"), pushes, 7, counts)
-    assert found == Share({0: Taken(0, 7), 1: Taken(1, 7)}, {0: 6.0, 1: 2.0}, frozenset({1}), 0.4)
+    assert found == Share({0: Taken(0, 7), 1: Taken(1, 7)}, {0: 6.0, 1: 1.0}, frozenset({1}), 0.35), "1.5 steps old"
     found = share_of(parse("quorum:2"), Staleness(), pushes, 8, counts)
     assert found == Share({0: Taken(0, 7), 1: Taken(1, 7)}, {0: 3.0, 1: 2.0}, frozenset({1}), 0.25)
+
+
+@pytest.mark.parametrize("lanes", [2, 4, 32, 1000])
+def test_how_much_a_stale_push_counts_does_not_hang_on_the_number_of_lanes(lanes: int) -> None:
+    """One worker for each lane, all alike, without waiting: while one computes, every other one has a version made."""
+    one = share_of(parse("async"), Staleness("scale"), {Taken(0, 7): Given(8, lanes - 1)}, 7, [8] * lanes)
+    assert 1 / 3 < one.load[0] / 8 <= 1 / 2
+    assert one.part == one.load[0] / (8 * lanes)
 
 
 def test_a_docket_of_all_lanes_is_a_whole_step_to_the_last_bit() -> None:

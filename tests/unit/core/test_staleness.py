@@ -28,7 +28,7 @@ def test_treatments(asked: str, mode: str, found: str) -> None:
 
 
 def test_only_scaling_gives_stale_pushes_less_weight() -> None:
-    assert [Staleness("scale").weight(age) for age in (0, 1, 3)] == [1.0, 0.5, 0.25]
+    assert [Staleness("scale").weight(age) for age in (0.0, 0.5, 1.5, 4.5)] == [1.0, 0.5, 0.25, 0.1]
     for plain in (Staleness("plain"), Staleness("compensate", 0.04)):
         assert [plain.weight(age) for age in (0, 1, 30)] == [1.0] * 3
     assert [Staleness(name).compensates for name in ("plain", "scale", "compensate")] == [False, False, True]
