@@ -7,10 +7,6 @@ from collections.abc import Sequence
 
 from holdfast.cli.options import Parser
 from holdfast.cli.rundir import open_run
-from holdfast.coordinator.client import NotRunning, ask
-from holdfast.coordinator.requests import Status
-from holdfast.observe import status
-from holdfast.observe.directory import read_json
 
 __all__ = ["main"]
 
@@ -21,6 +17,12 @@ def main(argv: Sequence[str]) -> int:
     it.add_argument("dir", metavar="DIR", help="the run's directory")
     it.add_argument("--json", action="store_true", help="as JSON, stable enough to script against")
     options = it.parse(argv)
+    # Not needed for --help, and they take their time.
+    from holdfast.coordinator.client import NotRunning, ask
+    from holdfast.coordinator.requests import Status
+    from holdfast.observe import status
+    from holdfast.observe.directory import read_json
+
     path = open_run(options.dir)
     try:
         answer = ask(path, Status())

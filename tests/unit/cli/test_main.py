@@ -32,17 +32,19 @@ def test_help_is_quick_and_imports_no_torch(words: list[str]) -> None:
             "import sys\nfrom holdfast.cli.main import main\n"
             f"try: main({words!r})\nexcept SystemExit: pass\nassert not {{'torch', 'numpy'}} & set(sys.modules)"
         )
-    best = 9.0
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert done.returncode == 0, done.stderr
-        assert "usage: holdfast" in done.stdout
-        # Time of the CPU, which does not depend on what else the machine does; there is nothing to wait for.
-        best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert best < 0.15
+    # Beside something else that Python starts with, in turns: how fast a machine is, and what else it does, is in both.
+    both = [(cpu_seconds(code, "usage: holdfast"), cpu_seconds("import asyncio", "")) for _ in range(3)]
+    ours, other = map(min, zip(*both, strict=True))
+    assert ours < 2.5 * other, f"{ours:.3f} s of CPU, where importing asyncio takes {other:.3f} s"
+
+
+def cpu_seconds(code: str, says: str) -> float:
+    """What it takes to run some code in a new process, which says this."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0 and says in done.stdout, done.stderr
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_the_launcher_imports_no_torch() -> None:
