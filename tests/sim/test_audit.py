@@ -24,6 +24,14 @@ def give(judge: Audit, step: int, *lanes: int, read: int = 0) -> list[Push]:
     return pushes
 
 
+def make(judge: Audit, step: int) -> None:
+    """A version of a whole step, whose pushes were all computed from the first parameters."""
+    pushes, record = give(judge, step, 0, 1, 2), Record()
+    judge.decided(tuple(Taken(lane, step) for lane in range(3)))
+    record.version = step + 1
+    judge.published(0, record, pushes)
+
+
 # ------------------------------------------------------------ dockets
 
 
@@ -77,28 +85,20 @@ def test_how_stale_a_push_can_be(mode: str, most: int) -> None:
 
 
 def test_a_push_that_is_staler_is_seen() -> None:
-    judge, record = audit("bounded:1"), Record()
-    for step in range(3):
-        pushes = give(judge, step, 0, 1, 2)
-        judge.decided(tuple(Taken(lane, step) for lane in range(3)))
-        record.version += 1
-        if step < 2:
-            judge.published(0, record, pushes)
+    judge = audit("bounded:1")
+    for step in range(2):
+        make(judge, step)
     with pytest.raises(Violation, match=r"read=0.* was computed 2 steps ahead of its parameters: too stale"):
-        judge.published(0, record, pushes)
+        make(judge, 2)
 
 
 def test_a_push_that_too_many_versions_went_before_is_seen() -> None:
-    judge, record = audit("quorum:3"), Record()
+    judge = audit("quorum:3")
     judge._most_stale = 2
-    for step in range(4):
-        pushes = give(judge, step, 0, 1, 2)
-        judge.decided(tuple(Taken(lane, step) for lane in range(3)))
-        record.version += 1
-        if step < 3:
-            judge.published(0, record, pushes)
+    for step in range(3):
+        make(judge, step)
     with pytest.raises(Violation, match=r"read=0.* goes into version 3: too stale for quorum:3"):
-        judge.published(0, record, pushes)
+        make(judge, 3)
 
 
 # ------------------------------------------------------------ tally

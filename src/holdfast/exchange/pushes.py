@@ -69,8 +69,8 @@ class Pushes:
     def __init__(self, memory: memoryview, num_lanes: int) -> None:
         raw = memory.cast("B")[: pushes_bytes(num_lanes)]
         self._words, self._reals = raw.cast("q"), raw.cast("d")
-        self._num_lanes, self._lanes, self._dockets = num_lanes, _HEADER, _HEADER + num_lanes * _STRIDE
-        self._pushed = self._words[self._lanes : self._dockets][::_STRIDE]
+        self._num_lanes, self._dockets = num_lanes, self._clock(num_lanes)
+        self._pushed = self._words[self._clock(0) : self._dockets][::_STRIDE]
 
     # ------------------------------------------------------------ passes
 
@@ -100,7 +100,7 @@ class Pushes:
         words[P_OP] = -(op + 1)
         words[P_BASE], words[P_TOTAL] = words[P_DONE] - done, steps
         for lane in range(self._num_lanes):
-            words[self._lanes + lane * _STRIDE] = pushed
+            words[self._clock(lane)] = pushed
         for tag, place in ((version, version - 1), (0, version)):  # all that was pushed before is in `version`
             at = self._docket(place)
             words[at] = 0
@@ -155,15 +155,15 @@ class Pushes:
 
     def push(self, lane: int, record: Record) -> None:
         """The gradient of this push is in its place: let it count."""
-        at = self._lanes + lane * _STRIDE + 1
+        at = self._clock(lane) + 1
         words, reals = self._words, self._reals
         words[at], words[at + 1], words[at + 2] = record[:3]
         reals[at + 3], reals[at + 4], reals[at + 5] = record.loss, record.clip_norm, record.clip_value
-        words[self._lanes + lane * _STRIDE] = record.step + 1
+        words[self._clock(lane)] = record.step + 1
 
     def pushed(self, lane: int) -> int:
         """How many pushes a lane has made in this pass."""
-        return self._words[self._lanes + lane * _STRIDE]
+        return self._words[self._clock(lane)]
 
     def made(self, version: int) -> int:
         """Pushes of the slowest lane that are in this version, which is published."""
@@ -175,7 +175,7 @@ class Pushes:
 
     def record(self, lane: int) -> Record:
         """What the last push of a lane says, while it is not applied."""
-        at = self._lanes + lane * _STRIDE + 1
+        at = self._clock(lane) + 1
         words, reals = self._words, self._reals
         return Record(words[at], words[at + 1], words[at + 2], reals[at + 3], reals[at + 4], reals[at + 5])
 
@@ -231,7 +231,7 @@ class Pushes:
         words[P_TURN] += 1
         for lane, pushed in enumerate(told.pushed):
             if lane not in keep:
-                words[self._lanes + lane * _STRIDE] = pushed
+                words[self._clock(lane)] = pushed
         for place, counts in ((0, told.applied), (1, told.taken)):
             at = self._docket(place)
             words[at] = 0
@@ -287,7 +287,7 @@ class Pushes:
         words[P_TOTAL], words[P_BASE], words[P_DONE] = told.total, told.base, told.done
         words[P_HELD], words[P_SHOWN] = 0, -1
         for lane, applied in enumerate(told.applied):
-            words[self._lanes + lane * _STRIDE] = applied
+            words[self._clock(lane)] = applied
         for tag, place in ((told.version, told.version - 1), (0, told.version)):
             at = self._docket(place)
             words[at] = 0
@@ -311,6 +311,10 @@ class Pushes:
     def marks(self) -> bytes:
         """All clocks and dockets: while they are the same, nobody has pushed and nothing was decided."""
         return self._pushed.tobytes() + bytes(self._words[self._dockets :]) + bytes(self._words[:_HEADER])
+
+    def _clock(self, lane: int) -> int:
+        """Where the clock of a lane lies; the record of its last push lies behind it."""
+        return _HEADER + lane * _STRIDE
 
     def _docket(self, version: int) -> int:
         return self._dockets + version % 2 * (1 + self._num_lanes)

@@ -35,7 +35,7 @@ def test_help_is_quick_and_imports_no_torch(words: list[str]) -> None:
     # Beside something else that Python starts with, in turns: how fast a machine is, and what else it does, is in both.
     both = [(cpu_seconds(code, "usage: holdfast"), cpu_seconds("import asyncio", "")) for _ in range(3)]
     ours, other = map(min, zip(*both, strict=True))
-    assert ours < 2.5 * other, f"{ours:.3f} s of CPU, where importing asyncio takes {other:.3f} s"
+    assert ours < 2 * other, f"{ours:.3f} s of CPU, where importing asyncio takes {other:.3f} s"
 
 
 def cpu_seconds(code: str, says: str) -> float:

@@ -75,7 +75,7 @@ def test_a_pass_that_is_just_being_begun_is_news_soon() -> None:
     assert not member.changed()
     seen: list[bool] = []
     words = member.pushes._words
-    whole, lane = words[0], member.pushes._lanes
+    whole, lane = words[0], member.pushes._clock(0)
     member.pushes._words = Watched(words, lane, lambda: seen.append(member.pushes.beginning and member.changed()))
     member.pushes.begin(1, 5, 0)
     assert seen == [True] * LANES and words[0] == whole + 1
