@@ -10,7 +10,9 @@ import pytest
 
 from holdfast.observe.directory import recover
 from tests.process.harness import SCRIPTS, Launch, until
-from tests.process.joined import Joined
+from tests.process.joined import Joined, listening
+from tests.process.wiretap import Wiretap
+from tests.process.wiretap import why_not as no_wiretap
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
@@ -60,11 +62,15 @@ def test_no_server_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
         recover(run.dir)  # as the next command does
 
 
-@pytest.mark.chaos
-def test_workers_on_another_host_share_the_store(tmp_path: Path) -> None:
+@pytest.mark.skipif(bool(no_wiretap()), reason=no_wiretap())
+def test_workers_on_another_host_share_the_store_and_the_token_never_travels(tmp_path: Path) -> None:
     options = ("--listen", "127.0.0.1", "--hosts", "2", "--workers", "1")
-    with Launch(tmp_path, SCRIPT, *options, args="300") as run, Joined(tmp_path, run) as there:
-        assert run.end(120.0) == 0, run.err + there.err
-        assert there.end() == 0
-        assert logged(run, "worker-0 sees 600 to 600\n")
-        assert logged(run, "worker-1 sees 600 to 600\n")
+    with Launch(tmp_path, SCRIPT, *options, args="300") as run:
+        listening(run)
+        token, name = (run.dir / "token").read_bytes().strip(), SCRIPT.name.encode()
+        with Wiretap(token, name) as tap, Joined(tmp_path, run) as there:
+            assert run.end(120.0) == 0, run.err + there.err
+            assert there.end() == 0
+            assert logged(run, "worker-0 sees 600 to 600\n")
+            assert logged(run, "worker-1 sees 600 to 600\n")
+        assert tap.heard == {name}, "the script's name is sent: who does not hear that hears nothing"

@@ -151,4 +151,4 @@ class Depot:
         if host.number == 0 or gate is None:
             return StoreAt(message.worker, str(address))
         far = msgspec.structs.replace(address, name=gate.place)
-        return StoreAt(message.worker, str(far), gate.credentials.text)
+        return StoreAt(message.worker, str(far), far=True)

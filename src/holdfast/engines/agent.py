@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator.events import Event, HostLeaving, HostUnreached, WorkerHung, WorkerLost
-from holdfast.coordinator.messages import Failed, Finished, Refuse
+from holdfast.coordinator.messages import Failed, Finished, Refuse, StoreAt
 from holdfast.coordinator.ports import Engine, Eyes, Sight
 from holdfast.coordinator.pulse import Pulse
 from holdfast.core.routes import NoRoute, Offer
@@ -239,6 +239,8 @@ class Agent:
             case orders.Pass(worker, message) if host is not None:
                 if isinstance(message, Refuse):
                     self._refusals.add(message.reason)
+                if isinstance(message, StoreAt) and message.far:
+                    message = msgspec.structs.replace(message, credentials=self._credentials.text)
                 host.send(worker, message)
             case _:
                 raise HoldfastError(f"The coordinator ordered {type(order).__name__} before this machine was ready.")

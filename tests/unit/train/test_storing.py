@@ -95,4 +95,4 @@ def test_a_handler_by_a_name_that_other_hosts_understand() -> None:
 
 
 def test_what_lets_a_worker_in_is_not_shown() -> None:
-    assert "secret" not in repr(say.StoreAt(1, "10.0.0.5:4000/1/1", "secret"))
+    assert "secret" not in repr(say.StoreAt(1, "10.0.0.5:4000/1/1", credentials="secret"))
