@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.transport.credentials import Credentials
+from holdfast.transport.credentials import Credentials, secrets_for
 from holdfast.transport.place import parse
 from tests.hosts.strangers import KINDS, Strangers, recorded
 from tests.process.harness import TRAIN, Launch, golden, holdfast, until
@@ -72,9 +72,14 @@ def test_three_hosts_and_a_coordinator_without_workers(tmp_path: Path) -> None:
     assert not (run.dir / "token").exists() and not (run.dir / "address").exists()
 
 
-def test_encrypted_over_ipv6(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [False, True], ids=["made by the run", "of a file"])
+def test_encrypted_over_ipv6(given: bool, tmp_path: Path) -> None:
     pytest.importorskip("cryptography", reason="making certificates needs cryptography (holdfast[tls])")
-    with Launch(tmp_path, "normed", "--listen", "[::1]:0", "--hosts", 2, "--workers", 1, "--tls") as run, \
+    more: tuple[object, ...] = ()
+    if given:  # as in the pods of a Kubernetes job
+        secrets_for("given", None, tls=True).theirs.write(tmp_path / "credentials")
+        more = ("--token-file", tmp_path / "credentials")
+    with Launch(tmp_path, "normed", "--listen", "[::1]:0", "--hosts", 2, "--workers", 1, "--tls", *more) as run, \
             Joined(tmp_path, run) as other:  # fmt: skip
         assert listening(run).startswith("[::1]:")
         assert os.stat(run.dir / "credentials").st_mode & 0o777 == 0o600
@@ -102,7 +107,8 @@ def test_a_host_joins_in_the_middle_and_its_output_is_brought_back(tmp_path: Pat
             go(tmp_path)
             finished(run)
             assert other.end() == 0, other.err
-    assert any("host 1: the state at step" in line and "verified" in line for line in run.story), run.story
+    fetched = [line for line in run.story if "host 1: the state at step" in line]
+    assert fetched and "while the run goes on" in fetched[0] and "verified" in fetched[0], run.story
     assert any("counts as lost" in line for line in run.story), "the limit of silence is told"
     assert run.summary["workers_lost"] == 0
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from holdfast.config.run import RunConfig
 from holdfast.errors import ResourceError
 from holdfast.transport import token as tokens
-from holdfast.transport.credentials import Credentials
+from holdfast.transport.credentials import secrets_for
 from holdfast.transport.place import listening_on, parse
 from holdfast.transport.stream import name_of
 
@@ -28,14 +28,8 @@ class Invitation:
         host, port = parse(config.listen, port=0)
         self.bind = listening_on(host), port
         self._given = config.token_file
-        token = tokens.read(Path(config.token_file)) if config.token_file else tokens.make()
-        self.credentials, self.theirs = Credentials(token), Credentials(token)
-        if config.tls:
-            from holdfast.transport.tls import Authority
-
-            authority = Authority(run)
-            self.credentials = Credentials(token, authority.issue("coordinator"))
-            self.theirs = Credentials(token, authority.issue("hosts"))
+        given = Path(config.token_file) if config.token_file else None
+        self.credentials, self.theirs = secrets_for(run, given, config.tls)
 
     def write(self, directory: Path, addresses: list[str], port: int) -> str:
         """Keep it in the run's directory; the sentence that invites. `addresses` are this machine's, the best first."""

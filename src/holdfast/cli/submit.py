@@ -11,11 +11,12 @@ import msgspec
 
 from holdfast.config import cluster
 from holdfast.config.cluster import KubernetesConfig, SlurmConfig
+from holdfast.config.run import RunConfig
 from holdfast.config.sources import Resolved
 from holdfast.engines import batch, kubernetes, slurm
 from holdfast.errors import ConfigError, UsageError
 from holdfast.observe.directory import default_path
-from holdfast.transport import token
+from holdfast.transport.credentials import secrets_for
 from holdfast.transport.place import parse
 
 __all__ = ["submit"]
@@ -58,10 +59,15 @@ def _slurm(resolved: Resolved, asked: SlurmConfig, path: Path, hosts: int, dry_r
 
 def _kubernetes(resolved: Resolved, asked: KubernetesConfig, path: Path, hosts: int, dry_run: bool) -> str:
     config = resolved.config
-    if config.tls:
+    if asked.show_token and not dry_run:
         raise ConfigError(
-            "tls", config.tls, "the pods of a job have no way yet to get certificates that pod 0 makes",
-            source=resolved.sources.get("tls", "default"), fix="Leave --tls out, or encrypt the pods' network itself.",
+            "kubernetes.show_token", True, "it is for --dry-run; what is applied has a token of its own in any case",
+            source=resolved.sources.get("kubernetes.show_token", "default"), fix="Add --dry-run, or leave it out.",
+        )
+    if config.dir and path.parent not in (Path(), Path("runs")):
+        raise ConfigError(
+            "dir", config.dir, f"a job's directory is {kubernetes.DATA}/runs/NAME, in its volume",
+            source=resolved.sources.get("dir", "default"), fix=f"Use --dir {path.name}, and kubernetes.claim.",
         )
     files = kubernetes.files_of(config.script) if asked.bring else {}
     if asked.bring:
@@ -72,6 +78,11 @@ def _kubernetes(resolved: Resolved, asked: KubernetesConfig, path: Path, hosts: 
     )
     if dry_run and not asked.show_token:
         return kubernetes.render(job, asked, files)
-    secret = token.read(Path(config.token_file)) if config.token_file else token.make()
-    text = kubernetes.render(job, asked, files, secret)
+    text = kubernetes.render(job, asked, files, _secret(config, job.name))
     return text if dry_run else kubernetes.submit(text, job, asked)
+
+
+def _secret(config: RunConfig, name: str) -> str:
+    """What pods need to be let in. No pod could hand certificates to the others, so they are made here."""
+    found = secrets_for(name, Path(config.token_file) if config.token_file else None, config.tls).theirs
+    return found.text if found.tls else found.token

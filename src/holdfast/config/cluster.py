@@ -49,7 +49,8 @@ class SlurmConfig(ClusterConfig, frozen=True, forbid_unknown_fields=True):
     constraint: str = ""
     #: After the loss of its first node, or when it was preempted, the job starts again.
     requeue: bool = True
-    #: Shell text that every node runs first, such as: module load python; source ~/venv/bin/activate
+    #: Shell text that the job runs first, such as: module load python; source ~/venv/bin/activate. Its first node does,
+    #: and all nodes have the environment that it leaves.
     setup: str = ""
     #: Further options of sbatch, as they are typed: --exclusive --nodelist=a,b
     options: str = ""
@@ -82,6 +83,11 @@ def check(section: str, config: ClusterConfig, sources: Mapping[str, str]) -> No
             raise wrong(field, "must be 0 or more")
     if config.notice > 65535:
         raise wrong("notice", "must be 65535 s or less", f"Use --set {section}.notice=5m.")
+    if 0 < config.time <= config.notice:
+        raise wrong(
+            "time", f"must be more than {section}.notice = {config.notice:g} s, or the run is told to end as it begins",
+            f"Use --set {section}.time=1h, or a shorter notice: --set {section}.notice=5s.",
+        )
     if config.memory:
         try:
             size = Size(config.memory)

@@ -219,6 +219,18 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         if config.workers == 0:
             raise wrong("workers", 0, "every host of the cluster has 1 or more", "Use --workers 1.")
         ray.check(config.ray, sources)
+        if 0 < config.ray.most < config.hosts:
+            raise wrong(
+                "ray.most", config.ray.most, f"fewer than hosts = {config.hosts}, which the first step waits for",
+                f"Use --set ray.most={config.hosts}, or --hosts {config.ray.most}.",
+            )
+    for name, source in sources.items():
+        # A file may serve several clusters; what is typed for one and given to another was meant otherwise.
+        section, _, key = name.partition(".")
+        if source == "--set" and section in _ENGINES and section not in ("local", config.on):
+            value = getattr(getattr(config, section), key)
+            problem = f"this run is on {config.on}, which does not look at it"
+            raise wrong(name, value, problem, f"Add --on {section}, or leave it out.")
     if config.on == "local" and not config.listen:
         if config.hosts > 1:
             raise wrong(
@@ -229,6 +241,11 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
             raise wrong(
                 "tls", config.tls, "there is no connection to encrypt in a run that does not listen",
                 "Say where: --listen 0.0.0.0, or leave --tls out.",
+            )
+        if config.token_file:
+            raise wrong(
+                "token_file", config.token_file, "nobody is let in by a token in a run that does not listen",
+                "Say where: --listen 0.0.0.0, or leave --token-file out.",
             )
     for field in msgspec.structs.fields(CrewConfig):
         value = getattr(config.crew, field.name)

@@ -229,8 +229,8 @@ class Stop(_Message, frozen=True):
 class StoreAt(_Message, frozen=True):
     """Answer to StoreWanted: where it is, and what lets you in; or, with `problem`, why there is none.
 
-    What lets a worker in never travels: to one elsewhere the coordinator says `far`, and the agent of its machine, which
-    holds the same credentials, adds them when it passes this on.
+    What lets a worker in never travels: to one elsewhere the coordinator says `far`, and the agent of its machine,
+    which holds the same credentials, adds them when it passes this on.
     """
 
     worker: int

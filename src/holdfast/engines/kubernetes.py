@@ -1,7 +1,8 @@
 """Kubernetes: a run as an Indexed Job with a headless Service, a Secret and a ConfigMap (`--on kubernetes`).
 
 Every pod is a host. Pod 0 coordinates; the others find it by its name in the cluster's DNS, which the Service gives it,
-and prove with the token in the Secret that they belong to the run. The ConfigMap brings the script.
+and prove with the token in the Secret that they belong to the run; with --tls there are certificates beside it, which
+whoever submits the job has made. The ConfigMap brings the script.
 
     a pod is evicted, or its node drained  another takes its number; it does not count as a failure
     an agent fails                         the same, at most `retries` times for each number; the run goes on meanwhile
@@ -9,7 +10,7 @@ and prove with the token in the Secret that they belong to the run. The ConfigMa
     the run fails                          its exit code says that trying again is no use: the Job has failed
     the run ends well                      the Job is complete, whatever the other pods do
 
-This needs Kubernetes 1.31 or newer (success policy). The token travels to kubectl by standard input.
+This needs Kubernetes 1.31 or newer (success policy). The secret travels to kubectl by standard input.
 """
 
 from __future__ import annotations
@@ -80,13 +81,16 @@ exec {run}
 """
 
 
-def render(job: BatchJob, config: KubernetesConfig, files: Mapping[str, str], token: str = HIDDEN) -> str:
+def render(job: BatchJob, config: KubernetesConfig, files: Mapping[str, str], secret: str = HIDDEN) -> str:
     """All manifests as YAML."""
-    return "---\n".join(document(manifest) for manifest in manifests(job, config, files, token))
+    return "---\n".join(document(manifest) for manifest in manifests(job, config, files, secret))
 
 
-def manifests(job: BatchJob, config: KubernetesConfig, files: Mapping[str, str], token: str) -> list[dict[str, Any]]:
-    """Secret, ConfigMap, Service, Job: what a pod needs is there before it."""
+def manifests(job: BatchJob, config: KubernetesConfig, files: Mapping[str, str], secret: str) -> list[dict[str, Any]]:
+    """Secret, ConfigMap, Service, Job: what a pod needs is there before it.
+
+    `secret` is a token, or with TLS the text of `Credentials`.
+    """
 
     def named(kind: str, version: str = "v1") -> dict[str, Any]:
         place = {"namespace": config.namespace} if config.namespace else {}
@@ -94,7 +98,7 @@ def manifests(job: BatchJob, config: KubernetesConfig, files: Mapping[str, str],
         return {"apiVersion": version, "kind": kind, "metadata": metadata}
 
     return [
-        {**named("Secret"), "type": "Opaque", "stringData": {"token": token}},
+        {**named("Secret"), "type": "Opaque", "stringData": {"token": secret}},
         {**named("ConfigMap"), "data": {**files, _START: _start(job)}},
         # Pods are found before they are ready: the others come while pod 0 starts.
         {**named("Service"), "spec": {
@@ -149,7 +153,8 @@ def _labels(job: BatchJob) -> dict[str, str]:
 def _start(job: BatchJob) -> str:
     """What every pod runs: a script of sh."""
     token, (host, port) = ("--token-file", Shell("$token")), _listen(job)
-    run = job.run("--listen", name_of((host, port)), *token, "--dir", Shell("$dir"))
+    tls = ["--tls"] if job.tls else []
+    run = job.run("--listen", name_of((host, port)), *tls, *token, "--dir", Shell("$dir"))
     # Pods start in any order, and pod 0 may still wait for its image.
     join = job.join(f"{job.name}-0.{job.name}:{port}", *token, "--patience", _PATIENCE)
     return _START_TEXT.format(

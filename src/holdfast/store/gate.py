@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from pathlib import Path
 
 from holdfast.errors import UsageError
 from holdfast.store.envoy import Envoy
@@ -17,25 +16,13 @@ from holdfast.store.messages import Failed
 from holdfast.store.owners import checked_name
 from holdfast.store.pending import gone_text
 from holdfast.store.voice import complain
-from holdfast.transport import token as tokens
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.doorkeeper import Doorkeeper
 from holdfast.transport.greeting import Hello
 from holdfast.transport.network import candidates
 from holdfast.transport.stream import Stream, name_of
 
-__all__ = ["Gate", "credentials_for"]
-
-
-def credentials_for(name: str, token_file: Path | None, tls: bool) -> tuple[Credentials, Credentials]:
-    """What a group and its clients show each other: the token of a file, or a new one. Raises UsageError."""
-    token = tokens.read(token_file) if token_file is not None else tokens.make()
-    if not tls:
-        return Credentials(token), Credentials(token)
-    from holdfast.transport.tls import Authority
-
-    authority = Authority(name)
-    return Credentials(token, authority.issue("store")), Credentials(token, authority.issue("clients"))
+__all__ = ["Gate"]
 
 
 class Gate:

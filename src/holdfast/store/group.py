@@ -16,10 +16,11 @@ import msgspec
 from holdfast.errors import UsageError
 from holdfast.quantities import Size
 from holdfast.store.client import PATIENCE, Store, connect
-from holdfast.store.gate import Gate, credentials_for
+from holdfast.store.gate import Gate
 from holdfast.store.handlers import Handler, add, load, name_of
 from holdfast.store.keeper import Keeper
 from holdfast.store.server import Server
+from holdfast.transport.credentials import secrets_for
 from holdfast.transport.place import listening_on, parse
 
 __all__ = ["Group", "local"]
@@ -95,7 +96,7 @@ class Group:
     def open_gate(self, listen: str, token_file: Path | None, tls: bool) -> None:
         """Let clients of other hosts in. Raises UsageError."""
         host, port = parse(listen, port=0)
-        ours, theirs = credentials_for(self._keeper.address.name, token_file, tls)
+        ours, theirs = secrets_for(self._keeper.address.name, token_file, tls)
         self._keeper.open_gate((listening_on(host), port), ours, theirs)
 
     @property

@@ -9,6 +9,7 @@ import ssl
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,7 +17,7 @@ from holdfast.errors import UsageError
 from holdfast.transport import token
 from holdfast.transport.tls import Material, client_context, server_context
 
-__all__ = ["Credentials"]
+__all__ = ["Credentials", "Secrets", "secrets_for"]
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -68,3 +69,23 @@ class Credentials:
                 "directory again."
             ) from None
         return cls(token.check(found.token, source), found.tls)
+
+
+class Secrets(NamedTuple):
+    """What lets machines in: whoever listens shows `ours`, who comes `theirs`. The same where a file had it all."""
+
+    ours: Credentials
+    theirs: Credentials
+
+
+def secrets_for(name: str, file: Path | None, tls: bool) -> Secrets:
+    """Those of a file (a token, or credentials with certificates); what is missing is made. Raises UsageError."""
+    given = Credentials.read(file) if file is not None else Credentials(token.make())
+    if given.tls is not None and not tls:
+        raise UsageError(f"{file} has certificates, but TLS was not asked for. Use --tls (tls=True), or a plain token.")
+    if given.tls is not None or not tls:
+        return Secrets(given, given)
+    from holdfast.transport.tls import Authority
+
+    authority = Authority(name)
+    return Secrets(*(Credentials(given.token, authority.issue(whose)) for whose in ("who listens", "who comes")))

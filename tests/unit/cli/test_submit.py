@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 
 from holdfast.cli.submit import submit
 from holdfast.config.cluster import KubernetesConfig, SlurmConfig
@@ -14,6 +15,7 @@ from holdfast.config.sources import Resolved, Sources
 from holdfast.engines import kubernetes
 from holdfast.errors import ConfigError, UsageError
 from holdfast.transport import token
+from holdfast.transport.credentials import Credentials
 from tests.unit.engines.submitted import said, tool
 
 
@@ -24,11 +26,10 @@ def _script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def resolved(on: str, **flags: object) -> Resolved:
-    sources = Sources().flag("script", "train.py")
+    sources = Sources().flag("script", "train.py").flag("on", on)
     for name, value in flags.items():
         sources.flag(name, value)
-    found = sources.resolve()
-    return Resolved(msgspec.structs.replace(found.config, on=on), found.sources)
+    return sources.resolve()
 
 
 def test_a_dry_run_for_slurm_prints_the_script_and_makes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,12 +89,32 @@ def test_a_token_that_was_given_is_taken(capsys: pytest.CaptureFixture[str]) -> 
     assert f"--token-file {Path.cwd()}/secret" in capsys.readouterr().out
 
 
-def test_kubernetes_has_no_certificates_yet() -> None:
+def test_with_tls_every_pod_gets_certificates_that_were_made_here(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("cryptography", reason="making certificates needs cryptography (holdfast[tls])")
+    config = KubernetesConfig(image="t", show_token=True)
+    assert submit(resolved("kubernetes", tls=True), config, hosts=2, dry_run=True) == 0
+    manifests = list(yaml.safe_load_all(capsys.readouterr().out))
+    secret = next(one["stringData"]["token"] for one in manifests if one["kind"] == "Secret")
+    found = Credentials.parse(secret, "the Secret")
+    assert found.tls is not None and found.server is not None and found.client is not None
+    start = next(one["data"]["holdfast-start.sh"] for one in manifests if one["kind"] == "ConfigMap")
+    assert ' --tls --token-file "$token" --dir "$dir" --hosts 2 ' in start
+    assert submit(resolved("kubernetes", tls=True), KubernetesConfig(image="t"), hosts=2, dry_run=True) == 0
+    assert "PRIVATE KEY" not in capsys.readouterr().out
+
+
+def test_what_would_be_ignored_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
-        submit(resolved("kubernetes", listen="0.0.0.0", tls=True), KubernetesConfig(image="t"), hosts=2, dry_run=True)
+        submit(resolved("kubernetes"), KubernetesConfig(image="t", show_token=True), hosts=2, dry_run=False)
     assert str(caught.value) == (
-        "tls = True: the pods of a job have no way yet to get certificates that pod 0 makes (set by --tls). Leave "
-        "--tls out, or encrypt the pods' network itself."
+        "kubernetes.show_token = True: it is for --dry-run; what is applied has a token of its own in any case (set by "
+        "default). Add --dry-run, or leave it out."
+    )
+    with pytest.raises(ConfigError) as caught:
+        submit(resolved("kubernetes", dir="/big/x"), KubernetesConfig(image="t"), hosts=2, dry_run=True)
+    assert str(caught.value) == (
+        "dir = /big/x: a job's directory is /holdfast/data/runs/NAME, in its volume (set by --dir). Use --dir x, and "
+        "kubernetes.claim."
     )
 
 

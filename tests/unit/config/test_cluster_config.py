@@ -37,6 +37,11 @@ def test_nothing_is_negative(field: str) -> None:
             SlurmConfig(notice=1e5),
             "slurm.notice = 100000.0: must be 65535 s or less (set by default). Use --set slurm.notice=5m.",
         ),
+        (
+            SlurmConfig(time=60.0),
+            "slurm.time = 60.0: must be more than slurm.notice = 60 s, or the run is told to end as it begins (set by "
+            "default). Use --set slurm.time=1h, or a shorter notice: --set slurm.notice=5s.",
+        ),
         (SlurmConfig(memory="4"), "slurm.memory = 4: must be a size such as 4GiB (set by default)."),
         (SlurmConfig(memory="4KiB"), "slurm.memory = 4KiB: must be 1MiB or more (set by default)."),
         (SlurmConfig(partition="a b"), "slurm.partition = a b: must be one word, without quotes (set by default)."),

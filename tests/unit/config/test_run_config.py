@@ -150,6 +150,26 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
         ),
         ({"tls": True}, "tls = True: there is no connection to encrypt in a run that does not listen (set by --tls)."),
         (
+            {"token_file": "mine"},
+            "token_file = mine: nobody is let in by a token in a run that does not listen (set by --token_file). Say "
+            "where: --listen 0.0.0.0, or leave --token-file out.",
+        ),
+        (
+            {"sets": ("slurm.time=2h",)},
+            "slurm.time = 7200.0: this run is on local, which does not look at it (set by --set). Add --on slurm, or "
+            "leave it out.",
+        ),
+        (
+            {"sets": ("ray.wait=2m",), "on": "kubernetes"},
+            "ray.wait = 120.0: this run is on kubernetes, which does not look at it (set by --set). Add --on ray, or "
+            "leave it out.",
+        ),
+        (
+            {"sets": ("ray.most=2",), "on": "ray", "hosts": 3},
+            "ray.most = 2: fewer than hosts = 3, which the first step waits for (set by --set). Use --set ray.most=3, "
+            "or --hosts 2.",
+        ),
+        (
             {"workers": -1, "listen": "::1"},
             "workers = -1: must be 0 (this machine only coordinates) or more (set by --workers). Use --workers 1.",
         ),
@@ -184,6 +204,11 @@ def test_what_cannot_be_is_refused_with_its_source(wrong: dict[str, object], tol
 def test_what_is_no_setting_at_all(build: object, told: str) -> None:
     with pytest.raises(UsageError, match=told.replace("(", r"\(")):
         build()  # type: ignore[operator]
+
+
+def test_a_file_may_serve_several_clusters() -> None:
+    config = resolve(file="[slurm]\ntime = '2h'\n[ray]\nmost = 2\n", on="ray")
+    assert (config.slurm.time, config.ray.most) == (7200.0, 2)
 
 
 def test_replicas_may_be_asked_for_in_exact_for_the_mode_that_comes_later() -> None:

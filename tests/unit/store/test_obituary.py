@@ -10,12 +10,13 @@ import torch
 
 from holdfast import store
 from holdfast.errors import ServerLost
-from holdfast.store.gate import Gate, credentials_for
+from holdfast.store.gate import Gate
 from holdfast.store.keeper import _turn_away, listen
 from holdfast.store.ledger import Ledger
 from holdfast.store.messages import Meta
 from holdfast.store.obituary import Death, given_up, obituary, row_of
 from holdfast.store.region import Region, create
+from holdfast.transport.credentials import secrets_for
 
 PUSH = ("a", "w")
 
@@ -74,7 +75,7 @@ def test_the_ledger_says_which_push_the_handler_is_at() -> None:
 def test_who_comes_to_a_server_that_was_given_up_is_told_why(reach: str) -> None:
     name = f"holdfast-store-{secrets.token_hex(16)}"
     listener = listen(f"{name}.0")
-    ours, theirs = credentials_for(name, None, tls=False)
+    ours, theirs = secrets_for(name, None, tls=False)
     gate = Gate(("127.0.0.1", 0), name, 1, ours, theirs)
     try:
         address = name if reach == "near" else gate.place

@@ -6,12 +6,14 @@ import os
 import ssl
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from cryptography import x509
 
 from holdfast.errors import UsageError
-from holdfast.transport.credentials import Credentials
+from holdfast.transport import token
+from holdfast.transport.credentials import Credentials, secrets_for
 from holdfast.transport.tls import Authority, Material, client_context, server_context
 
 AUTHORITY = Authority("run")
@@ -72,6 +74,22 @@ def test_texts_that_do_not_fit_together_are_refused(material: Material) -> None:
         _ = Credentials("t", material).server
     assert str(raised.value).startswith("The certificates of this run cannot be used: ")
     assert str(raised.value).endswith(". Copy the file `credentials` from the run's directory again.")
+
+
+def test_what_a_file_has_is_taken_and_what_it_lacks_is_made(tmp_path: Path) -> None:
+    plain, whole = tmp_path / "token", tmp_path / "credentials"
+    token.write(plain, "t" * 32)
+    ours, theirs = secrets_for("run", plain, tls=True)
+    assert ours.token == theirs.token == "t" * 32
+    assert ours.tls is not None and theirs.tls is not None and ours.tls.key != theirs.tls.key
+    theirs.write(whole)
+    assert secrets_for("run", whole, tls=True) == (theirs, theirs)
+    assert secrets_for("run", plain, tls=False).ours.tls is None
+    with pytest.raises(UsageError) as raised:
+        secrets_for("run", whole, tls=False)
+    assert str(raised.value) == (
+        f"{whole} has certificates, but TLS was not asked for. Use --tls (tls=True), or a plain token."
+    )
 
 
 def test_without_tls_there_is_no_context() -> None:
