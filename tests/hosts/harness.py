@@ -37,10 +37,12 @@ class Spread(Launch):
 
     def __init__(
         self, lab: Lab, tmp_path: Path, model: str, *options: object, hosts: int, workers: int = 1, args: str = "",
-        joiners: tuple[str, ...] = (),
+        joiners: tuple[str, ...] = (), ipv6: bool = False,
     ) -> None:  # fmt: skip
         """`hosts` of the lab take part from the beginning, each with `workers`; `joiners` are options of join."""
         self.lab, self.dir = lab, tmp_path / "run"
+        first = lab.hosts[0]
+        self._address = f"[{first.address6}]:{self.PORT}" if ipv6 else f"{first.address}:{self.PORT}"
         self.temp = Path(tempfile.mkdtemp(prefix="t-"))  # short: sockets go there
         self.mark = uuid.uuid4().hex
         self.trace = Trace(tmp_path / "trace")
@@ -53,7 +55,7 @@ class Spread(Launch):
         self.shaken: set[int] = set()  #: hosts that were killed, cut off or told to leave: may miss the end of the run
         self._env = environment(**{MARK: self.mark, "TMPDIR": str(self.temp)})
         words = [TRAIN, model, "--trace", self.trace.path, *args.split()]
-        listen = ["--listen", f"{lab.hosts[0].address}:{self.PORT}", "--hosts", hosts, "--workers", workers]
+        listen = ["--listen", self._address, "--hosts", hosts, "--workers", workers]
         self.process = self._run(0, ["run", "--dir", self.dir, *listen, *options, *words])
         for host in range(1, hosts):
             self.join(host)
@@ -119,9 +121,8 @@ class Spread(Launch):
         """`holdfast join` on this host."""
         token = self.dir / "token"
         until(lambda: token.exists() or self.process.poll() is not None, f"{token}\n{self.said}")
-        address = f"{self.lab.hosts[0].address}:{self.PORT}"
         self.shaken.discard(host)
-        self.joined[host] = self._run(host, ["join", address, "--token-file", token, *self._joiners])
+        self.joined[host] = self._run(host, ["join", self._address, "--token-file", token, *self._joiners])
 
     def kill(self, host: int) -> None:
         """SIGKILL to all its processes."""

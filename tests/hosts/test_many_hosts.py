@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,32 @@ def test_hosts_come_and_go(lab: Lab, tmp_path: Path) -> None:
         assert run.end() == 0, run.said
         run.trace.audit(samples=484, steps_of_epoch=16, epochs=10)
     assert run.sha256 == golden("normed", 6, *args.split()), run.said
+
+
+def test_over_ipv6(lab: Lab, tmp_path: Path) -> None:
+    with Spread(lab, tmp_path, "normed", hosts=2, ipv6=True) as run:
+        assert run.end() == 0, run.said
+    assert run.sha256 == golden("normed", 4)
+    talk = [line for line in run.story if " talk over " in line]
+    assert talk and all(lab.hosts[0].address6.rpartition(":")[0] in line for line in talk), talk
+
+
+def test_the_crew_goes_on_while_a_newcomer_fetches_the_state(lab: Lab, tmp_path: Path) -> None:
+    lab.rate(1, 1)  # Mbit/s: the state of this model is on its way for seconds
+    args = f"--epochs 10 --pace 0.02 --linger {tmp_path}/go"
+    with Spread(lab, tmp_path, "lenet", hosts=1, args=args) as run:
+        run.at_step(3)
+        run.join(1)
+        run.told("while the run goes on")
+        step = run.status()["step"]
+        told = next(line for line in run.story if "while the run goes on" in line)
+        found = re.search(r"the state at step (\d+) has come from host 0 .* in ([0-9.]+) s, verified", told)
+        assert found is not None, told
+        assert float(found[2]) > 1.0 and step - int(found[1]) > 5, (step, told)
+        lab.rate(1, None)
+        (tmp_path / "go").touch()
+        assert run.end() == 0, run.said
+    assert run.sha256 == golden("lenet", 4, "--epochs", "10"), run.said
 
 
 def check(lab: Lab, tmp_path: Path, model: str, seed: int) -> None:

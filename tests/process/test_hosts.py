@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from holdfast.transport.credentials import Credentials, secrets_for
 from holdfast.transport.place import parse
 from tests.hosts.strangers import KINDS, Strangers, recorded
-from tests.process.harness import TRAIN, Launch, golden, holdfast, until
+from tests.process.harness import TRAIN, Launch, environment, golden, holdfast, until
 from tests.process.joined import Joined, listening
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
@@ -86,6 +88,53 @@ def test_encrypted_over_ipv6(given: bool, tmp_path: Path) -> None:
         assert run.end() == 0, run.err
         assert other.end() == 0, other.err
     assert run.sha256 == weights("normed", 3)
+
+
+def listeners(pids: Iterable[int]) -> set[str]:
+    """The addresses, as the kernel writes them, at which these processes listen over TCP."""
+    held = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            held |= {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A" and f"socket:[{rest[5]}]" in held:
+                found.add(local.partition(":")[0])
+    return found
+
+
+def test_a_run_on_one_machine_listens_nowhere(tmp_path: Path) -> None:
+    with Launch(tmp_path, "normed", "--workers", 2, args=paced(tmp_path)) as run:
+        run.at_step(2)
+        assert len(run.processes()) >= 3
+        assert listeners(run.processes()) == set()
+        go(tmp_path)
+        finished(run)
+
+
+def test_hosts_listen_only_where_they_were_told_to(tmp_path: Path) -> None:
+    with Launch(tmp_path, "normed", *LOOPBACK, "--workers", 1, "--hosts", 2, args=paced(tmp_path)) as run, \
+            Joined(tmp_path, run) as other:  # fmt: skip
+        run.at_step(2)
+        assert listeners([*run.processes(), *other.processes()]) == {"0100007F"}  # 127.0.0.1
+        go(tmp_path)
+        finished(run)
+        assert other.end() == 0, other.err
+
+
+def test_a_clock_that_is_hours_off_does_not_matter(tmp_path: Path) -> None:
+    off = tmp_path / "clock" / "sitecustomize.py"
+    off.parent.mkdir()
+    off.write_text("import time\nright = time.time\ntime.time = lambda: right() - 5 * 3600\n")
+    path = environment()["PYTHONPATH"]
+    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1) as run, \
+            Joined(tmp_path, run, PYTHONPATH=f"{off.parent}:{path}") as other:  # fmt: skip
+        assert run.end() == 0, run.err
+        assert other.end() == 0, other.err
+    assert run.sha256 == weights("normed", 3)
+    assert run.summary["workers_lost"] == 0
 
 
 # ---------------------------------------------------------------- hosts come and go
@@ -245,6 +294,9 @@ def test_strangers_at_the_door_are_turned_away_and_the_run_does_not_notice(tmp_p
         "it is not a Holdfast (it began with ", "it is not a Holdfast (it announced a message of 65535 bytes, ",
     ):  # fmt: skip
         assert sum(sentence.startswith(reason) for sentence in told) == 1, f"{reason!r} once, in {told}"
+    counted = [line for line in run.story if line.endswith(" connections turned away at the door, all in all")]
+    # Those who have begun to greet, and are waited for when the run ends, are let go uncounted.
+    assert len(counted) == 1 and 250 <= int(counted[0].partition(" ")[0]) <= 300, run.story[-5:]
     assert (run.summary["workers_lost"], run.summary["generations"]) == (0, 1)
 
 

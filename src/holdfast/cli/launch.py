@@ -103,8 +103,9 @@ def launch(resolved: Resolved, *, entry: str = DEFAULT_ENTRY) -> int:
 def conduct(directory: RunDirectory, screen: Screen, record: dict[str, Any], make: Callable[[], _Launch]) -> int:
     """Begin a run in its directory, see it to its end, and tell how it ended; the exit code."""
     directory.begin(msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n")
+    began = time.monotonic()
     ending = _see_through(make)
-    seconds = time.time() - record["started"]
+    seconds = time.monotonic() - began
     screen.end()
     if isinstance(ending.end, FailRun):
         directory.write("failure.txt", f"{ending.end.kind}: {ending.end.message}\n\n{ending.end.trace}\n")

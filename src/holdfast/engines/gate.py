@@ -80,6 +80,7 @@ class Gate:
         self._loop = asyncio.get_running_loop()
         self._hosts: dict[int, RemoteHost] = {}
         self._offers: dict[int, Offer] = {}
+        self._counted = 0  # of those who were turned away
         self.harbour: Harbour | None = None  #: of the launcher's own host
         self._door = Doorkeeper(
             bind, credentials, run=run, admit=self._admits,
@@ -99,6 +100,9 @@ class Gate:
     def close(self) -> None:
         """Let nobody in any more. May be called twice."""
         self._door.close()
+        if turned := self._door.turned_away - self._counted:
+            self._counted += turned
+            self._landlord.note(f"{turned} connection{'s' * (turned > 1)} turned away at the door, all in all", aloud=False)
         for host in list(self._hosts.values()):  # those that have joined are the server's, and closed already
             host.close(ReleaseHost(host.number, "the run has ended"))
 
