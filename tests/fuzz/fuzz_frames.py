@@ -1,4 +1,5 @@
-"""Coverage-guided fuzzing of what reads bytes from the network before it knows anybody (`make fuzz`; needs atheris).
+"""Fuzzing of what reads bytes from the network before it knows anybody: guided by coverage in `make fuzz`, which needs
+atheris, and without it in `make test` (tests/unit/transport/test_fuzz_targets.py).
 
 The first byte of an input chooses what is fuzzed, the rest is what comes in. Checksums and proofs would stop every
 input at the door, so half of the targets have them made right: those look behind the door. What counts as a crash is
@@ -7,14 +8,21 @@ an exception that is not a FrameError, more memory than is promised, or somebody
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import sys
 import zlib
 
-import atheris
 import msgspec
 
-with atheris.instrument_imports(include=["holdfast.transport"]):
+try:
+    import atheris
+except ImportError:  # as in `make test`
+    instrumented = contextlib.nullcontext()
+else:
+    instrumented = atheris.instrument_imports(include=["holdfast.transport"])
+
+with instrumented:
     from holdfast.transport.frames import HEADER, MAX_BODY, MAX_META, FrameParser, pack, unpack
     from holdfast.transport.greeting import MAX_HELLO, MAX_REASON, NONCE, VERSION, Caller, Greeter, Hello
     from holdfast.transport.proof import PROOF, prove

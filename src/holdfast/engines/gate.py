@@ -102,7 +102,7 @@ class Gate:
         self._door.close()
         if turned := self._door.turned_away - self._counted:
             self._counted += turned
-            self._landlord.note(f"{turned} connection{'s' * (turned > 1)} turned away at the door, all in all", aloud=False)
+            self._landlord.note(f"connections that were turned away at the door: {turned}", aloud=False)
         for host in list(self._hosts.values()):  # those that have joined are the server's, and closed already
             host.close(ReleaseHost(host.number, "the run has ended"))
 
