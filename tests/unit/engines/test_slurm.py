@@ -1,9 +1,8 @@
-"""The batch script of Slurm: its text, what it does when it runs, and what sbatch says to it where there is one."""
+"""The batch script of Slurm: its text, and what it does when it runs (on a real Slurm: tests/hosts)."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -192,25 +191,3 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(ResourceError) as caught:
         slurm.submit("", tmp_path / "file" / "x")
     assert str(caught.value) == f"{tmp_path}/file/x cannot be used as a run's directory: Not a directory."
-
-
-# ------------------------------------------------------------ a real Slurm, where there is one
-
-
-def no_slurm() -> str:
-    """Why the script cannot be shown to a real Slurm here; empty where it can."""
-    if shutil.which("sbatch") is None:
-        return "sbatch is not installed"
-    answer = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, check=False)
-    return "" if answer.returncode == 0 else f"no slurmctld answers: {answer.stdout.strip()}"
-
-
-@pytest.mark.process
-@pytest.mark.sharing
-@pytest.mark.skipif(bool(no_slurm()), reason=no_slurm() or "-")
-def test_sbatch_takes_the_script(tmp_path: Path) -> None:
-    job = BatchJob("name", str(tmp_path / "my run's 100%"), "train.py", hosts=1, workers=2)
-    text = slurm.render(job, SlurmConfig(time=600.0, memory="64MiB"), cwd=str(tmp_path))
-    answer = subprocess.run(["sbatch", "--test-only"], input=text, capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr
-    assert "to start at" in answer.stderr
