@@ -1,7 +1,7 @@
 """A rank that some launcher has started, without torch: `python -m tests.contract.adopted_rank SOCKET INDEX`.
 
 It announces itself, becomes the worker that it is told to be, and does what it is told, word by word (see
-`test_engine_contract.worker`). The word `part` ends its part in the run, but not its process.
+`test_spawner_contract.worker`). The word `part` ends its part in the run, but not its process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 from holdfast.train import adoption as say
 from holdfast.transport.link import Link
-from tests.contract.test_engine_contract import worker
+from tests.contract.test_spawner_contract import worker
 
 
 def main(name: str, index: int) -> None:

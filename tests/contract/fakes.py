@@ -1,4 +1,4 @@
-"""An engine, eyes and a notebook of a few lines: whoever tests what stands above them speaks for the workers."""
+"""A spawner, eyes and a notebook of a few lines: whoever tests what stands above them speaks for the workers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from holdfast.coordinator.ports import StoryEntry
 from holdfast.exchange.board import Board, board_bytes
 from holdfast.transport.link import Link
 
-__all__ = ["LANES", "SIZE", "FakeEngine", "FakeEyes", "FakeNotebook", "ready", "seed"]
+__all__ = ["LANES", "SIZE", "FakeEyes", "FakeNotebook", "FakeSpawner", "ready", "seed"]
 
 LANES = 4
 SIZE = board_bytes(LANES, board_rows(LANES), 1)
 
 
-class FakeEngine:
+class FakeSpawner:
     """Workers are the far ends of their links; the test speaks for them."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A host on a stage: a fake engine below it, an ear above it that writes everything down. Local, or behind an agent."""
+"""A host on a stage: a fake spawner below it, an ear above it that notes everything. Local, or behind an agent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator.events import Event
-from holdfast.coordinator.ports import Engine, Eyes, Host
+from holdfast.coordinator.ports import Eyes, Host, Spawner
 from holdfast.core.routes import Offer
 from holdfast.engines import orders
 from holdfast.engines.agent import Agent, Farewell
@@ -20,7 +20,7 @@ from holdfast.engines.remote import RemoteHost
 from holdfast.exchange.glance import Plan, Row
 from holdfast.transport.credentials import Credentials
 from holdfast.transport.stream import PlainStream
-from tests.contract.fakes import FakeEngine, FakeEyes
+from tests.contract.fakes import FakeEyes, FakeSpawner
 
 __all__ = ["Ear", "Far", "Lodging", "far", "local", "remote"]
 
@@ -89,16 +89,16 @@ class Lodging:
     def __init__(self, path: Path) -> None:
         self.path = path
         (path / "logs").mkdir(parents=True, exist_ok=True)
-        self.engine, self.eyes = FakeEngine(), FakeEyes()
+        self.spawner, self.eyes = FakeSpawner(), FakeEyes()
         self.spec: WorkerSpec | None = None
         self.show: Callable[[list[Row], Plan, float], None] | None = None
 
     def equip(
         self, spec: WorkerSpec, watching: dict[str, float], show: Callable[[list[Row], Plan, float], None]
-    ) -> tuple[Engine, Eyes]:
+    ) -> tuple[Spawner, Eyes]:
         assert watching == WATCHING
         self.spec, self.show = spec, show
-        return self.engine, self.eyes
+        return self.spawner, self.eyes
 
 
 class Far:
@@ -124,13 +124,13 @@ class Far:
 
 
 @contextlib.asynccontextmanager
-async def local(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[Host, FakeEngine, FakeEyes]]:
+async def local(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[Host, FakeSpawner, FakeEyes]]:
     """A host of this process."""
-    engine, eyes = FakeEngine(), FakeEyes()
-    host = LocalHost(1, name="here", slots=2, engine=engine, eyes=eyes)
+    spawner, eyes = FakeSpawner(), FakeEyes()
+    host = LocalHost(1, name="here", slots=2, spawner=spawner, eyes=eyes)
     host.open(ear)
     try:
-        yield host, engine, eyes
+        yield host, spawner, eyes
     finally:
         host.close()
 
@@ -151,7 +151,7 @@ async def far(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[Far, asyncio.Task
 
 
 @contextlib.asynccontextmanager
-async def remote(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[Host, FakeEngine, FakeEyes]]:
+async def remote(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[Host, FakeSpawner, FakeEyes]]:
     """A host elsewhere, as the server has it."""
     async with far(tmp_path, ear) as (both, _):
-        yield both.host, both.lodging.engine, both.lodging.eyes
+        yield both.host, both.lodging.spawner, both.lodging.eyes

@@ -1,7 +1,7 @@
 """What every engine that hands a run to a cluster has to keep, whatever the cluster is called.
 
-Fleets, which start agents themselves, have their own contract (`test_fleet_contract`), and so have engines on a machine
-(`test_engine_contract`). Slurm and Kubernetes start a job when they please: what can be held is what they are handed.
+This is beyond what all engines keep (`test_engine_contract`). Slurm and Kubernetes start a job when they please: what
+can be held is what they are handed.
 """
 
 from __future__ import annotations

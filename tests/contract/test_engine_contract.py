@@ -1,282 +1,95 @@
-"""What every engine must do (see `coordinator.ports.Engine`). A new engine gets a line in `ENGINES`."""
+"""What every engine must do (see `engines.engine.Engine`), as a user meets it: `holdfast run --on NAME`.
+
+That it ends with the same weights wherever it runs takes real machines or their likes: `test_same_weights` (local) and
+`test_ray` of tests/process, `test_slurm_on_hosts` and `test_kubernetes_on_hosts` of tests/hosts.
+"""
 
 from __future__ import annotations
 
-import os
-import select
-import signal
-import socket
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.config.worker import WorkerSpec
-from holdfast.coordinator.events import WorkerLost, WorkerStarted
-from holdfast.coordinator.ports import Engine
-from holdfast.engines.local import LocalEngine
-from holdfast.errors import RunError
-from holdfast.transport.link import Link
+from holdfast.cli.main import main
+from holdfast.cli.on import engine as engine_of
+from holdfast.config.run import ENGINES
+from holdfast.config.sources import Sources
+from holdfast.errors import UsageError
+from tests.process.harness import ROOT
 
-pytestmark = [pytest.mark.process, pytest.mark.sharing]
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def local(spec: WorkerSpec, logs: Path) -> Engine:
-    return LocalEngine(spec, logs=logs, entry="tests.contract.test_engine_contract:worker")
-
-
-ENGINES: list[Callable[[WorkerSpec, Path], Engine]] = [local]
-
-
-def worker(spec: WorkerSpec, link_fd: int) -> None:
-    """Does what it is told, word by word."""
-    link = Link.from_fd(link_fd)
-    while (frame := link.recv()) is not None:
-        word = frame.data.decode()
-        if word == "exit":
-            sys.exit(3)
-        elif word == "raise":
-            raise ValueError("as told")
-        elif word == "print":
-            print("printed", spec.worker)
-        elif word == "stay":
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        elif word == "fork" and os.fork() == 0:
-            time.sleep(600)
-        answer = {"row": str(spec.row), "args": " ".join(spec.args), "fds": " ".join(os.listdir("/proc/self/fd"))}
-        answer |= {"seed": os.environ["PYTHONHASHSEED"], "threads": os.environ.get("OMP_NUM_THREADS", "")}
-        link.send(answer.get(word, "ok").encode())
+#: What each cannot do without.
+NEEDED = {"kubernetes": ("--set", "kubernetes.image=train")}
+#: A setting of each that no other looks at.
+OWN = {"ray": "ray.wait=1m", "slurm": "slurm.qos=high", "kubernetes": "kubernetes.claim=disk"}
+#: What is missing on a machine that has nothing but Holdfast, and what to do about it.
+MISSING = {
+    "ray": ("--on ray needs the package ray", "pip install 'holdfast[ray]'"),
+    "slurm": ("sbatch was not found", "--dry-run"),
+    "kubernetes": ("kubectl was not found", "--dry-run"),
+}
 
 
-@pytest.fixture(params=ENGINES, ids=lambda make: make.__name__)
-def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    (tmp_path / "logs").mkdir()
-    spec = WorkerSpec(worker=-1, row=-1, script="train.py", args=("a", "b"), dir=str(tmp_path), threads=3)
-    before = set(os.listdir("/proc/self/fd"))
-    it: Engine = request.param(spec, tmp_path / "logs")
-    try:
-        yield it
-    finally:
-        it.close()
-        it.close()
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An engine, in a directory with a script, on a machine that has nothing but Holdfast."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    Path("without").mkdir()
+    Path("without", "ray.py").write_text("raise ModuleNotFoundError(\"No module named 'ray'\")\n")
+    monkeypatch.setenv("PYTHONPATH", f"{Path.cwd()}/without:{ROOT / 'src'}")
+    Path("train.py").write_text("print('trains')\n")
+    return str(request.param)
 
 
-def wait(engine: Engine, num_events: int, seconds: float = 20) -> list[WorkerStarted | WorkerLost]:
-    """The next events, as they come, through the descriptor that announces them."""
-    events: list[WorkerStarted | WorkerLost] = []
-    poll = select.poll()
-    poll.register(engine.fileno(), select.POLLIN)
-    until = time.monotonic() + seconds
-    while len(events) < num_events:
-        assert poll.poll(max(0, until - time.monotonic()) * 1000), f"only {events} after {seconds} s"
-        events += engine.events()
-    return events
+def run(engine: str, *words: str, script: str = "train.py") -> int:
+    return main(["run", "--on", engine, *NEEDED.get(engine, ()), *words, script])
 
 
-def started(engine: Engine, worker: int = 0, row: int = 0) -> tuple[Link, int]:
-    link = engine.start(worker, row)
-    (event,) = wait(engine, 1)
-    assert isinstance(event, WorkerStarted) and event.worker == worker
-    link.setblocking(True)
-    return link, event.pid
+def written() -> list[Path]:
+    return sorted(Path().rglob("*"))
 
 
-def said(link: Link, word: str) -> str:
-    link.send(word.encode())
-    frame = link.recv()
-    assert frame is not None
-    return frame.data.decode()
+@pytest.mark.parametrize("how", [(), ("--dry-run",)], ids=["run", "rehearse"])
+def test_a_script_that_is_not_there(engine: str, how: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    before = written()
+    assert run(engine, *how, script="absent.py") == 2
+    error = capsys.readouterr().err
+    nobody = "--dry-run" in how and engine in ("local", "ray")
+    assert ("--dry-run prints" if nobody else "absent.py: there is no such script. Give the path of") in error
+    assert written() == before
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def test_a_rehearsal_does_nothing_and_says_the_same_each_time(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, said = written(), []
+    for _ in range(2):
+        code = run(engine, "--dry-run", "--dir", "runs/x", "--hosts", "3", "--listen", "127.0.0.1")
+        said.append((code, *capsys.readouterr()))
+    assert said[0] == said[1] and written() == before
+    code, out, error = said[0]
+    if code:
+        assert "--dry-run prints what a cluster would be told. Say which: --on slurm or --on kubernetes.\n" in error
+    else:
+        assert "holdfast.cli.main join " in out or "holdfast join " in out
 
 
-def test_a_worker_gets_its_row_arguments_and_environment(engine: Engine) -> None:
-    link, pid = started(engine, worker=4, row=2)
-    with link:
-        assert said(link, "row") == "2"
-        assert said(link, "args") == "a b"
-        assert said(link, "seed") == "0" and said(link, "threads") == "3"
-        assert alive(pid)
+def test_settings_of_another_engine_are_refused(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = written()
+    for other, setting in OWN.items():
+        if other != engine:
+            assert run(engine, "--set", setting) == 2
+            assert f"this run is on {engine}, which does not look at it" in capsys.readouterr().err
+    assert written() == before
 
 
-def test_it_inherits_nothing_but_its_link(engine: Engine) -> None:
-    first, _ = started(engine, 0)
-    second, _ = started(engine, 1)
-    with first, second:
-        open_fds = said(second, "fds").split()
-    # 0, 1, 2, the link, the file for stacks, and the listing itself
-    assert len(open_fds) == 6, open_fds
-
-
-def test_its_exit_is_told_once_with_its_status(engine: Engine) -> None:
-    link, _ = started(engine)
-    with link:
-        link.send(b"exit")
-        assert wait(engine, 1) == [WorkerLost(0, "exit", 3)]
-        assert link.recv() is None
-    assert engine.events() == []
-
-
-def test_an_exception_is_status_1_and_a_trace_in_the_log(engine: Engine, tmp_path: Path) -> None:
-    link, _ = started(engine)
-    with link:
-        link.send(b"raise")
-        assert wait(engine, 1) == [WorkerLost(0, "exit", 1)]
-    assert "ValueError: as told" in (tmp_path / "logs" / "worker-0.log").read_text()
-
-
-def test_output_is_in_the_log_at_once(engine: Engine, tmp_path: Path) -> None:
-    link, _ = started(engine, worker=7)
-    with link:
-        assert said(link, "print") == "ok"
-        assert (tmp_path / "logs" / "worker-7.log").read_text() == "printed 7\n"
-
-
-@pytest.mark.parametrize("word", ["ok", "stay"])
-def test_a_kill_is_certain(engine: Engine, word: str) -> None:
-    link, pid = started(engine)
-    with link:
-        said(link, word)
-        engine.signal(0, signal.SIGTERM if word == "stay" else 0)
-        engine.signal(0, signal.SIGKILL)
-        assert wait(engine, 1) == [WorkerLost(0, "signal", signal.SIGKILL)]
-    assert not alive(pid)
-    engine.signal(0, signal.SIGKILL)
-    engine.signal(99, signal.SIGKILL)
-
-
-def test_a_stopped_worker_can_be_killed(engine: Engine) -> None:
-    link, _ = started(engine)
-    with link:
-        engine.signal(0, signal.SIGSTOP)
-        engine.signal(0, signal.SIGKILL)
-        assert wait(engine, 1) == [WorkerLost(0, "signal", signal.SIGKILL)]
-
-
-def test_a_kill_before_its_birth_is_kept(engine: Engine) -> None:
-    with engine.start(0, 0):
-        engine.signal(0, signal.SIGKILL)
-        assert [type(event) for event in wait(engine, 2)] == [WorkerStarted, WorkerLost]
-
-
-def test_what_a_worker_leaves_behind_ends_with_it(engine: Engine) -> None:
-    link, pid = started(engine)
-    with link:
-        said(link, "fork")
-        (child,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-        engine.signal(0, signal.SIGKILL)
-        wait(engine, 1)
-    until = time.monotonic() + 5
-    while alive(child) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not alive(child)
-
-
-def test_close_ends_everybody(engine: Engine) -> None:
-    links, pids = zip(*(started(engine, worker, worker) for worker in range(3)), strict=True)
-    engine.signal(1, signal.SIGSTOP)
-    engine.close()
-    assert not any(map(alive, pids))
-    for link in links:
-        link.close()
-
-
-def test_many_start_quickly(engine: Engine) -> None:
-    links = [engine.start(worker, worker) for worker in range(16)]
-    assert {event.worker for event in wait(engine, 16)} == set(range(16))
-    for link in links:
-        link.close()
-
-
-# ---------------------------------------------------------------- the local engine's own
-
-
-def test_a_killed_nursery_is_told_as_its_workers_deaths_and_replaced(engine: Engine) -> None:
-    assert isinstance(engine, LocalEngine)
-    first, pid = started(engine, 0)
-    second, _ = started(engine, 1)
-    before = engine.nursery_pid
-    os.kill(before, signal.SIGKILL)
-    lost = sorted(wait(engine, 2), key=lambda event: event.worker)
-    assert lost == [WorkerLost(0, "signal", 9), WorkerLost(1, "signal", 9)]
-    assert not alive(pid)
-    first.close()
-    second.close()
-    third, _ = started(engine, 2)
-    with third:
-        assert said(third, "row") == "0"
-    assert engine.nursery_pid not in (0, before)
-
-
-def test_a_busy_nursery_is_asked_later(engine: Engine) -> None:
-    assert isinstance(engine, LocalEngine) and engine._control is None
-    first, pid = started(engine, 0)
-    assert engine._control is not None
-    os.kill(engine.nursery_pid, signal.SIGSTOP)
-    with socket.socket(fileno=os.dup(engine._control.fileno())) as raw:
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least the kernel gives: a few requests
-    links = [engine.start(worker, worker) for worker in range(1, 9)]
-    assert engine._requests, "not all of them were taken"
-    assert engine.events() == [] and alive(pid)
-    os.kill(engine.nursery_pid, signal.SIGCONT)
-    events = wait(engine, 8)
-    assert {event.worker for event in events if isinstance(event, WorkerStarted)} == set(range(1, 9))
-    assert alive(pid)
-    for link in (first, *links):
-        link.close()
-
-
-def test_nobody_waits_for_a_nursery_that_takes_its_time_to_leave(engine: Engine) -> None:
-    assert isinstance(engine, LocalEngine)
-    first, _ = started(engine, 0)
-    before = engine.nursery_pid
-    assert engine._control is not None
-    os.kill(before, signal.SIGSTOP)
-    with socket.socket(fileno=os.dup(engine._control.fileno())) as raw:
-        raw.shutdown(socket.SHUT_RDWR)
-    began = time.monotonic()
-    assert engine.events() == []
-    second = engine.start(1, 1)
-    assert engine.events() == []
-    assert time.monotonic() - began < 0.5
-    os.kill(before, signal.SIGKILL)
-    lost, born = sorted(wait(engine, 2), key=lambda event: event.worker)
-    assert lost == WorkerLost(0, "signal", 9)
-    assert isinstance(born, WorkerStarted) and born.worker == 1, "the next nursery was asked for it"
-    first.close()
-    second.close()
-
-
-def test_what_a_worker_left_behind_ends_also_without_a_nursery(engine: Engine) -> None:
-    assert isinstance(engine, LocalEngine)
-    link, pid = started(engine)
-    with link:
-        said(link, "fork")
-        (child,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-        os.kill(engine.nursery_pid, signal.SIGKILL)
-        wait(engine, 1)
-    until = time.monotonic() + 5
-    while alive(child) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not alive(child)
-
-
-def test_a_nursery_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
-    (tmp_path / "logs").mkdir()
-    spec = WorkerSpec(worker=-1, row=-1, script="train.py", args=(), dir=str(tmp_path))
-    engine = LocalEngine(spec, logs=tmp_path / "logs", entry="holdfast.no_such_module:main")
-    with engine.start(0, 0), pytest.raises(RunError, match=r"No module named 'holdfast.no_such_module'"):
-        wait(engine, 1)
-    engine.close()
+def test_what_is_needed_and_missing_is_named(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if engine not in MISSING:
+        sources = Sources().flag("script", "train.py").flag("on", engine)
+        with pytest.raises(UsageError, match="--dry-run prints"):  # nothing is: it is there, and says so
+            engine_of(engine).rehearse(sources.resolve())
+        return
+    assert run(engine, "--dir", "runs/x") != 0
+    shown = capsys.readouterr()
+    assert all(words in shown.err for words in MISSING[engine]), shown.err
+    assert "Traceback" not in shown.err

@@ -14,11 +14,11 @@ import pytest
 from holdfast.coordinator.events import HostLevel, Measured, WorkerLost, WorkerStarted
 from holdfast.coordinator.messages import Failed, Finished, Install, Leave, Pause, Paused, Seeded, Welcome
 from holdfast.coordinator.ports import Host, Sight
-from tests.contract.fakes import SIZE, FakeEngine, FakeEyes, ready, seed
+from tests.contract.fakes import SIZE, FakeEyes, FakeSpawner, ready, seed
 from tests.contract.staged import Ear, local, remote
 
-Stage = Callable[[Path, Ear], AbstractAsyncContextManager[tuple[Host, FakeEngine, FakeEyes]]]
-Play = Callable[[Host, FakeEngine, FakeEyes, Ear], Awaitable[None]]
+Stage = Callable[[Path, Ear], AbstractAsyncContextManager[tuple[Host, FakeSpawner, FakeEyes]]]
+Play = Callable[[Host, FakeSpawner, FakeEyes, Ear], Awaitable[None]]
 HOSTS: list[Stage] = [local, remote]
 
 
@@ -28,30 +28,30 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Ear
 
     def run(act: Play) -> Ear:
         ear, before = Ear(), len(os.listdir("/proc/self/fd"))
-        engines: list[FakeEngine] = []
+        spawners: list[FakeSpawner] = []
 
         async def both() -> None:
-            async with request.param(tmp_path, ear) as (host, engine, eyes):
-                engines.append(engine)
-                await asyncio.wait_for(act(host, engine, eyes, ear), 20)
+            async with request.param(tmp_path, ear) as (host, spawner, eyes):
+                spawners.append(spawner)
+                await asyncio.wait_for(act(host, spawner, eyes, ear), 20)
 
         asyncio.run(both())
-        assert engines[0].closed and not ear.errors
+        assert spawners[0].closed and not ear.errors
         assert len(os.listdir("/proc/self/fd")) <= before
         return ear
 
     return run
 
 
-async def welcomed(host: Host, engine: FakeEngine, ear: Ear, *workers: int) -> None:
+async def welcomed(host: Host, spawner: FakeSpawner, ear: Ear, *workers: int) -> None:
     """These workers have started and know the arena, which is seeded."""
     host.make_arena(SIZE)
     for worker in workers:
         host.start(worker, worker)
-        await ear.until(lambda worker=worker: worker in engine.far)
+        await ear.until(lambda worker=worker: worker in spawner.far)
         host.send(worker, Welcome(worker, worker == workers[0]))
-        await ear.until(lambda worker=worker: _readable(engine, worker))
-        message, (arena,) = engine.heard(worker)
+        await ear.until(lambda worker=worker: _readable(spawner, worker))
+        message, (arena,) = spawner.heard(worker)
         assert isinstance(message, Welcome) and os.fstat(arena).st_size == SIZE
         if message.seed:
             seed(arena)
@@ -59,8 +59,8 @@ async def welcomed(host: Host, engine: FakeEngine, ear: Ear, *workers: int) -> N
             os.close(arena)
 
 
-def _readable(engine: FakeEngine, worker: int) -> bool:
-    return bool(select.select([engine.far[worker].fileno()], [], [], 0)[0])
+def _readable(spawner: FakeSpawner, worker: int) -> bool:
+    return bool(select.select([spawner.far[worker].fileno()], [], [], 0)[0])
 
 
 def installation(*members: int, generation: int = 1) -> Install:
@@ -68,26 +68,26 @@ def installation(*members: int, generation: int = 1) -> Install:
 
 
 def test_messages_pass_both_ways(play: Callable[[Play], Ear]) -> None:
-    async def act(host: Host, engine: FakeEngine, eyes: FakeEyes, ear: Ear) -> None:
+    async def act(host: Host, spawner: FakeSpawner, eyes: FakeEyes, ear: Ear) -> None:
         host.start(4, 2)
         await ear.until_heard(WorkerStarted)
-        engine.say(ready(4))
+        spawner.say(ready(4))
         await ear.until(lambda: ready(4) in ear.events)
         host.send(4, Leave(4, "enough"))
         host.send(9, Leave(9, "nobody is there"))
-        await ear.until(lambda: _readable(engine, 4))
-        assert engine.heard(4) == (Leave(4, "enough"), ())
+        await ear.until(lambda: _readable(spawner, 4))
+        assert spawner.heard(4) == (Leave(4, "enough"), ())
 
     assert play(act).events[0] == WorkerStarted(4, 1004)
 
 
 def test_the_bells_of_members_come_with_their_generation(play: Callable[[Play], Ear]) -> None:
-    async def act(host: Host, engine: FakeEngine, eyes: FakeEyes, ear: Ear) -> None:
-        await welcomed(host, engine, ear, 0, 1)
+    async def act(host: Host, spawner: FakeSpawner, eyes: FakeEyes, ear: Ear) -> None:
+        await welcomed(host, spawner, ear, 0, 1)
         for worker in (0, 1):
             host.send(worker, installation(0, 1))
-        await ear.until(lambda: _readable(engine, 0) and _readable(engine, 1))
-        (_, first), (_, second) = engine.heard(0), engine.heard(1)
+        await ear.until(lambda: _readable(spawner, 0) and _readable(spawner, 1))
+        (_, first), (_, second) = spawner.heard(0), spawner.heard(1)
         assert len(first) == len(second) == 2
         os.eventfd_write(first[1], 1)
         assert os.eventfd_read(second[1]) == 1, "the same bell, in the same place"
@@ -101,18 +101,18 @@ def test_the_bells_of_members_come_with_their_generation(play: Callable[[Play], 
     "message", [Paused(0, 1, 7), Finished(0, 1, {})], ids=lambda message: type(message).__name__
 )
 def test_the_level_is_told_before(play: Callable[[Play], Ear], message: Paused | Finished) -> None:
-    async def act(host: Host, engine: FakeEngine, eyes: FakeEyes, ear: Ear) -> None:
-        await welcomed(host, engine, ear, 0)
-        engine.say(Seeded(0))
+    async def act(host: Host, spawner: FakeSpawner, eyes: FakeEyes, ear: Ear) -> None:
+        await welcomed(host, spawner, ear, 0)
+        spawner.say(Seeded(0))
         await ear.until_heard(Seeded, HostLevel)
         assert [type(event) for event in ear.events[-2:]] == [Seeded, HostLevel], "after Seeded: now there is one"
-        engine.say(message)
+        spawner.say(message)
         await ear.until(lambda: message in ear.events)
         assert ear.events[-2:] == [HostLevel(1, 0), message]
         host.send(0, Pause(2))
-        await ear.until(lambda: _readable(engine, 0))
-        assert engine.heard(0) == (Pause(2), ())
-        engine.lose(0, "signal", 9)
+        await ear.until(lambda: _readable(spawner, 0))
+        assert spawner.heard(0) == (Pause(2), ())
+        spawner.lose(0, "signal", 9)
         await ear.until_heard(WorkerLost)
         assert ear.events[-2:] == [HostLevel(1, 0), WorkerLost(0, "signal", 9)]
 
@@ -122,22 +122,22 @@ def test_the_level_is_told_before(play: Callable[[Play], Ear], message: Paused |
 def test_last_words_come_before_the_end(play: Callable[[Play], Ear]) -> None:
     failed = Failed(0, 0, "ValueError", "no", "train.py:1", "x" * 40_000)
 
-    async def act(host: Host, engine: FakeEngine, eyes: FakeEyes, ear: Ear) -> None:
+    async def act(host: Host, spawner: FakeSpawner, eyes: FakeEyes, ear: Ear) -> None:
         host.start(0, 0)
         await ear.until_heard(WorkerStarted)
-        engine.say(failed)
-        engine.lose(0, "exit", 1)
+        spawner.say(failed)
+        spawner.lose(0, "exit", 1)
         await ear.until_heard(WorkerLost)
 
     assert play(act).events[1:] == [failed, WorkerLost(0, "exit", 1)]
 
 
 def test_who_does_not_speak_our_language_is_killed_and_a_kill_is_told(play: Callable[[Play], Ear]) -> None:
-    async def act(host: Host, engine: FakeEngine, eyes: FakeEyes, ear: Ear) -> None:
+    async def act(host: Host, spawner: FakeSpawner, eyes: FakeEyes, ear: Ear) -> None:
         host.start(0, 0)
         host.start(1, 1)
         await ear.until(lambda: len(ear.of(WorkerStarted)) == 2)
-        engine.far[0].send(b"GET / HTTP/1.1")
+        spawner.far[0].send(b"GET / HTTP/1.1")
         await ear.until_heard(WorkerLost)
         host.kill(1)
         host.kill(77)
@@ -150,7 +150,7 @@ def test_who_does_not_speak_our_language_is_killed_and_a_kill_is_told(play: Call
 def test_what_eyes_see_is_heard(play: Callable[[Play], Ear]) -> None:
     seen = Measured(3, {0: 0.5})
 
-    async def act(host: Host, engine: FakeEngine, eyes: FakeEyes, ear: Ear) -> None:
+    async def act(host: Host, spawner: FakeSpawner, eyes: FakeEyes, ear: Ear) -> None:
         host.start(0, 0)
         host.start(1, 1)
         await ear.until(lambda: len(ear.of(WorkerStarted)) == 2)
@@ -167,12 +167,12 @@ def test_what_eyes_see_is_heard(play: Callable[[Play], Ear]) -> None:
 
 
 def test_nothing_is_heard_after_the_end(play: Callable[[Play], Ear]) -> None:
-    async def act(host: Host, engine: FakeEngine, eyes: FakeEyes, ear: Ear) -> None:
+    async def act(host: Host, spawner: FakeSpawner, eyes: FakeEyes, ear: Ear) -> None:
         host.start(0, 0)
         await ear.until_heard(WorkerStarted)
         host.close(None)
         heard = len(ear.events)
-        await ear.until(lambda: engine.closed)
+        await ear.until(lambda: spawner.closed)
         await asyncio.sleep(0.05)
         assert len(ear.events) == heard and not ear.errors
         host.close(None)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from holdfast.transport.credentials import Credentials, secrets_for
-from holdfast.transport.place import parse
-from tests.hosts.strangers import KINDS, Strangers, recorded
+from holdfast.transport.credentials import secrets_for
 from tests.process.harness import TRAIN, Launch, environment, golden, holdfast, until
 from tests.process.joined import Joined, listening
 
@@ -88,40 +84,6 @@ def test_encrypted_over_ipv6(given: bool, tmp_path: Path) -> None:
         assert run.end() == 0, run.err
         assert other.end() == 0, other.err
     assert run.sha256 == weights("normed", 3)
-
-
-def listeners(pids: Iterable[int]) -> set[str]:
-    """The addresses, as the kernel writes them, at which these processes listen over TCP."""
-    held = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            held |= {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            _, local, _, state, *rest = line.split()
-            if state == "0A" and f"socket:[{rest[5]}]" in held:
-                found.add(local.partition(":")[0])
-    return found
-
-
-def test_a_run_on_one_machine_listens_nowhere(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=paced(tmp_path)) as run:
-        run.at_step(2)
-        assert len(run.processes()) >= 3
-        assert listeners(run.processes()) == set()
-        go(tmp_path)
-        finished(run)
-
-
-def test_hosts_listen_only_where_they_were_told_to(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--workers", 1, "--hosts", 2, args=paced(tmp_path)) as run, \
-            Joined(tmp_path, run) as other:  # fmt: skip
-        run.at_step(2)
-        assert listeners([*run.processes(), *other.processes()]) == {"0100007F"}  # 127.0.0.1
-        go(tmp_path)
-        finished(run)
-        assert other.end() == 0, other.err
 
 
 def test_a_clock_that_is_hours_off_does_not_matter(tmp_path: Path) -> None:
@@ -273,31 +235,6 @@ def test_a_machine_of_another_numerics_class_is_refused_and_told_what_differs(tm
             assert "instructions is DEFAULT, but " in other.err and "golden computation" in other.err
         go(tmp_path)
         finished(run)
-
-
-def test_strangers_at_the_door_are_turned_away_and_the_run_does_not_notice(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
-            Joined(tmp_path, run) as other:  # fmt: skip
-        run.at_step(2)
-        door = parse(listening(run))
-        strangers = Strangers(door, recorded(door, Credentials.read(run.dir / "token")))
-        strangers.come(300)
-        assert run.trace.read().step < 95, "they came while it was training"
-        go(tmp_path)
-        finished(run)
-        assert other.end() == 0, other.err
-        strangers.leave()
-    assert strangers.told == dict.fromkeys(KINDS, (50, 50))
-    told = [line.partition(": ")[2] for line in run.story if line.startswith("Refused a connection from 127.0.0.1:")]
-    for reason in (
-        "it closed the connection before it had said who it is.", "it does not hold the run's token.",
-        "it is not a Holdfast (it began with ", "it is not a Holdfast (it announced a message of 65535 bytes, ",
-    ):  # fmt: skip
-        assert sum(sentence.startswith(reason) for sentence in told) == 1, f"{reason!r} once, in {told}"
-    counted = [line for line in run.story if line.startswith("connections that were turned away at the door: ")]
-    # Those who have begun to greet, and are waited for when the run ends, are let go uncounted.
-    assert len(counted) == 1 and 250 <= int(counted[0].rpartition(" ")[2]) <= 300, run.story[-5:]
-    assert (run.summary["workers_lost"], run.summary["generations"]) == (0, 1)
 
 
 @pytest.mark.chaos

@@ -33,8 +33,8 @@ from holdfast.cli.ward import LAST, Ward
 from holdfast.config.run import RunConfig, check
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator.commands import FailRun
-from holdfast.coordinator.ports import Engine, Eyes
-from holdfast.engines.adopting import AdoptingEngine, Verdict
+from holdfast.coordinator.ports import Eyes, Spawner
+from holdfast.engines.adopting import AdoptingSpawner, Verdict
 from holdfast.engines.agent import Agent, Farewell
 from holdfast.engines.gate import Gate
 from holdfast.engines.porch import Porch
@@ -191,7 +191,7 @@ class _Adopting(launch._Launch):
         assert self._host is not None
         self._host.refills = False
 
-    def engine(self) -> AdoptingEngine:
+    def spawner(self) -> AdoptingSpawner:
         """What makes workers of the ranks on this machine."""
         return self._ward.adopt(self._spec, lambda sentence: self._server.told(0, sentence))
 
@@ -252,14 +252,14 @@ class _Visit:
 
     def equip(
         self, spec: WorkerSpec, watching: dict[str, float], show: Callable[[list[Row], Plan, float], None]
-    ) -> tuple[Engine, Eyes]:
-        """An engine and eyes."""
+    ) -> tuple[Spawner, Eyes]:
+        """A spawner and eyes."""
         assert self._quarters is not None
-        engine = self._ward.adopt(spec, self._tell)
+        spawner = self._ward.adopt(spec, self._tell)
         eyes = BoardEyes(
-            WatchLimits(**watching), self._quarters, engine.signal, lambda rows, plan, now: show(list(rows), plan, now)
+            WatchLimits(**watching), self._quarters, spawner.signal, lambda rows, plan, now: show(list(rows), plan, now)
         )
-        return engine, eyes
+        return spawner, eyes
 
     def _tell(self, sentence: str) -> None:
         assert self._agent is not None

@@ -1,4 +1,4 @@
-"""The launcher: wires engine, machine, eyes and screen together, and sees the run to its end.
+"""The launcher: wires spawner, machine, eyes and screen together, and sees the run to its end.
 
 However it ends, the run's directory gets a summary, the exit code tells the class of the end, and no
 process, descriptor or socket is left. Nothing here imports torch.
@@ -35,15 +35,15 @@ from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator.commands import EndRun, FailRun
 from holdfast.coordinator.control import ControlSocket
 from holdfast.coordinator.events import ScaleRequested, ServersRequested, SyncRequested
-from holdfast.coordinator.ports import Engine, Host
+from holdfast.coordinator.ports import Host, Spawner
 from holdfast.coordinator.pulse import PulseLimits
 from holdfast.coordinator.requests import Ask, Scale, Set
 from holdfast.coordinator.roster import CrewLimits
 from holdfast.coordinator.server import Server
 from holdfast.coordinator.story import Entry
-from holdfast.engines.engine import open_engine
 from holdfast.engines.gate import Gate
 from holdfast.engines.host import LocalHost
+from holdfast.engines.local import LocalSpawner
 from holdfast.engines.nursery import DEFAULT_ENTRY
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.exchange.glance import Plan, Row
@@ -65,8 +65,10 @@ _NEVER_JOINED = (
 )
 
 
-def launch(resolved: Resolved, *, entry: str = DEFAULT_ENTRY) -> int:
-    """Run it. `entry` is what a worker process calls (tests put their own there)."""
+def launch(
+    resolved: Resolved, *, muster: Callable[[RunConfig, Path], Muster] | None = None, entry: str = DEFAULT_ENTRY
+) -> int:  # fmt: skip
+    """Run it. `muster` has a cluster start the hosts; `entry` is what a worker calls (tests put their own there)."""
     config = resolved.config
     if not Path(config.script).is_file():
         raise UsageError(f"{config.script}: there is no such script. Give the path of a Python file.")
@@ -74,7 +76,7 @@ def launch(resolved: Resolved, *, entry: str = DEFAULT_ENTRY) -> int:
     began = time.time()
     path = Path(config.dir) if config.dir else default_path(config.script, began)
     run = f"{path.name}-{secrets.token_hex(4)}"
-    invitation = Invitation(config, run) if config.listen and config.on != "ray" else None
+    invitation = Invitation(config, run) if config.listen and muster is None else None
     for swept in filter(None, [recover(path), *recover_siblings(path if not config.dir else Path("runs", "-"))]):
         screen.say(swept)
     quarters.sweep()
@@ -88,13 +90,13 @@ def launch(resolved: Resolved, *, entry: str = DEFAULT_ENTRY) -> int:
         }
 
         def make() -> _Launch:
-            if config.on != "ray":
+            if muster is None:
                 return _Launch(config, run, directory, screen, invitation=invitation, entry=entry)
-            muster = Muster(config, directory.logs)
-            stack.callback(muster.close)
-            there = muster.connect(screen.say)
+            hosts = muster(config, directory.logs)
+            stack.callback(hosts.close)
+            there = hosts.connect(screen.say)
             return _Launch(
-                there, run, directory, screen, invitation=Invitation(there, run), muster=muster, entry=entry
+                there, run, directory, screen, invitation=Invitation(there, run), muster=hosts, entry=entry
             )
 
         return conduct(directory, screen, record, make)
@@ -234,16 +236,16 @@ class _Launch:
         """The share of the run that this machine takes itself, unless it only coordinates."""
         if not self._workers:
             return
-        engine = self.engine()
-        eyes = BoardEyes(self._watching, self._directory, engine.signal, functools.partial(self._meter.looked, 0))
+        spawner = self.spawner()
+        eyes = BoardEyes(self._watching, self._directory, spawner.signal, functools.partial(self._meter.looked, 0))
         self._host = LocalHost(
-            0, name=host(), slots=self._workers, engine=engine, eyes=eyes,
+            0, name=host(), slots=self._workers, spawner=spawner, eyes=eyes,
             harbour=self._gate.harbour if self._gate is not None else None,
         )  # fmt: skip
 
-    def engine(self) -> Engine:
+    def spawner(self) -> Spawner:
         """What starts the workers of this machine."""
-        return open_engine("local", self._spec, logs=self._directory.logs, entry=self._entry)
+        return LocalSpawner(self._spec, logs=self._directory.logs, entry=self._entry)
 
     # ------------------------------------------------------------ what the gate needs: see `gate.Landlord`
 

@@ -76,15 +76,10 @@ def main(argv: Sequence[str]) -> int:
     for word in options.args:
         if (name := word.partition("=")[0]) in ours - {"-h", "--help"}:
             print(f"note: {name} stands after the script, so the script gets it, not holdfast run", file=sys.stderr)
-    config = resolved.config
-    if config.on in ("slurm", "kubernetes"):
-        from holdfast.cli.submit import submit
+    from holdfast.cli.on import engine
 
-        return submit(
-            resolved, getattr(config, config.on), hosts=config.hosts, dry_run=options.dry_run
-        )
+    chosen = engine(resolved.config.on)
     if options.dry_run:
-        raise UsageError("--dry-run prints what a cluster would be told. Say which: --on slurm or --on kubernetes.")
-    from holdfast.cli.launch import launch
-
-    return launch(resolved)
+        print(chosen.rehearse(resolved).rstrip("\n"))
+        return 0
+    return chosen.run(resolved)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.config import cluster
-from holdfast.config.cluster import KubernetesConfig, SlurmConfig
+from holdfast.config.cluster import ClusterConfig
 from holdfast.config.run import RunConfig
 from holdfast.config.sources import Resolved
 from holdfast.engines import batch, kubernetes, slurm
@@ -19,70 +19,99 @@ from holdfast.observe.directory import default_path
 from holdfast.transport.credentials import secrets_for
 from holdfast.transport.place import parse
 
-__all__ = ["submit"]
+__all__ = ["OnKubernetes", "OnSlurm"]
 
 
-def submit(resolved: Resolved, asked: SlurmConfig | KubernetesConfig, *, hosts: int, dry_run: bool) -> int:
-    """Hand the run to a cluster, or print what would be handed over; the exit code."""
+class OnSlurm:
+    """`--on slurm`: see `engines.engine`."""
+
+    def rehearse(self, resolved: Resolved) -> str:
+        """The batch script."""
+        return self._script(resolved, _directory(resolved).absolute())
+
+    def run(self, resolved: Resolved) -> int:
+        """Hand it to sbatch."""
+        directory = _directory(resolved).absolute()
+        print(slurm.submit(self._script(resolved, directory), directory))
+        return 0
+
+    def _script(self, resolved: Resolved, directory: Path) -> str:
+        config = resolved.config
+        _check(resolved, config.slurm, brought=True)
+        if config.token_file:  # as every node sees it
+            config = msgspec.structs.replace(config, token_file=str(Path(config.token_file).absolute()))
+        job = batch.plan(
+            config, resolved.sources, name=batch.job_name(str(directory)), dir=str(directory), hosts=config.hosts,
+            holdfast=(sys.executable, "-m", "holdfast.cli.main"),
+        )
+        return slurm.render(job, config.slurm, cwd=os.getcwd())
+
+
+class OnKubernetes:
+    """`--on kubernetes`: see `engines.engine`."""
+
+    def rehearse(self, resolved: Resolved) -> str:
+        """The manifests, with the secret only where it was asked for."""
+        job, files = self._job(resolved)
+        asked = resolved.config.kubernetes
+        if asked.show_token:
+            return kubernetes.render(job, asked, files, _secret(resolved.config, job.name))
+        return kubernetes.render(job, asked, files)
+
+    def run(self, resolved: Resolved) -> int:
+        """Hand them to kubectl."""
+        job, files = self._job(resolved)
+        asked = resolved.config.kubernetes
+        if asked.show_token:
+            problem = "it is for --dry-run; what is applied has a token of its own in any case"
+            raise _wrong(resolved, "kubernetes.show_token", True, problem, "Add --dry-run, or leave it out.")
+        text = kubernetes.render(job, asked, files, _secret(resolved.config, job.name))
+        print(kubernetes.submit(text, job, asked))
+        return 0
+
+    def _job(self, resolved: Resolved) -> tuple[batch.BatchJob, dict[str, str]]:
+        """What is run, and the files that travel."""
+        config, asked = resolved.config, resolved.config.kubernetes
+        _check(resolved, asked, brought=asked.bring)
+        path = _directory(resolved)
+        if config.dir and path.parent not in (Path(), Path("runs")):
+            problem = f"a job's directory is {kubernetes.DATA}/runs/NAME, in its volume"
+            raise _wrong(resolved, "dir", config.dir, problem, f"Use --dir {path.name}, and kubernetes.claim.")
+        files = kubernetes.files_of(config.script) if asked.bring else {}
+        if asked.bring:
+            config = msgspec.structs.replace(config, script=f"{kubernetes.BROUGHT}/{Path(config.script).name}")
+        job = batch.plan(
+            config, resolved.sources, name=batch.job_name(str(path)), dir=f"{kubernetes.DATA}/runs/{path.name}",
+            hosts=config.hosts, holdfast=("holdfast",),
+        )
+        return job, files
+
+
+def _check(resolved: Resolved, asked: ClusterConfig, *, brought: bool) -> None:
+    """Raise what would otherwise be found out when the job has waited for its turn."""
     config = resolved.config
     cluster.check(config.on, asked, resolved.sources)
     if config.listen:
-        parse(config.listen, port=0)  # now, and not when the job has waited for its turn
-    brought = isinstance(asked, SlurmConfig) or asked.bring
+        parse(config.listen, port=0)
     if brought and not Path(config.script).is_file():
         raise UsageError(f"{config.script}: there is no such script. Give the path of a Python file.")
-    if config.lanes is not None and (workers := hosts * (config.workers or 1)) > config.lanes:
+    if config.lanes is not None and (workers := config.hosts * (config.workers or 1)) > config.lanes:
         print(
-            f"note: {hosts} hosts make {workers} workers, and a step has {config.lanes} lanes: the rest wait as spares",
-            file=sys.stderr,
-        )
-    path = Path(config.dir) if config.dir else default_path(config.script, time.time())
-    if isinstance(asked, SlurmConfig):
-        print(_slurm(resolved, asked, path, hosts, dry_run).rstrip("\n"))
-    else:
-        print(_kubernetes(resolved, asked, path, hosts, dry_run).rstrip("\n"))
-    return 0
+            f"note: {config.hosts} hosts make {workers} workers, and a step has {config.lanes} lanes: the rest wait as "
+            "spares", file=sys.stderr,
+        )  # fmt: skip
 
 
-def _slurm(resolved: Resolved, asked: SlurmConfig, path: Path, hosts: int, dry_run: bool) -> str:
-    directory = path.absolute()
+def _directory(resolved: Resolved) -> Path:
     config = resolved.config
-    if config.token_file:  # as every node sees it
-        config = msgspec.structs.replace(config, token_file=str(Path(config.token_file).absolute()))
-    job = batch.plan(
-        config, resolved.sources, name=batch.job_name(str(path)), dir=str(directory), hosts=hosts,
-        holdfast=(sys.executable, "-m", "holdfast.cli.main"),
-    )
-    text = slurm.render(job, asked, cwd=os.getcwd())
-    return text if dry_run else slurm.submit(text, directory)
-
-
-def _kubernetes(resolved: Resolved, asked: KubernetesConfig, path: Path, hosts: int, dry_run: bool) -> str:
-    config = resolved.config
-    if asked.show_token and not dry_run:
-        raise ConfigError(
-            "kubernetes.show_token", True, "it is for --dry-run; what is applied has a token of its own in any case",
-            source=resolved.sources.get("kubernetes.show_token", "default"), fix="Add --dry-run, or leave it out.",
-        )
-    if config.dir and path.parent not in (Path(), Path("runs")):
-        raise ConfigError(
-            "dir", config.dir, f"a job's directory is {kubernetes.DATA}/runs/NAME, in its volume",
-            source=resolved.sources.get("dir", "default"), fix=f"Use --dir {path.name}, and kubernetes.claim.",
-        )
-    files = kubernetes.files_of(config.script) if asked.bring else {}
-    if asked.bring:
-        config = msgspec.structs.replace(config, script=f"{kubernetes.BROUGHT}/{Path(config.script).name}")
-    job = batch.plan(
-        config, resolved.sources, name=batch.job_name(str(path)), dir=f"{kubernetes.DATA}/runs/{path.name}",
-        hosts=hosts, holdfast=("holdfast",),
-    )
-    if dry_run and not asked.show_token:
-        return kubernetes.render(job, asked, files)
-    text = kubernetes.render(job, asked, files, _secret(config, job.name))
-    return text if dry_run else kubernetes.submit(text, job, asked)
+    return Path(config.dir) if config.dir else default_path(config.script, time.time())
 
 
 def _secret(config: RunConfig, name: str) -> str:
     """What pods need to be let in. No pod could hand certificates to the others, so they are made here."""
     found = secrets_for(name, Path(config.token_file) if config.token_file else None, config.tls).theirs
     return found.text if found.tls else found.token
+
+
+def _wrong(resolved: Resolved, field: str, value: object, problem: str, fix: str) -> ConfigError:
+    return ConfigError(field, value, problem, source=resolved.sources.get(field, "default"), fix=fix)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.config.worker import WorkerSpec
-from holdfast.coordinator.ports import Engine, Eyes
+from holdfast.coordinator.ports import Eyes, Spawner
 from holdfast.engines.agent import Agent, Farewell
-from holdfast.engines.engine import open_engine
+from holdfast.engines.local import LocalSpawner
 from holdfast.engines.nursery import DEFAULT_ENTRY
 from holdfast.errors import HoldfastError, NetworkError, Refused
 from holdfast.exchange.glance import Plan, Row
@@ -73,7 +73,7 @@ class Patience:
 
 
 class _Lodging:
-    """See `agent.Lodging`: this machine's quarters, its engine and eyes."""
+    """See `agent.Lodging`: this machine's quarters, its spawner and eyes."""
 
     def __init__(self, quarters: Quarters, entry: str) -> None:
         self._quarters, self._entry = quarters, entry
@@ -81,13 +81,13 @@ class _Lodging:
 
     def equip(
         self, spec: WorkerSpec, watching: dict[str, float], show: Callable[[list[Row], Plan, float], None]
-    ) -> tuple[Engine, Eyes]:
-        """An engine and eyes."""
-        engine = open_engine("local", spec, logs=self._quarters.logs, entry=self._entry)
+    ) -> tuple[Spawner, Eyes]:
+        """A spawner and eyes."""
+        spawner = LocalSpawner(spec, logs=self._quarters.logs, entry=self._entry)
         eyes = BoardEyes(
-            WatchLimits(**watching), self._quarters, engine.signal, lambda rows, plan, now: show(list(rows), plan, now)
+            WatchLimits(**watching), self._quarters, spawner.signal, lambda rows, plan, now: show(list(rows), plan, now)
         )
-        return engine, eyes
+        return spawner, eyes
 
 
 class Visits:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator.messages import Leaving
-from holdfast.engines.adopting import AdoptingEngine, Judge, Verdict
+from holdfast.engines.adopting import AdoptingSpawner, Judge, Verdict
 from holdfast.engines.porch import Porch
 
 __all__ = ["LAST", "Ward"]
@@ -25,15 +25,15 @@ class Ward:
 
     def __init__(self, ranks: int, porch: Porch) -> None:
         self.ranks, self.porch, self.judge = ranks, porch, Judge()
-        self.engine: AdoptingEngine | None = None
+        self.spawner: AdoptingSpawner | None = None
 
-    def adopt(self, spec: WorkerSpec, tell: Callable[[str], None]) -> AdoptingEngine:
-        """The engine that makes workers of them."""
-        self.engine = AdoptingEngine(
+    def adopt(self, spec: WorkerSpec, tell: Callable[[str], None]) -> AdoptingSpawner:
+        """The spawner that makes workers of them."""
+        self.spawner = AdoptingSpawner(
             self.porch, spec, ranks=self.ranks, say=tell,
             asked=lambda index, name: self.judge.asked(index, name, time.monotonic()),
         )  # fmt: skip
-        return self.engine
+        return self.spawner
 
     async def watch(self, deserted: Callable[[], None], act: Callable[[Verdict], None]) -> None:
         """Tell, until cancelled, who was asked to end; and that nobody is left, again and again."""
@@ -48,6 +48,6 @@ class Ward:
 
     def leaving(self, verdict: Verdict) -> list[Leaving]:
         """What the workers would say themselves that are to leave."""
-        assert self.engine is not None
-        workers = (self.engine.worker(index) for index in sorted(verdict.some))
+        assert self.spawner is not None
+        workers = (self.spawner.worker(index) for index in sorted(verdict.some))
         return [Leaving(worker, verdict.signal) for worker in workers if worker is not None]

@@ -21,8 +21,8 @@ from holdfast.core.staleness import COMPENSATION, TREATMENTS, treatment
 from holdfast.errors import ConfigError
 
 __all__ = [
-    "DEFAULTS_OF_JOIN", "MAX_LANES", "MAX_SERVERS", "SECTIONS", "CrewConfig", "LocalConfig", "RunConfig", "board_rows",
-    "check",
+    "DEFAULTS_OF_JOIN", "ENGINES", "MAX_LANES", "MAX_SERVERS", "SECTIONS", "CrewConfig", "LocalConfig", "RunConfig",
+    "board_rows", "check",
 ]  # fmt: skip
 
 #: What `hf.join()` takes when neither the script nor the command line says anything.
@@ -33,7 +33,8 @@ MAX_LANES = 234
 #: On one host, for the same reason; more would have little to do.
 MAX_SERVERS = 16
 
-_ENGINES = ("local", "ray", "slurm", "kubernetes")
+#: What a run can be on (`cli.on`).
+ENGINES = ("local", "ray", "slurm", "kubernetes")
 
 
 def board_rows(lanes: int) -> int:
@@ -208,11 +209,11 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         raise wrong("local.lr", config.local.lr, "must be more than 0", "The default is 0.8.")
     if not 0.0 <= config.local.momentum < 1.0:
         raise wrong("local.momentum", config.local.momentum, "must be 0 or more and less than 1", "The default is 0.3.")
-    if config.on not in _ENGINES:
+    if config.on not in ENGINES:
         from difflib import get_close_matches  # rarely needed
 
-        near = get_close_matches(config.on, _ENGINES, 1) or ["local"]
-        raise wrong("on", config.on, f"unknown; there is {', '.join(_ENGINES)}", f"Use --on {near[0]}.")
+        near = get_close_matches(config.on, ENGINES, 1) or ["local"]
+        raise wrong("on", config.on, f"unknown; there is {', '.join(ENGINES)}", f"Use --on {near[0]}.")
     if config.hosts < 1:
         raise wrong("hosts", config.hosts, "must be 1 or more", "Use --hosts 1.")
     if config.on == "ray":
@@ -227,7 +228,7 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
     for name, source in sources.items():
         # A file may serve several clusters; what is typed for one and given to another was meant otherwise.
         section, _, key = name.partition(".")
-        if source == "--set" and section in _ENGINES and section not in ("local", config.on):
+        if source == "--set" and section in ENGINES and section not in ("local", config.on):
             value = getattr(getattr(config, section), key)
             problem = f"this run is on {config.on}, which does not look at it"
             raise wrong(name, value, problem, f"Add --on {section}, or leave it out.")

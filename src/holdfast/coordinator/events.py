@@ -93,7 +93,7 @@ class FollowingEnded(_Event, frozen=True):
 
 
 class WorkerStarted(_Event, frozen=True):
-    """The engine started a process for this worker."""
+    """The spawner started a process for this worker."""
 
     worker: int
     pid: int

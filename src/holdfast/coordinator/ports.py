@@ -2,7 +2,7 @@
 
 A *host* is one machine's share of a run: it has workers, and an arena that they share. The launcher has one of
 its own, where it has workers at all; every other one is an agent at the far end of a connection, and the server
-cannot tell which. A host on this machine is made of an *engine*, which starts and ends processes, and *eyes*, which
+cannot tell which. A host on this machine is made of a *spawner*, which starts and ends processes, and *eyes*, which
 see what no message says (progress, frozen and hung workers). A *notebook* keeps what the run has to tell.
 The real ones live in `engines` and `observe`; tests pass fakes of a few lines.
 """
@@ -20,7 +20,7 @@ from holdfast.coordinator.messages import StoreWanted, ToWorker
 from holdfast.coordinator.roster import Snapshot
 from holdfast.transport.link import Link
 
-__all__ = ["Depot", "Ear", "Engine", "Eyes", "Host", "Notebook", "Sight", "StoryEntry"]
+__all__ = ["Depot", "Ear", "Eyes", "Host", "Notebook", "Sight", "Spawner", "StoryEntry"]
 
 
 class Sight(msgspec.Struct, frozen=True):
@@ -82,16 +82,16 @@ class Host(Protocol):
         """
 
 
-class Engine(Protocol):
+class Spawner(Protocol):
     """Starts worker processes and tells, for certain, when they are gone.
 
-    Contract (`tests/contract/test_engine_contract.py` holds every engine to it):
+    Contract (`tests/contract/test_spawner_contract.py` holds every spawner to it):
 
     * `start` returns our end of the new worker's link at once; the process may take its time;
     * each worker gives one WorkerStarted (if it came to life) and then exactly one WorkerLost,
       and after WorkerLost no instruction of that process runs any more;
     * `signal` to a worker that is gone, or unknown, does nothing;
-    * `close` returns when no process of this engine is left, and may be called twice.
+    * `close` returns when no process of this spawner is left, and may be called twice.
     """
 
     def start(self, worker: int, row: int) -> Link:

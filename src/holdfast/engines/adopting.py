@@ -1,4 +1,4 @@
-"""The adopting engine: workers that run already, as ranks of another launcher (torchrun and its like).
+"""The adopting spawner: workers that run already, as ranks of another launcher (torchrun and its like).
 
 It starts nobody. Each rank of this node has one place, in their order; `start` hands the next place's link to the rank
 it belongs to, once that has come (see `porch`). Who is lost is not replaced, because only the launcher could start it
@@ -28,7 +28,7 @@ from holdfast.engines.sessions import REAP_SECONDS, stuck
 from holdfast.train import adoption as say
 from holdfast.transport.link import Link
 
-__all__ = ["AdoptingEngine", "Judge", "Verdict"]
+__all__ = ["AdoptingSpawner", "Judge", "Verdict"]
 
 #: An exit status that nobody knows.
 _UNKNOWN = 255
@@ -45,16 +45,16 @@ class _Place:
     guest: Guest | None = None
 
 
-class AdoptingEngine:
-    """Makes workers of ranks. See `coordinator.ports.Engine` for the contract.
+class AdoptingSpawner:
+    """Makes workers of ranks. See `coordinator.ports.Spawner` for the contract.
 
     Args:
-        porch: where the ranks come. It stays open when the engine is closed.
+        porch: where the ranks come. It stays open when the spawner is closed.
         spec: what a worker is told, but for its number and row.
         ranks: how many there are on this node.
         say: told, in a sentence, when a place stays empty.
         asked: told when a rank was sent a signal that asks it to end.
-        grace: seconds that ranks have, when the engine is closed, to leave by themselves before they are killed.
+        grace: seconds that ranks have, when the spawner is closed, to leave by themselves before they are killed.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ import msgspec
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator.events import Event, HostLeaving, HostUnreached, WorkerHung, WorkerLost
 from holdfast.coordinator.messages import Failed, Finished, Refuse, StoreAt
-from holdfast.coordinator.ports import Engine, Eyes, Sight
+from holdfast.coordinator.ports import Eyes, Sight, Spawner
 from holdfast.coordinator.pulse import Pulse
 from holdfast.core.routes import NoRoute, Offer
 from holdfast.engines import orders
@@ -66,8 +66,8 @@ class Lodging(Protocol):
 
     def equip(
         self, spec: WorkerSpec, watching: dict[str, float], show: Callable[[list[Row], Plan, float], None]
-    ) -> tuple[Engine, Eyes]:
-        """An engine for workers like `spec`, and eyes for them."""
+    ) -> tuple[Spawner, Eyes]:
+        """A spawner for workers like `spec`, and eyes for them."""
 
 
 class Agent:
@@ -277,9 +277,9 @@ class Agent:
         harbour = self._berth.harbour
         harbour.learn(self._offers)
         ways = await asyncio.to_thread(harbour.survey)
-        engine, eyes = self._lodging.equip(spec, brief.watching, self._show)
+        spawner, eyes = self._lodging.equip(spec, brief.watching, self._show)
         slots = self._slots
-        self._host = LocalHost(brief.host, name=self._name, slots=slots, engine=engine, eyes=eyes, harbour=harbour)
+        self._host = LocalHost(brief.host, name=self._name, slots=slots, spawner=spawner, eyes=eyes, harbour=harbour)
         self._host.open(self)
         room = f"{slots} worker{'s' * (slots > 1)}"
         self._joined = [f"joined run {brief.run} as host {brief.host}, with room for {room}", *ways]

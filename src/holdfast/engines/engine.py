@@ -1,36 +1,38 @@
-"""Engines by name. The extension point itself is `coordinator.ports.Engine`: five methods.
+"""Engines: what `--on` names. A run goes to one of them, as it is configured and checked.
 
-An engine is chosen from an explicit table, never by import side effect. To add one, write a class
-that passes `tests/contract/test_engine_contract.py` and give it a line here.
+`local` runs it here, and machines may join. `ray` runs the coordinator here, and has a cluster start the machines'
+agents (`fleet`). `slurm` and `kubernetes` hand all of it over, as a job that starts when there is room (`batch`). What
+starts processes on one machine is a spawner (`coordinator.ports.Spawner`), and every engine ends up with one on each.
+
+Which there are is in one table (`cli.on`). To add one, write a class that passes the tests of
+`tests/contract/test_engine_contract.py`, and give it a line there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from typing import Protocol
 
-from holdfast.config.worker import WorkerSpec
-from holdfast.coordinator.ports import Engine
-from holdfast.engines.nursery import DEFAULT_ENTRY
-from holdfast.errors import ConfigError
+from holdfast.config.sources import Resolved
 
-__all__ = ["Engine", "open_engine"]
+__all__ = ["Engine"]
 
 
-def _local(spec: WorkerSpec, logs: Path, entry: str) -> Engine:
-    from holdfast.engines.local import LocalEngine
+class Engine(Protocol):
+    """Sees to it that a run happens.
 
-    return LocalEngine(spec, logs=logs, entry=entry)
+    Contract (`tests/contract/test_engine_contract.py` holds every engine to it):
 
-
-_ENGINES: dict[str, Callable[[WorkerSpec, Path, str], Engine]] = {"local": _local}
-
-
-def open_engine(name: str, spec: WorkerSpec, *, logs: Path, entry: str = DEFAULT_ENTRY) -> Engine:
-    """The engine of this name; every worker is started like `spec`, with its own number and row.
-
-    `entry` names what a worker process runs, as `module:function`.
+    * a script that is not there is refused before anything is started, submitted or written; so is a setting that this
+      engine does not look at;
+    * `rehearse` starts and writes nothing, and says the same each time; where there is nobody to be told anything, it
+      says so;
+    * a package or a tool that is needed and not there is named, with what to do, and nothing is left behind;
+    * the secret of the run is on no screen and no command line;
+    * wherever it runs, the same script with the same lanes, seed and threads ends with the same weights.
     """
-    if name not in _ENGINES:
-        raise ConfigError("on", name, f"there is {', '.join(_ENGINES)}", source="--on")
-    return _ENGINES[name](spec, logs, entry)
+
+    def rehearse(self, resolved: Resolved) -> str:
+        """What a cluster would be told, as `run` would tell it. Raises UsageError."""
+
+    def run(self, resolved: Resolved) -> int:
+        """Run it, or hand it over; the exit code."""

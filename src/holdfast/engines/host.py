@@ -43,7 +43,7 @@ from holdfast.coordinator.messages import (
     decode_from_worker,
     encode,
 )
-from holdfast.coordinator.ports import Ear, Engine, Eyes, Sight
+from holdfast.coordinator.ports import Ear, Eyes, Sight, Spawner
 from holdfast.engines.harbour import Harbour
 from holdfast.exchange.glance import level
 from holdfast.exchange.premises import Premises
@@ -65,11 +65,11 @@ class LocalHost:
     """
 
     def __init__(
-        self, number: int, *, name: str, slots: int, engine: Engine, eyes: Eyes, harbour: Harbour | None = None,
+        self, number: int, *, name: str, slots: int, spawner: Spawner, eyes: Eyes, harbour: Harbour | None = None,
         refills: bool = True,
     ) -> None:  # fmt: skip
         self.number, self.name, self.slots, self.refills = number, name, slots, refills
-        self._engine, self._eyes, self._harbour = engine, eyes, harbour
+        self._spawner, self._eyes, self._harbour = spawner, eyes, harbour
         self._ear: Ear | None = None
         self._links: dict[int, Link] = {}
         self._pids: dict[int, int] = {}
@@ -85,21 +85,21 @@ class LocalHost:
         self._closed = False
 
     def open(self, ear: Ear) -> None:
-        """Listen to the engine."""
+        """Listen to the spawner."""
         self._ear = ear
-        asyncio.get_running_loop().add_reader(self._engine.fileno(), self._guarded, self._hear_engine)
+        asyncio.get_running_loop().add_reader(self._spawner.fileno(), self._guarded, self._hear_spawner)
 
     # ------------------------------------------------------------ orders
 
     def start(self, worker: int, row: int) -> None:
         """Start a worker."""
-        link = self._links[worker] = self._engine.start(worker, row)
+        link = self._links[worker] = self._spawner.start(worker, row)
         self._bells[worker] = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         asyncio.get_running_loop().add_reader(link.fileno(), self._guarded, self._hear_worker, worker)
 
     def kill(self, worker: int) -> None:
         """Kill a worker."""
-        self._engine.signal(worker, signal.SIGKILL)
+        self._spawner.signal(worker, signal.SIGKILL)
 
     def make_arena(self, size: int) -> None:
         """Reserve the shared memory. Raises ResourceError where it is not there."""
@@ -141,12 +141,12 @@ class LocalHost:
         self._closed = True
         if self._ear is not None:
             loop = asyncio.get_running_loop()
-            for fd in (self._engine.fileno(), *(link.fileno() for link in self._links.values())):
+            for fd in (self._spawner.fileno(), *(link.fileno() for link in self._links.values())):
                 loop.remove_reader(fd)
         if self._harbour is not None:
             self._harbour.close()
         try:
-            self._engine.close()
+            self._spawner.close()
         finally:
             for link in self._links.values():
                 link.close()
@@ -248,7 +248,7 @@ class LocalHost:
                 frame = link.recv()
             except BlockingIOError:
                 return
-            if frame is None:  # it has gone, or is going: the engine says so when it is certain
+            if frame is None:  # it has gone, or is going: the spawner says so when it is certain
                 asyncio.get_running_loop().remove_reader(link.fileno())
                 return
             for fd in frame.fds:
@@ -267,8 +267,8 @@ class LocalHost:
             if isinstance(message, Seeded):
                 self._tell_level()
 
-    def _hear_engine(self) -> None:
-        for event in self._engine.events():
+    def _hear_spawner(self) -> None:
+        for event in self._spawner.events():
             if isinstance(event, WorkerStarted):
                 self._pids[event.worker] = event.pid
                 self._tell(event)

@@ -1,8 +1,8 @@
-"""The local engine: workers on this machine, forked by a nursery (see `nursery`).
+"""The local spawner: workers on this machine, forked by a nursery (see `nursery`).
 
 It holds a pidfd of every worker, made by the worker's parent before anybody could reap it, so a
 signal can never reach a stranger that got the same pid. When the nursery itself is killed, its
-workers die with it; the engine reports each as lost once its pidfd says that it is gone, and the
+workers die with it; the spawner reports each as lost once its pidfd says that it is gone, and the
 next `start` makes a new nursery. Nothing here but `close` waits: requests that the nursery's link does
 not take yet are kept, and deaths, the nursery's included, are heard through descriptors.
 """
@@ -32,7 +32,7 @@ from holdfast.engines.sessions import stuck as stuck_processes
 from holdfast.errors import RunError
 from holdfast.transport.link import Link, Outcome
 
-__all__ = ["LocalEngine"]
+__all__ = ["LocalSpawner"]
 
 _decode = msgspec.msgpack.Decoder(Report).decode
 
@@ -52,8 +52,8 @@ class _Request(NamedTuple):
     link: Link  #: its end
 
 
-class LocalEngine:
-    """Starts workers on this machine. See `coordinator.ports.Engine` for the contract."""
+class LocalSpawner:
+    """Starts workers on this machine. See `coordinator.ports.Spawner` for the contract."""
 
     def __init__(self, spec: WorkerSpec, *, logs: Path, entry: str = DEFAULT_ENTRY) -> None:
         self._spec, self._logs, self._entry = spec, logs, entry
@@ -65,7 +65,7 @@ class LocalEngine:
         self._requests: deque[_Request] = deque()
         self._news: deque[WorkerStarted | WorkerLost] = deque()
         self._epoll = select.epoll()
-        # An engine with news of its own (no process involved) wakes its reader through this.
+        # A spawner with news of its own (no process involved) wakes its reader through this.
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._bell, select.EPOLLIN)
 

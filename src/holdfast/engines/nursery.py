@@ -1,7 +1,7 @@
 """The nursery: a process that has imported everything once and forks a worker for each request.
 
     launcher ── nursery ──┬── worker 0
-     (engine)             └── worker 1
+     (spawner)             └── worker 1
 
 So a worker starts in milliseconds, where importing torch takes seconds. Rules:
 
@@ -11,7 +11,7 @@ So a worker starts in milliseconds, where importing torch takes seconds. Rules:
 * a worker is the leader of its own session; when it is gone, so is everything it left behind;
 * a worker that cannot be started (no process, no descriptor left) is a lost worker, and no more.
 
-Run as `python -m holdfast.engines.nursery`, by `local.LocalEngine` only.
+Run as `python -m holdfast.engines.nursery`, by `local.LocalSpawner` only.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def stack_path(spec: WorkerSpec) -> Path:
 def main(argv: list[str] | None = None) -> int:
     """Serve until the launcher is gone."""
     parser = argparse.ArgumentParser(prog="holdfast.engines.nursery")
-    parser.add_argument("--control", type=int, required=True, help="descriptor of the link to the engine")
+    parser.add_argument("--control", type=int, required=True, help="descriptor of the link to the spawner")
     parser.add_argument("--parent", type=int, required=True, help="pid of the launcher")
     parser.add_argument("--entry", default=DEFAULT_ENTRY, help="module:function that a worker runs")
     parser.add_argument("--run", required=True, help="the run's directory (so that people see it in ps)")

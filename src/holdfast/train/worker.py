@@ -1,6 +1,6 @@
 """The life of a worker process: run the script from its top, and tell the coordinator how it ended.
 
-Called by the engine in a fresh process, with a link to the coordinator. The script's own exception is
+Called by the spawner in a fresh process, with a link to the coordinator. The script's own exception is
 what the user wants to see: it is reported with the script's frames first and ours left out. A death that
 cannot be reported (a signal) is seen by the launcher, which reaps the process.
 """

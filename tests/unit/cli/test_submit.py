@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-from holdfast.cli.submit import submit
+from holdfast.cli.on import engine
 from holdfast.config.cluster import KubernetesConfig, SlurmConfig
 from holdfast.config.sources import Resolved, Sources
 from holdfast.engines import kubernetes
@@ -30,6 +30,15 @@ def resolved(on: str, **flags: object) -> Resolved:
     for name, value in flags.items():
         sources.flag(name, value)
     return sources.resolve()
+
+
+def submit(told: Resolved, asked: SlurmConfig | KubernetesConfig, *, hosts: int, dry_run: bool) -> int:
+    """Hand it over, or print it."""
+    config = msgspec.structs.replace(told.config, hosts=hosts, **{told.config.on: asked})
+    chosen, told = engine(config.on), Resolved(config, told.sources)
+    if dry_run:
+        print(chosen.rehearse(told), end="")
+    return 0 if dry_run else chosen.run(told)
 
 
 def test_a_dry_run_for_slurm_prints_the_script_and_makes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

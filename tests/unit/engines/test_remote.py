@@ -37,7 +37,7 @@ def play(tmp_path: Path, act: Play) -> tuple[Far, Ear, Farewell]:
 
     asyncio.run(both())
     one, visit = found[0]
-    assert one.lodging.spec is None or one.lodging.engine.closed, "whatever ends a visit ends its processes"
+    assert one.lodging.spec is None or one.lodging.spawner.closed, "whatever ends a visit ends its processes"
     assert visit.result().settled
     return one, ear, visit.result()._replace(settled=False)
 
@@ -249,7 +249,7 @@ def test_logs_come_before_the_news_of_an_end(tmp_path: Path) -> None:
         (one.lodging.path / "logs" / "worker-3.log").write_text("one line\n")
         (one.lodging.path / "logs" / "worker-9.log").write_text("of nobody here\n")
         (one.lodging.path / "logs" / "nursery.log").write_text("a warning\n")
-        one.lodging.engine.lose(3, "exit", 1)
+        one.lodging.spawner.lose(3, "exit", 1)
         await ear.until_heard(WorkerLost)
         assert ("logs/worker-3.log", b"one line\n") in ear.kept
         await ear.until(lambda: ("logs/nursery-1.log", b"a warning\n") in ear.kept)

@@ -1,4 +1,4 @@
-"""The engine that starts nobody: what of the contract applies to it, and what is its own.
+"""The spawner that starts nobody: what of the contract applies to it, and what is its own.
 
 What does not apply is the launcher's: what a rank inherits, where its output goes, what it leaves behind.
 """
@@ -21,11 +21,11 @@ import pytest
 from holdfast.config.worker import WorkerSpec
 from holdfast.coordinator.events import WorkerLost, WorkerStarted
 from holdfast.coordinator.messages import Leave, encode
-from holdfast.engines.adopting import AdoptingEngine, Judge, Verdict
+from holdfast.engines.adopting import AdoptingSpawner, Judge, Verdict
 from holdfast.engines.porch import Porch
 from holdfast.train import adoption as say
 from holdfast.transport.link import Link
-from tests.contract.test_engine_contract import (
+from tests.contract.test_spawner_contract import (
     ROOT,
     alive,
     said,
@@ -45,8 +45,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Launcher(AdoptingEngine):
-    """Starts a rank whenever the engine is asked for a worker, as if it had been there before. Reaps it at the end."""
+class Launcher(AdoptingSpawner):
+    """Starts a rank whenever the spawner is asked for a worker, as if it had been there before. Reaps it at the end."""
 
     def __init__(self, spec: WorkerSpec, ranks: int = 16) -> None:
         self.name = f"holdfast-{secrets.token_hex(8)}"
@@ -98,7 +98,7 @@ def opened(spec: WorkerSpec, ranks: int) -> Iterator[Launcher]:
 
 
 @pytest.fixture
-def engine(spec: WorkerSpec) -> Iterator[Launcher]:
+def spawner(spec: WorkerSpec) -> Iterator[Launcher]:
     yield from opened(spec, 16)
 
 
@@ -107,32 +107,32 @@ def two(spec: WorkerSpec) -> Iterator[Launcher]:
     yield from opened(spec, 2)
 
 
-def test_a_rank_becomes_the_worker_of_its_place(engine: Launcher, tmp_path: Path) -> None:
-    link, pid = started(engine, worker=4, row=2)
+def test_a_rank_becomes_the_worker_of_its_place(spawner: Launcher, tmp_path: Path) -> None:
+    link, pid = started(spawner, worker=4, row=2)
     with link:
         assert said(link, "row") == "2" and said(link, "args") == "a b"
-    assert pid == engine.ranks[0].pid and engine.worker(0) == 4 and engine.worker(1) is None
+    assert pid == spawner.ranks[0].pid and spawner.worker(0) == 4 and spawner.worker(1) is None
     assert "Worker 4 is rank 10, process" in (tmp_path / "logs" / "worker-4.log").read_text()
 
 
 def test_places_belong_to_ranks_in_order_whoever_comes_first(spec: WorkerSpec) -> None:
-    for engine in opened(spec, 2):
-        links = [AdoptingEngine.start(engine, 7, 0), AdoptingEngine.start(engine, 8, 1)]
-        assert engine.events() == [], "nobody has come"
-        second = engine.rank(1)
-        assert wait(engine, 1) == [WorkerStarted(8, second.pid)]
-        first = engine.rank(0)
-        assert wait(engine, 1) == [WorkerStarted(7, first.pid)]
+    for spawner in opened(spec, 2):
+        links = [AdoptingSpawner.start(spawner, 7, 0), AdoptingSpawner.start(spawner, 8, 1)]
+        assert spawner.events() == [], "nobody has come"
+        second = spawner.rank(1)
+        assert wait(spawner, 1) == [WorkerStarted(8, second.pid)]
+        first = spawner.rank(0)
+        assert wait(spawner, 1) == [WorkerStarted(7, first.pid)]
         for link in links:
             link.close()
 
 
-def test_how_a_rank_ended_is_known_also_when_its_launcher_has_reaped_it(engine: Launcher) -> None:
-    link, _ = started(engine)
+def test_how_a_rank_ended_is_known_also_when_its_launcher_has_reaped_it(spawner: Launcher) -> None:
+    link, _ = started(spawner)
     with link:
         link.send(b"exit")
-        assert engine.ranks[0].wait(10) == 3  # reaped, before the engine looks
-        (event,) = wait(engine, 1)
+        assert spawner.ranks[0].wait(10) == 3  # reaped, before the spawner looks
+        (event,) = wait(spawner, 1)
     assert event in (WorkerLost(0, "exit", 3), WorkerLost(0, "exit", 255)), "older kernels cannot say"
 
 
@@ -160,62 +160,62 @@ def test_nobody_takes_the_place_of_one_who_is_lost(two: Launcher) -> None:
 
 
 def test_a_rank_that_comes_after_it_was_given_up_is_told_so(spec: WorkerSpec) -> None:
-    for engine in opened(spec, 1):
-        link = AdoptingEngine.start(engine, 0, 0)
-        engine.signal(0, signal.SIGKILL)
-        assert engine.events() == [WorkerLost(0, "signal", signal.SIGKILL)]
-        rank = engine.rank()
+    for spawner in opened(spec, 1):
+        link = AdoptingSpawner.start(spawner, 0, 0)
+        spawner.signal(0, signal.SIGKILL)
+        assert spawner.events() == [WorkerLost(0, "signal", signal.SIGKILL)]
+        rank = spawner.rank()
         poll = select.poll()
-        poll.register(engine.fileno(), select.POLLIN)
+        poll.register(spawner.fileno(), select.POLLIN)
         while rank.poll() is None:
             assert poll.poll(10_000)
-            assert engine.events() == []
+            assert spawner.events() == []
         assert rank.returncode == 1  # it was not enlisted
         link.close()
 
 
 def test_who_has_parted_is_gone_but_lives_until_the_porch_closes(spec: WorkerSpec) -> None:
-    for engine in opened(msgspec.structs.replace(spec, args=("part",)), 1):
-        with engine.start(0, 0):
-            assert [type(event) for event in wait(engine, 2)] == [WorkerStarted, WorkerLost]
-        assert engine.signals == [(0, "SIGTERM")]
-        engine.signal(0, signal.SIGKILL)
-        AdoptingEngine.close(engine)
-        assert alive(engine.ranks[0].pid), "it is not ours any more"
-        assert not engine.porch.deserted()
-        engine.porch.close()
-        assert engine.ranks[0].wait(10) == 0
+    for spawner in opened(msgspec.structs.replace(spec, args=("part",)), 1):
+        with spawner.start(0, 0):
+            assert [type(event) for event in wait(spawner, 2)] == [WorkerStarted, WorkerLost]
+        assert spawner.signals == [(0, "SIGTERM")]
+        spawner.signal(0, signal.SIGKILL)
+        AdoptingSpawner.close(spawner)
+        assert alive(spawner.ranks[0].pid), "it is not ours any more"
+        assert not spawner.porch.deserted()
+        spawner.porch.close()
+        assert spawner.ranks[0].wait(10) == 0
 
 
-def test_strangers_on_the_porch_harm_nobody(engine: Launcher) -> None:
+def test_strangers_on_the_porch_harm_nobody(spawner: Launcher) -> None:
     for data in (b"\xc1", say.encode(say.Parted()), say.encode(say.Announced(0, 0, 1))):  # the last: without its pidfd
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-            sock.connect(f"\0{engine.name}")
+            sock.connect(f"\0{spawner.name}")
             sock.send(data)
             poll = select.poll()
-            poll.register(engine.fileno(), select.POLLIN)
+            poll.register(spawner.fileno(), select.POLLIN)
             while not select.select([sock], [], [], 0)[0]:
                 assert poll.poll(5000)
-                assert engine.events() == []
+                assert spawner.events() == []
             assert sock.recv(1) == b"", "it was shown out"
-    link, _ = started(engine)
+    link, _ = started(spawner)
     with link:
         assert said(link, "row") == "0"
 
 
 def test_the_porch_is_deserted_when_the_last_rank_has_gone(spec: WorkerSpec) -> None:
-    for engine in opened(spec, 1):
+    for spawner in opened(spec, 1):
         leader = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        os.close(engine.porch._leader)
-        engine.porch._leader = os.pidfd_open(leader.pid)
-        link, _ = started(engine)
+        os.close(spawner.porch._leader)
+        spawner.porch._leader = os.pidfd_open(leader.pid)
+        link, _ = started(spawner)
         leader.kill()
         leader.wait()
         leader.communicate()
-        assert not engine.porch.deserted(), "the rank is there"
+        assert not spawner.porch.deserted(), "the rank is there"
         link.send(b"exit")
-        wait(engine, 1)
-        assert engine.porch.deserted()
+        wait(spawner, 1)
+        assert spawner.porch.deserted()
         link.close()
 
 
