@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from holdfast.observe.directory import recover
+
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
 _LAUNCH = """
@@ -37,7 +39,7 @@ class Launched:
     def __init__(self, tmp_path: Path, *options: str, script: str = "", cwd: Path | None = None) -> None:
         path = tmp_path / "train.py"
         path.write_text("")
-        self.dir = tmp_path / "run"
+        self._at, self.dir = tmp_path, tmp_path / "run"
         where = [] if "--dir" in options or cwd else ["--dir", str(self.dir)]
         command = [sys.executable, "-c", _LAUNCH, *where, *options, str(path), *script.split()]
         self.process = subprocess.Popen(
@@ -48,8 +50,12 @@ class Launched:
         return self
 
     def __exit__(self, *_: object) -> None:
+        going = self.process.poll() is None
         self.process.kill()
         self.process.communicate()
+        if going:  # what it leaves then is swept up, as the next command would
+            for run in self._at.rglob("run.json"):
+                recover(run.parent)
 
     def end(self, timeout: float = 30) -> int:
         self.out, self.err = self.process.communicate(timeout=timeout)
