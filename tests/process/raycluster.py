@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +65,10 @@ class RealCluster:
     def address(self) -> str:
         """host:port."""
         return str(self._cluster.address)
+
+    def files(self) -> Iterator[Path]:
+        """All that its processes have written down."""
+        return (path for path in Path(self._temp).rglob("*") if path.is_file())
 
     def restore(self) -> None:
         """Back to the number of nodes that was asked for."""

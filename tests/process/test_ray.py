@@ -89,6 +89,7 @@ def test_a_new_node_joins_and_a_killed_one_is_survived(tmp_path: Path, cluster: 
     # Slow until both have happened: Ray has to start a node, and Python and torch have to start there.
     with RayLaunch(tmp_path, cluster, "normed", *crew, args=f"--epochs 12 --linger {tmp_path}/go") as run:
         run.at_step(2)
+        secret = (run.dir / "token").read_bytes().strip()
         cluster.add()
         run.crewed(3, 60)
         cluster.kill()
@@ -99,6 +100,9 @@ def test_a_new_node_joins_and_a_killed_one_is_survived(tmp_path: Path, cluster: 
     assert len(run.agents) == 3
     assert run.summary["workers_lost"] == 1
     assert any("lost" in line and "host" in line for line in run.story)
+    kept = list(cluster.files())
+    assert any(path.suffix == ".log" for path in kept)
+    assert secret and not [path for path in kept if secret in path.read_bytes()], "Ray has written the token down"
 
 
 @RAY

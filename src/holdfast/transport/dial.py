@@ -30,7 +30,7 @@ __all__ = ["connect"]
 
 
 def connect(address: tuple[str, int], hello: Hello, credentials: Credentials, timeout: float) -> Stream:
-    """Connect, greet, and hand over the stream; all of it within `timeout` seconds.
+    """Connect, greet, and hand over the stream: within `timeout` seconds once the system has found the name.
 
     Raises: Unreachable, NotHoldfast or NetworkError where trying again may help; Refused (WrongToken, OtherVersion,
     OtherRun) or UsageError where it will not.
