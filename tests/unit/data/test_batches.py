@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing.process
 import os
 import random
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +31,15 @@ from torch.utils.data import (
 from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import data_key
 from holdfast.errors import ConfigError, NotExact
+
+
+@pytest.fixture(autouse=True)
+def _sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fetching processes that are killed leave the directory of their sockets: as in a run, there is one for all."""
+    with tempfile.TemporaryDirectory(prefix="f-") as path:
+        monkeypatch.setitem(multiprocessing.process.current_process()._config, "tempdir", path)  # type: ignore[attr-defined]
+        yield
+
 
 
 class Numbers(Dataset[Any]):
