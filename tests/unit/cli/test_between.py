@@ -175,24 +175,29 @@ def between(hosts: TwoHosts, host: Namespace, *places: str) -> tuple[list[dict[s
     return found["ways"], found["sentence"]
 
 
-def check_rates(slow: dict[str, Any], fast: dict[str, Any], sentence: str) -> None:
-    """The rates are those of the links (what Ethernet and TCP add taken off), and the factor is theirs."""
+def check_choice(slow: dict[str, Any], fast: dict[str, Any], sentence: str) -> None:
+    """The fast link is used, none was measured faster than it is, and the factor is that of what was measured."""
     assert (slow["here"]["interface"], fast["there"]["interface"]) == ("net0", "net1")
     for direction in ("sent", "received"):
-        assert 25e6 < slow[direction] < 52e6
-        assert 500e6 < fast[direction] < 1040e6
+        assert 0 < slow[direction] < 52e6 and 0 < fast[direction] < 1040e6
     assert fast["used"] and not slow["used"]
-    factor = re.search(r", (\d+)x faster than net0 to ", sentence)
-    assert factor and 12 <= int(factor[1]) <= 40, sentence
+    factor = re.search(r", ([\d.]+)x faster than net0 to ", sentence)
+    rates = [min(way["sent"], way["received"]) for way in (fast, slow)]
+    assert factor and float(factor[1]) == pytest.approx(rates[0] / rates[1], rel=0.1), (rates, sentence)
 
 
 def test_the_fast_network_is_chosen_and_the_factor_is_told(hosts: TwoHosts) -> None:
     one, other = hosts.listen(hosts.a), hosts.listen(hosts.b)
     (slow, fast), sentence = between(hosts, hosts.b, f"10.77.0.1:{one}", f"10.77.0.2:{other}")
-    check_rates(slow, fast, sentence)
+    check_choice(slow, fast, sentence)
     assert sentence.startswith("A and B talk over net1 to 10.77.1.2 (")
-    (slow, fast), sentence = between(hosts, hosts.a, f"10.77.0.2:{other}")
-    check_rates(slow, fast, sentence)
+    (again, fast_again), sentence = between(hosts, hosts.a, f"10.77.0.2:{other}")
+    check_choice(again, fast_again, sentence)
+    # The rates are those of the links, less what Ethernet and TCP add. A machine that stands still during a burst of
+    # 0.3 s makes a link look slower than it is, so the better of the two is looked at.
+    for direction in ("sent", "received"):
+        assert max(slow[direction], again[direction]) > 25e6
+        assert max(fast[direction], fast_again[direction]) > 500e6
 
 
 def test_a_joining_host_chooses_the_fast_network(hosts: TwoHosts) -> None:
@@ -216,7 +221,7 @@ print(choice.sentence)
 """
     seconds, dialled, sentence = hosts.a.run(sys.executable, "-c", code, hosts.directory / "token", port).splitlines()
     assert dialled == "10.77.1.2"
-    assert re.search(r"^host 1 and .* talk over net1 to 10\.77\.1\.2 .*, \d+x faster than net0 to 10\.77\.0", sentence)
+    assert re.search(r"^host 1 and .* talk over net1 to 10\.77\.1\.2 .*, [\d.]+x faster than net0 to 10\.77", sentence)
     assert float(seconds) < 2.0  # two wires, 0.3 s of bursts each
 
 
