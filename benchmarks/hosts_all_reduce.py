@@ -42,10 +42,11 @@ class Setting(NamedTuple):
         return f"{self.hosts} hosts, {rate}" + f", {self.everybody} for everybody" * bool(self.everybody)
 
 
-#: What is measured again with cubic for everybody.
-ALIKE = {
-    Setting(2, GIGABIT, "reno"): {25 * MB: 4}, Setting(4, GIGABIT, "reno"): {25 * MB: 4},
-    Setting(2, None, "reno"): {100 * MB: 4}, Setting(4, None, "reno"): {100 * MB: 4},
+#: What is measured, in this order; of what is measured again with reno for everybody one size is enough.
+SETTINGS = {
+    **{Setting(hosts, rate): sizes for rate, sizes in ((GIGABIT, LIMITED), (None, UNLIMITED)) for hosts in HOSTS},
+    **{Setting(hosts, GIGABIT, "reno"): {25 * MB: 4} for hosts in HOSTS},
+    **{Setting(hosts, None, "reno"): {100 * MB: 4} for hosts in HOSTS},
 }
 
 
@@ -86,25 +87,18 @@ def faster(found: dict[str, Found], size: int) -> Found:
 
 
 def measure(repeats: int, quick: bool) -> Result:
-    """Every number of hosts, with and without a rate."""
+    """Every setting; for a quick look two sizes between two hosts."""
     lines: list[Line] = []
     checks: list[Check] = []
     notes: list[str] = []
     raw: dict[str, Any] = {}
-    for rate in (GIGABIT, None):
-        for hosts in HOSTS[:1] if quick else HOSTS:
-            setting = Setting(hosts, rate)
-            sizes = LIMITED if rate else UNLIMITED
-            found, right = run(setting, repeats, dict(list(sizes.items())[:2]) if quick else sizes)
-            raw[str(setting)] = {name: {"wall": one.wall, "cpu": one.cpu} for name, one in found.items()}
-            checks.append(Check(f"{setting}: all sums are right", str(right).lower(), "true", right))
-            for size in found["gloo"].wall:
-                compare(setting, size, found, lines, checks, notes)
-    for setting, sizes in () if quick else ALIKE.items():
-        found, right = run(setting, repeats, sizes)
+    for setting, sizes in SETTINGS.items():
+        if quick and (setting.hosts != HOSTS[0] or setting.everybody):
+            continue
+        found, right = run(setting, repeats, dict(list(sizes.items())[:2]) if quick else sizes)
         raw[str(setting)] = {name: {"wall": one.wall, "cpu": one.cpu} for name, one in found.items()}
         checks.append(Check(f"{setting}: all sums are right", str(right).lower(), "true", right))
-        for size in sizes:
+        for size in found["gloo"].wall:
             compare(setting, size, found, lines, checks, notes)
     notes.append(f"TCP's congestion control: {congestion()}; CPU seconds are of all hosts, per GB on each of them")
     return Result("hosts_all_reduce", "All-reduce between hosts (float32)", lines, checks, notes, raw)
@@ -122,11 +116,11 @@ def compare(
     if "ours" not in found:
         return
     mine, used = Series(tuple(found["ours"].wall[size])), Series(tuple(found["ours"].cpu[size]))
-    target = (EVEN if size == 25 * MB else None) if rate else (FASTER if size != 25 * MB else None)
-    if everybody:
-        target = None
+    target = held = None
+    if not everybody:
+        target = (EVEN if size == 25 * MB else None) if rate else (FASTER if size != 25 * MB else None)
+        held = 1.0 if rate and size == 25 * MB else None
     lines.append(Line(what, "ms", in_ms(mine), in_ms(wall), "gloo", higher=False, target=target))
-    held = 1.0 if rate and size == 25 * MB and not everybody else None
     lines.append(Line(f"{what}, CPU", "s/GB", used, cpu, "gloo", higher=False, target=held))
     if rate and size == 25 * MB:
         share = floor(size, hosts, rate) / mine.median

@@ -28,8 +28,7 @@ class Invitation:
         host, port = parse(config.listen, port=0)
         self.bind = listening_on(host), port
         self._given = config.token_file
-        given = Path(config.token_file) if config.token_file else None
-        self.credentials, self.theirs = secrets_for(run, given, config.tls)
+        self.credentials, self.theirs = secrets_for(run, config.token_file, config.tls)
 
     def write(self, directory: Path, addresses: list[str], port: int) -> str:
         """Keep it in the run's directory; the sentence that invites. `addresses` are this machine's, the best first."""

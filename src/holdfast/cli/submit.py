@@ -109,7 +109,7 @@ def _directory(resolved: Resolved) -> Path:
 
 def _secret(config: RunConfig, name: str) -> str:
     """What pods need to be let in. No pod could hand certificates to the others, so they are made here."""
-    found = secrets_for(name, Path(config.token_file) if config.token_file else None, config.tls).theirs
+    found = secrets_for(name, config.token_file, config.tls).theirs
     return found.text if found.tls else found.token
 
 

@@ -1,7 +1,7 @@
 """The nursery: a process that has imported everything once and forks a worker for each request.
 
     launcher ── nursery ──┬── worker 0
-     (spawner)             └── worker 1
+     (spawner)            └── worker 1
 
 So a worker starts in milliseconds, where importing torch takes seconds. Rules:
 

@@ -78,9 +78,9 @@ class Secrets(NamedTuple):
     theirs: Credentials
 
 
-def secrets_for(name: str, file: Path | None, tls: bool) -> Secrets:
+def secrets_for(name: str, file: Path | str | None, tls: bool) -> Secrets:
     """Those of a file (a token, or credentials with certificates); what is missing is made. Raises UsageError."""
-    given = Credentials.read(file) if file is not None else Credentials(token.make())
+    given = Credentials.read(Path(file)) if file else Credentials(token.make())
     if given.tls is not None and not tls:
         raise UsageError(f"{file} has certificates, but TLS was not asked for. Use --tls (tls=True), or a plain token.")
     if given.tls is not None or not tls:
