@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,14 @@ async def far(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[Far, asyncio.Task
             both.host.close()
             both.agent.abort("the test is over")
             await visit
+            await asyncio.to_thread(_hung_up, both.host)
+
+
+def _hung_up(host: RemoteHost) -> None:
+    """Wait until a host's connection has ended, which it does in the background."""
+    for thread in threading.enumerate():
+        if thread.name == f"holdfast-farewell-{host.number}":
+            thread.join()
 
 
 @contextlib.asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -27,7 +28,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Ear
     """Runs a coroutine function with a host on the stage, and looks for what was left."""
 
     def run(act: Play) -> Ear:
-        ear, before = Ear(), len(os.listdir("/proc/self/fd"))
+        ear, before, threads = Ear(), len(os.listdir("/proc/self/fd")), threading.enumerate()
         spawners: list[FakeSpawner] = []
 
         async def both() -> None:
@@ -37,6 +38,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Ear
 
         asyncio.run(both())
         assert spawners[0].closed and not ear.errors
+        assert threading.enumerate() == threads
         assert len(os.listdir("/proc/self/fd")) <= before
         return ear
 
