@@ -83,8 +83,8 @@ def test_over_ipv6(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_the_crew_goes_on_while_a_newcomer_fetches_the_state(lab: Lab, tmp_path: Path) -> None:
-    lab.rate(1, 1)  # Mbit/s: the state of this model is on its way for seconds
-    args = f"--epochs 10 --pace 0.02 --linger {tmp_path}/go"
+    lab.rate(1, 2)  # Mbit/s: the state of this model is on its way for seconds
+    args = f"--epochs 6 --pace 0.02 --linger {tmp_path}/go"
     with Spread(lab, tmp_path, "lenet", hosts=1, args=args) as run:
         run.at_step(3)
         run.join(1)
@@ -97,7 +97,7 @@ def test_the_crew_goes_on_while_a_newcomer_fetches_the_state(lab: Lab, tmp_path:
         lab.rate(1, None)
         (tmp_path / "go").touch()
         assert run.end() == 0, run.said
-    assert run.sha256 == golden("lenet", 4, "--epochs", "10"), run.said
+    assert run.sha256 == golden("lenet", 4, "--epochs", "6"), run.said
 
 
 def check(lab: Lab, tmp_path: Path, model: str, seed: int) -> None:

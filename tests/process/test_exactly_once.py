@@ -11,7 +11,7 @@ import pytest
 from tests.process.harness import Launch, until
 from tests.process.tallied import TALLY, applied_once, arguments, settings
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 MODES = ("exact", "bounded:2", "async", "quorum:2", "local:3")
 #: Who is struck, by how many schedules in each mode. An owner is a worker, where there are no servers.

@@ -8,7 +8,7 @@ import pytest
 
 from tests.process.harness import SCRIPTS, Launch
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 LARGE = SCRIPTS / "large.py"
 #: Bytes of a gradient of its model, and steps that it makes.

@@ -9,7 +9,7 @@ import pytest
 from tests.process.harness import Launch, golden
 from tests.process.joined import Joined
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 PACED = "--epochs 6 --pace 0.008 --linger {}/go"
 

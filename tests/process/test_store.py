@@ -23,7 +23,7 @@ from holdfast.store.wire import Wire
 from holdfast.transport.link import Link
 from tests.process.harness import SCRIPTS, alive, environment, until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 WORKER = str(SCRIPTS / "store_worker.py")
 HANDLERS = str(SCRIPTS / "store_handlers.py")

@@ -1,4 +1,4 @@
-"""Three thousand random clusters under random faults, each twice: no violation, and the same trace both times.
+"""Some thousand random clusters under random faults: no violation. Every fourth of them twice: the same trace both times.
 
 A failure names its seed; `simulate(seed)` or `simulate(seed, draw_hosts(seed))` plays it again, event by event.
 """
@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.testing.cluster import draw, draw_hosts, simulate
 
-SEEDS, HOST_SEEDS, CHUNK = 1500, 800, 50
+SEEDS, HOST_SEEDS, CHUNK, TWICE = 1500, 800, 50, 4
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
@@ -17,7 +17,8 @@ def test_seeds(start: int) -> None:
     for seed in range(start, start + CHUNK):
         report = simulate(seed, draw(seed))
         assert report.story
-        assert simulate(seed).trace_hash == report.trace_hash, f"seed {seed} went two ways"
+        if seed % TWICE == 0:
+            assert simulate(seed).trace_hash == report.trace_hash, f"seed {seed} went two ways"
 
 
 @pytest.mark.parametrize("start", range(0, HOST_SEEDS, CHUNK))
@@ -25,4 +26,5 @@ def test_seeds_on_several_hosts(start: int) -> None:
     for seed in range(start, start + CHUNK):
         report = simulate(seed, draw_hosts(seed))
         assert report.story
-        assert simulate(seed, draw_hosts(seed)).trace_hash == report.trace_hash, f"seed {seed} went two ways"
+        if seed % TWICE == 0:
+            assert simulate(seed, draw_hosts(seed)).trace_hash == report.trace_hash, f"seed {seed} went two ways"

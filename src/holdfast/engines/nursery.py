@@ -95,11 +95,13 @@ def main(argv: list[str] | None = None) -> int:
     for number in _OTHERS:
         signal.signal(number, signal.SIG_IGN)
     control = Link.from_fd(options.control)
+    gc.disable()  # until everything is there: on the way it would find nothing, a thousand times
     module_name, _, function = options.entry.partition(":")
     module = importlib.import_module(module_name)
     getattr(module, "warm_up", lambda: None)()
     gc.collect()
     gc.freeze()  # what is alive now stays shared between the workers: the collector must not touch it
+    gc.enable()
     return _serve(control, getattr(module, function))
 
 

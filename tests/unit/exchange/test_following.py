@@ -143,6 +143,7 @@ def test_who_is_too_slow_is_given_up_and_the_crew_goes_on() -> None:
     crew = lab.hosts[0].workers
     following = Following(lab, 0, 1, most=1)
     try:
+        lab.until(lambda: following.came)  # what follows the state that it is sent
         for number in range(8):  # the new host never acts, so what it is sent piles up
             lab.step(crew, work_of(number), chance)
             assert crew[0].state() == golden[number]

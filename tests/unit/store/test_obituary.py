@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import select
 import signal
 
 import pytest
@@ -80,6 +81,7 @@ def test_who_comes_to_a_server_that_was_given_up_is_told_why(reach: str) -> None
     try:
         address = name if reach == "near" else gate.place
         mine = store.Store(f"{address}/1/1", "a", credentials=None if reach == "near" else theirs, timeout=10.0)
+        assert select.select([listener], [], [], 10)[0]  # an envoy comes when its thread does
         _turn_away(listener, "It ended three times.")
         for _ in range(2):
             with pytest.raises(ServerLost) as caught:
