@@ -1,4 +1,4 @@
-"""Some thousand random clusters under random faults: no violation. Every fourth of them twice: the same trace both times.
+"""Two thousand random clusters under random faults: no violation; every fourth twice, with the same trace both times.
 
 A failure names its seed; `simulate(seed)` or `simulate(seed, draw_hosts(seed))` plays it again, event by event.
 """
