@@ -52,6 +52,7 @@ bench: $(STAMP) data
 
 chaos: $(STAMP) data
 	@$(PY) -m pytest -m chaos -o faulthandler_timeout=3600
+	@$(PY) -m pytest -n 2 -m "not process and not chaos" -p tests.late_threads tests/unit tests/contract
 
 fuzz: $(STAMP) $(FUZZ)/.installed
 	@$(PY) -m pytest -n 2 -m "hypothesis and not chaos" --hypothesis-profile=fuzz

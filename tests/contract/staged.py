@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ class Lodging:
 class Far:
     """Both ends of a host that is elsewhere."""
 
-    def __init__(self, tmp_path: Path, ear: Ear) -> None:
+    def __init__(self, tmp_path: Path, ear: Ear, offers: Mapping[int, Offer] | None = None) -> None:
         script = tmp_path / "train.py"
         if not script.exists():
             script.write_text("print('hello')\n")
@@ -118,7 +118,7 @@ class Far:
         self.agent = Agent(
             there, name="far", slots=2, credentials=Credentials(TOKEN), lodging=self.lodging, say=self.said.append
         )
-        brief = orders.Brief(1, "run-1", spec, self.luggage.digests, WATCHING, {}, False)
+        brief = orders.Brief(1, "run-1", spec, self.luggage.digests, WATCHING, dict(offers or {}), False)
         self.host = RemoteHost(
             1, here, name="far", slots=2, refills=True, brief=brief, luggage=self.luggage, reception=ear
         )
@@ -137,9 +137,11 @@ async def local(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[Host, FakeSpawn
 
 
 @contextlib.asynccontextmanager
-async def far(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[Far, asyncio.Task[Farewell]]]:
+async def far(
+    tmp_path: Path, ear: Ear, both: Far | None = None
+) -> AsyncIterator[tuple[Far, asyncio.Task[Farewell]]]:
     """An agent, and the host that it is to the launcher. It has settled."""
-    both = Far(tmp_path, ear)
+    both = both or Far(tmp_path, ear)
     async with asyncio.TaskGroup() as group:
         visit = group.create_task(both.agent.serve())
         await ear.until(lambda: ear.offers or visit.done(), "settled")

@@ -94,7 +94,7 @@ def opened(spec: WorkerSpec, ranks: int) -> Iterator[Launcher]:
     finally:
         it.close()
         it.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.fixture

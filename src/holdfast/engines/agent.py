@@ -205,6 +205,7 @@ class Agent:
         host = self._host
         match order:
             case orders.Brief():
+                self._offers.update(order.offers)
                 self._spawn(self._settle(order), "settle")
             case orders.Deliver(name, data, last):
                 self._unpack(name, data)
@@ -270,12 +271,12 @@ class Agent:
         scratch = self._lodging.path / "tmp"
         scratch.mkdir(mode=0o700, exist_ok=True)
         spec = msgspec.structs.replace(brief.spec, script=script, dir=str(self._lodging.path), scratch=str(scratch))
+        brief = msgspec.structs.replace(brief, offers=dict(self._offers))  # others may have come or gone meanwhile
         self._berth = Berth(
             brief, bind=self._bind, peer=self._stream.peer, name=self._name, credentials=self._credentials,
             complain=self._say,
         )  # fmt: skip
         harbour = self._berth.harbour
-        harbour.learn(self._offers)
         ways = await asyncio.to_thread(harbour.survey)
         spawner, eyes = self._lodging.equip(spec, brief.watching, self._show)
         slots = self._slots

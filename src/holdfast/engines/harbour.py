@@ -40,6 +40,8 @@ __all__ = ["DATA", "Harbour", "Pier"]
 DATA = frozenset({"peer", "fetch", "replica", "follow", "probe"})
 #: Seconds that one try to reach another host may take.
 _DIAL = 5.0
+#: And between two tries, where none of its addresses answered.
+_AGAIN = 0.5
 #: Connections that may wait for their generation; more than any crew opens.
 _EARLY = 256
 
@@ -120,10 +122,22 @@ class Harbour:
         """Find the best way to every host that is known; a sentence for each. Blocks for a second or so.
 
         Raises:
-            NoRoute: one of them cannot be reached.
+            NoRoute: one of them cannot be reached, and nobody calls it lost.
         """
         unknown = sorted(self._offers.keys() - self._ways.keys())
-        return [self._find(host, self._offers[host]).sentence for host in unknown]
+        return [choice.sentence for host in unknown if (choice := self._choose(host)) is not None]
+
+    def _choose(self, host: int) -> Choice | None:
+        """The best way to a host; None: it is forgotten meanwhile. One that does not answer may be about to be."""
+        until = time.monotonic() + self.patience
+        while (offer := self._offers.get(host)) is not None and not self._closed:
+            try:
+                return self._find(host, offer)
+            except NoRoute:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(_AGAIN)
+        return None
 
     def knock(self, host: int) -> None:
         """See whether a host can be reached; a try that fails is made once more. Blocks for as long as that takes.
@@ -319,7 +333,7 @@ class Harbour:
                 self._note(choice.sentence)
             return connect((way, offer.port), hello, self._credentials, _DIAL)
         except NoRoute as error:
-            time.sleep(0.5)  # all its addresses were tried: not at once again
+            time.sleep(_AGAIN)
             raise ConnectionError(brief(error)) from None
         except HoldfastError as error:
             if isinstance(error, Unreachable):

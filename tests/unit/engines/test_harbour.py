@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from holdfast.coordinator.messages import Install, Reached
-from holdfast.core.routes import Address, Choice, Offer, Trial
+from holdfast.core.routes import Address, Choice, NoRoute, Offer, Trial
 from holdfast.engines import harbour as harbours
 from holdfast.engines.harbour import Harbour
 from holdfast.errors import Unreachable
@@ -251,6 +251,34 @@ def test_where_one_network_fails_the_next_try_looks_for_another(
             stream.close()
 
     asyncio.run(play())
+
+
+def test_who_does_not_answer_is_tried_again_until_patience_ends_or_it_is_forgotten(
+    arena: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = Choice(Trial("127.0.0.1", Address("127.0.0.1", "lo", "loopback")), "over the loopback")
+    answers: list[Choice | None] = []
+
+    def probe(*_: object, **__: object) -> Choice:
+        answer = answers.pop(0) if answers else None
+        if answer is None:
+            raise NoRoute("It does not answer.")
+        return answer
+
+    monkeypatch.setattr(harbours, "probe", probe)
+    monkeypatch.setattr(harbours, "_AGAIN", 0.01)
+    it = Harbour(1, run="run", credentials=Credentials("t" * 40), offer=HERE)
+    it.learn({0: THERE})
+    answers[:] = [None, None, way]
+    assert it.survey() == ["over the loopback"] and it.survey() == [], "which is known from now on"
+    it.learn({2: THERE, 3: THERE})
+    answers[:] = [way]
+    threading.Timer(0.05, it.forget, [3]).start()
+    assert it.survey() == ["over the loopback"], "and nobody minds that host 3 was lost"
+    it.learn({4: THERE})
+    it.patience = 0.05
+    with pytest.raises(NoRoute, match="does not answer"):
+        it.survey()
 
 
 def test_a_host_that_nobody_told_of_cannot_be_dialled(arena: mmap.mmap) -> None:

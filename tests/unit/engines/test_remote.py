@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,9 @@ from holdfast.coordinator.commands import EndRun, FailRun, ReleaseHost
 from holdfast.coordinator.events import HostLeaving, HostLost, HostUnreached, RunStarted, WorkerLost, WorkerStarted
 from holdfast.coordinator.messages import Paused, Ready, Refuse
 from holdfast.coordinator.ports import Sight
-from holdfast.core.routes import Address, Offer
+from holdfast.core.routes import Address, Choice, Offer
 from holdfast.engines import agent as agents
+from holdfast.engines import harbour as harbours
 from holdfast.engines import orders
 from holdfast.engines.agent import Farewell
 from holdfast.exchange.glance import Plan
@@ -141,6 +144,39 @@ def test_who_joins_later_and_cannot_be_reached_is_told_of_before_that_matters(tm
             f"listens at 127.0.0.1:{port})",
         )
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("when", ["before it has the script", "while it looks for a way"])
+def test_a_host_that_is_lost_while_this_one_settles_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        lost = Offer("you", "host 2", free.getsockname()[1], (Address("127.0.0.1", "lo", "loopback"),))
+    ear, tried, real = Ear(), threading.Event(), harbours.probe
+
+    def probe(*words: Any, **options: Any) -> Choice:
+        tried.set()
+        return real(*words, **options)
+
+    monkeypatch.setattr(harbours, "probe", probe)
+    monkeypatch.setattr(agents, "has_same", lambda *_: when == "while it looks for a way")
+
+    async def both() -> None:
+        one = Far(tmp_path, ear, {2: lost})
+
+        async def lose() -> None:
+            if when == "while it looks for a way":
+                await asyncio.to_thread(tried.wait)
+            one.host.forget(2)
+
+        losing = asyncio.create_task(lose())
+        async with far(tmp_path, ear, one) as (_, visit):
+            await losing
+            assert not visit.done(), visit.result()
+
+    asyncio.run(both())
+    assert len(ear.offers) == 1 and ear.gone == ["closed"] and not ear.errors
+    assert tried.is_set() == (when == "while it looks for a way"), "nobody looks for a way to who is not there"
 
 
 def test_leaving_is_said_until_it_is_heard(tmp_path: Path) -> None:

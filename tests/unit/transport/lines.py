@@ -25,12 +25,15 @@ SOON = 20.0
 
 @contextlib.contextmanager
 def nothing_left() -> Iterator[None]:
-    """Inside, descriptors and threads may be made; at the end there are as many as before."""
+    """Inside, descriptors and threads may be made; at the end there are no more than before.
+
+    There may be fewer: what an earlier test left to end in the background has ended.
+    """
     gc.collect()  # what an earlier test left behind is not ours
     descriptors, threads = os.listdir("/proc/self/fd"), threading.enumerate()
     yield
-    assert threading.enumerate() == threads
-    assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+    assert not set(threading.enumerate()) - set(threads)
+    assert len(os.listdir("/proc/self/fd")) <= len(descriptors)
 
 
 @dataclass

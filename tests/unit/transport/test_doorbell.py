@@ -24,7 +24,7 @@ def bells() -> Iterator[tuple[Doorbells, Doorbells, int]]:
     two.close()
     os.close(read)
     os.close(write)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_nobody_spins_who_has_no_core() -> None:

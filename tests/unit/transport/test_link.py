@@ -15,7 +15,7 @@ def pair():
     before = len(os.listdir("/proc/self/fd"))
     with ours, theirs:
         yield ours, theirs
-    assert len(os.listdir("/proc/self/fd")) == before - 2
+    assert len(os.listdir("/proc/self/fd")) <= before - 2
 
 
 def test_messages_keep_their_boundaries(pair: tuple[Link, Link]) -> None:

@@ -24,7 +24,7 @@ def test_there_must_be_room() -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ResourceError, match=r"1,073,741,824\.0 MiB of shared memory"):
         memory.reserve(1 << 50)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_the_refusal_names_both_values_and_what_to_do() -> None:

@@ -30,7 +30,7 @@ def test_both_sides_ask_for_a_certificate_of_this_run_and_of_nobody_else(make) -
     assert [dict(pair[0] for pair in found["subject"]) for found in context.get_ca_certs()] == [
         {"commonName": "holdfast run run"}
     ]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_no_clock_can_disagree_with_a_certificate() -> None:
