@@ -119,7 +119,8 @@ def test_a_new_host_catches_up_while_the_crew_steps(pace: int) -> None:
                 following.go_on(golden, crew, driver)
             if number == 8:  # a state has come by then, and steps follow it
                 assert following is not None
-                lab.until(lambda: following.came)
+                came = following.came
+                lab.until(came.__len__)
         assert following is not None
         lab.until(lambda: following.go_on(golden, crew, driver) or lab.hosts[1].level() == 12)
         assert following.came[0].version < 12
