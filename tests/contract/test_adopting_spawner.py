@@ -37,6 +37,7 @@ from tests.contract.test_spawner_contract import (
     test_many_start_quickly,
     wait,
 )
+from tests.unit.transport.lines import nothing_left
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 __all__ = [
@@ -87,14 +88,13 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerSpec:
 
 
 def opened(spec: WorkerSpec, ranks: int) -> Iterator[Launcher]:
-    before = len(os.listdir("/proc/self/fd"))
-    it = Launcher(spec, ranks)
-    try:
-        yield it
-    finally:
-        it.close()
-        it.close()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    with nothing_left():
+        it = Launcher(spec, ranks)
+        try:
+            yield it
+        finally:
+            it.close()
+            it.close()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import select
-import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -17,6 +16,7 @@ from holdfast.coordinator.messages import Failed, Finished, Install, Leave, Paus
 from holdfast.coordinator.ports import Host, Sight
 from tests.contract.fakes import SIZE, FakeEyes, FakeSpawner, ready, seed
 from tests.contract.staged import Ear, local, remote
+from tests.unit.transport.lines import nothing_left
 
 Stage = Callable[[Path, Ear], AbstractAsyncContextManager[tuple[Host, FakeSpawner, FakeEyes]]]
 Play = Callable[[Host, FakeSpawner, FakeEyes, Ear], Awaitable[None]]
@@ -28,7 +28,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Ear
     """Runs a coroutine function with a host on the stage, and looks for what was left."""
 
     def run(act: Play) -> Ear:
-        ear, before, threads = Ear(), len(os.listdir("/proc/self/fd")), threading.enumerate()
+        ear = Ear()
         spawners: list[FakeSpawner] = []
 
         async def both() -> None:
@@ -36,10 +36,9 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Ear
                 spawners.append(spawner)
                 await asyncio.wait_for(act(host, spawner, eyes, ear), 20)
 
-        asyncio.run(both())
+        with nothing_left():
+            asyncio.run(both())
         assert spawners[0].closed and not ear.errors
-        assert not set(threading.enumerate()) - set(threads)  # those of other tests may have ended meanwhile
-        assert len(os.listdir("/proc/self/fd")) <= before
         return ear
 
     return run

@@ -17,15 +17,15 @@ from holdfast.coordinator.server import Server
 from holdfast.engines.host import LocalHost
 from holdfast.errors import ResourceError
 from tests.contract.fakes import SIZE, FakeEyes, FakeNotebook, FakeSpawner, ready, seed
+from tests.unit.transport.lines import nothing_left
 
 
 @pytest.fixture
 def spawner() -> Iterator[FakeSpawner]:
-    before = len(os.listdir("/proc/self/fd"))
-    it = FakeSpawner()
-    yield it
+    with nothing_left():
+        it = FakeSpawner()
+        yield it
     assert it.closed
-    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def serve(spawner: FakeSpawner, script: object, *, workers: int = 2, eyes: FakeEyes | None = None) -> EndRun | FailRun:

@@ -19,6 +19,7 @@ from holdfast.coordinator.ports import Spawner
 from holdfast.engines.local import LocalSpawner
 from holdfast.errors import RunError
 from holdfast.transport.link import Link
+from tests.unit.transport.lines import nothing_left
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,14 +58,13 @@ def spawner(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     (tmp_path / "logs").mkdir()
     spec = WorkerSpec(worker=-1, row=-1, script="train.py", args=("a", "b"), dir=str(tmp_path), threads=3)
-    before = set(os.listdir("/proc/self/fd"))
-    it: Spawner = request.param(spec, tmp_path / "logs")
-    try:
-        yield it
-    finally:
-        it.close()
-        it.close()
-    assert len(os.listdir("/proc/self/fd")) <= len(before)
+    with nothing_left():
+        it: Spawner = request.param(spec, tmp_path / "logs")
+        try:
+            yield it
+        finally:
+            it.close()
+            it.close()
 
 
 def wait(spawner: Spawner, num_events: int, seconds: float = 20) -> list[WorkerStarted | WorkerLost]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import queue
 import socket
@@ -25,15 +24,23 @@ SOON = 20.0
 
 @contextlib.contextmanager
 def nothing_left() -> Iterator[None]:
-    """Inside, descriptors and threads may be made; at the end there are no more than before.
+    """Inside, descriptors and threads may be made; at the end none of them is left.
 
-    There may be fewer: what an earlier test left to end in the background has ended.
+    Those of before may be gone: what an earlier test left to end in the background has ended.
     """
-    gc.collect()  # what an earlier test left behind is not ours
-    descriptors, threads = os.listdir("/proc/self/fd"), threading.enumerate()
+    descriptors, threads = _descriptors(), set(threading.enumerate())
     yield
-    assert not set(threading.enumerate()) - set(threads)
-    assert len(os.listdir("/proc/self/fd")) <= len(descriptors)
+    assert not set(threading.enumerate()) - threads
+    assert not _descriptors() - descriptors
+
+
+def _descriptors() -> set[tuple[str, str]]:
+    """Number and target of each."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
+    return found
 
 
 @dataclass

@@ -8,23 +8,23 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.transport.doorbell import Doorbells, ordered_stores, spin_seconds
+from tests.unit.transport.lines import nothing_left
 
 
 @pytest.fixture
 def bells() -> Iterator[tuple[Doorbells, Doorbells, int]]:
     """Two workers' bells, and the end by which the coordinator speaks to the first."""
-    before = len(os.listdir("/proc/self/fd"))
-    read, write = os.pipe()
-    fds = [os.eventfd(0), os.eventfd(0)]
-    one, two = Doorbells(read), Doorbells(read)
-    one.replace(fds, 0)
-    two.replace([os.dup(fd) for fd in fds], 1)
-    yield one, two, write
-    one.close()
-    two.close()
-    os.close(read)
-    os.close(write)
-    assert len(os.listdir("/proc/self/fd")) <= before
+    with nothing_left():
+        read, write = os.pipe()
+        fds = [os.eventfd(0), os.eventfd(0)]
+        one, two = Doorbells(read), Doorbells(read)
+        one.replace(fds, 0)
+        two.replace([os.dup(fd) for fd in fds], 1)
+        yield one, two, write
+        one.close()
+        two.close()
+        os.close(read)
+        os.close(write)
 
 
 def test_nobody_spins_who_has_no_core() -> None:

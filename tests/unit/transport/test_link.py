@@ -7,15 +7,15 @@ import socket
 import pytest
 
 from holdfast.transport.link import MAX_MESSAGE, DescriptorsLost, Frame, Link, Outcome
+from tests.unit.transport.lines import nothing_left
 
 
 @pytest.fixture
 def pair():
-    ours, theirs = Link.pair()
-    before = len(os.listdir("/proc/self/fd"))
-    with ours, theirs:
-        yield ours, theirs
-    assert len(os.listdir("/proc/self/fd")) <= before - 2
+    with nothing_left():
+        ours, theirs = Link.pair()
+        with ours, theirs:
+            yield ours, theirs
 
 
 def test_messages_keep_their_boundaries(pair: tuple[Link, Link]) -> None:

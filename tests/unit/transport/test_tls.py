@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from holdfast.errors import UsageError
 from holdfast.transport import token
 from holdfast.transport.credentials import Credentials, secrets_for
 from holdfast.transport.tls import Authority, Material, client_context, server_context
+from tests.unit.transport.lines import nothing_left
 
 AUTHORITY = Authority("run")
 MATERIAL = AUTHORITY.issue("host")
@@ -22,15 +22,14 @@ MATERIAL = AUTHORITY.issue("host")
 
 @pytest.mark.parametrize("make", [server_context, client_context])
 def test_both_sides_ask_for_a_certificate_of_this_run_and_of_nobody_else(make) -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    context = make(MATERIAL)
+    with nothing_left():
+        context = make(MATERIAL)
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.minimum_version is ssl.TLSVersion.TLSv1_3
     assert not context.check_hostname
     assert [dict(pair[0] for pair in found["subject"]) for found in context.get_ca_certs()] == [
         {"commonName": "holdfast run run"}
     ]
-    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_no_clock_can_disagree_with_a_certificate() -> None:
