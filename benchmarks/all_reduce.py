@@ -24,9 +24,9 @@ import torch.distributed as dist
 
 from benchmarks.harness import Failed, scratch
 from benchmarks.report import Check, Line, Result, Series
-from holdfast.core.slices import Entry, layout, owners
-from holdfast.exchange.board import R_ARRIVED, Board, board_bytes
-from holdfast.transport.arena import Arena, Sections
+from holdfast.core.slices import TensorEntry, layout, owners
+from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.board import R_ARRIVED, Board, board_bytes
 from holdfast.transport.doorbell import Doorbells
 from holdfast.transport.link import Link
 from holdfast.transport.memory import reserve
@@ -43,7 +43,7 @@ class Exchange:
 
     def __init__(self, number: int, fd: int, bells: Doorbells, rank: int) -> None:
         self._rank, self._bells, self._round = rank, bells, 0
-        entry = Entry(name="gradient", numel=number, dtype="float32", itemsize=4, group=0)
+        entry = TensorEntry(name="gradient", numel=number, dtype="float32", itemsize=4, group=0)
         self._layout = layout([entry], target_bytes=min(_SLICE, 2 * number))
         owner = owners(self._layout, [0, 1])
         arena = Arena(sections_for(number), fd=fd)

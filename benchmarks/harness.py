@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.coordinator.client import NotRunning, ask
-from holdfast.coordinator.requests import Status
+from holdfast.control.protocol.requests import Status
+from holdfast.control.shell.control_client import NotRunning, ask
 from holdfast.errors import RunError
 
 __all__ = [

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Failed, Process, environment, wait_until
-from holdfast.coordinator.client import NotRunning, ask
-from holdfast.coordinator.requests import Status
+from holdfast.control.protocol.requests import Status
+from holdfast.control.shell.control_client import NotRunning, ask
 from holdfast.errors import RunError
 from tests.hosts.lab import Lab, payload, why_not
 

@@ -1,4 +1,4 @@
-"""All-reduce between hosts: Holdfast's ferry beside gloo, at 1 Gbit/s and as fast as the kernel copies.
+"""All-reduce between hosts: Holdfast's peer session beside gloo, at 1 Gbit/s and as fast as the kernel copies.
 
 Both run in the same processes, one on each host, in turns. gloo is called once for the whole tensor, and in four pieces
 that are under way together; the way with the better median stands for it. CPU seconds are those of all hosts'

@@ -24,7 +24,7 @@ from benchmarks.harness import Crew, Failed, children, environment, scratch, wai
 from benchmarks.report import Check, Result
 
 #: How often each kind of process is the victim.
-ODDS = {"worker": 6, "nursery": 2, "launcher": 2}
+ODDS = {"worker": 6, "forkserver": 2, "launcher": 2}
 PER_RUN = 8  # kills in one run, unless its launcher is hit before
 WORKERS, LANES = 2, 4
 _MARK = "HOLDFAST_BENCHMARK_MARK"
@@ -55,10 +55,10 @@ def victim_of(kind: str, crew: Crew, dice: random.Random) -> int | None:
     """A process of this kind, if there is one now."""
     if kind == "launcher":
         return crew.launcher.pid
-    nurseries = children(crew.launcher.pid)
-    if kind == "nursery":
-        return dice.choice(nurseries) if nurseries else None
-    workers = [worker for nursery in nurseries for worker in children(nursery)]  # starting ones included
+    forkservers = children(crew.launcher.pid)
+    if kind == "forkserver":
+        return dice.choice(forkservers) if forkservers else None
+    workers = [worker for forkserver in forkservers for worker in children(forkserver)]  # starting ones included
     return dice.choice(workers) if workers else None
 
 

@@ -7,7 +7,7 @@ every rank has its own. Shown are
   over the workers: what the arena takes once per host;
 * which part of it are parameters and optimizer state, from the pages that the arena's descriptor really holds
   (SEEK_DATA), so that gradients, of which there is one per open partial sum, can be told apart;
-* the PSS of all processes together (launcher and nursery included) beside that of all ranks under DDP.
+* the PSS of all processes together (launcher and forkserver included) beside that of all ranks under DDP.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ import sys
 from benchmarks.harness import finish, scratch, script, started
 from benchmarks.report import Check, Line, Result, Series
 from benchmarks.scripts.streams import PIECE, Trip
-from holdfast.transport import token
-from holdfast.transport.credentials import Credentials
-from holdfast.transport.tls import Authority
+from holdfast.transport.auth import token
+from holdfast.transport.auth.credentials import Credentials
+from holdfast.transport.auth.tls import Authority
 
 #: Bytes in each direction.
 SIZE, QUICK_SIZE = 512 * PIECE, 64 * PIECE

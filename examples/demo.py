@@ -24,8 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.coordinator.client import ask
-from holdfast.coordinator.requests import Status
+from holdfast.control.protocol.requests import Status
+from holdfast.control.shell.control_client import ask
 from holdfast.data.sources import dataset
 from holdfast.errors import HoldfastError
 

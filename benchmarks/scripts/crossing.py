@@ -1,8 +1,8 @@
 """Holdfast's all-reduce between hosts, without training: see `between`.
 
 Each host has one worker whose gradient lies in its lane's slot. An all-reduce is a step without optimizer: arrive, send
-partial sums to the slices' homes, sum there, send the sums to everybody. The step rule, the board, the slots, the ferry
-and its streams are the package's own; only the greeting is left out.
+partial sums to the slices' homes, sum there, send the sums to everybody. The step rule, the board, the slots, the peer
+session and its streams are the package's own; only the greeting is left out.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from torch import Tensor, nn
 
 from benchmarks.harness import wait_until
 from benchmarks.scripts.between import own_cpu_seconds
-from holdfast.config.run import board_rows
-from holdfast.coordinator.messages import Install
-from holdfast.core.standing import Crewed
-from holdfast.exchange import buffers, chart, optimizer, slots
-from holdfast.exchange.board import Board, board_bytes
-from holdfast.exchange.buffers import Buffers
-from holdfast.exchange.crew import Member
-from holdfast.exchange.ferry import Ferry
-from holdfast.exchange.optimizer import SliceOptimizer
-from holdfast.exchange.premises import Premises
-from holdfast.exchange.schema import pin, probe
-from holdfast.exchange.slots import LaneSlots
-from holdfast.exchange.space import Space, dtype_name
-from holdfast.exchange.work import StepWork
-from holdfast.train import evaluation, schedule
+from holdfast.config.run_config import board_rows
+from holdfast.control.protocol.messages import Install
+from holdfast.core.roles import Assignment
+from holdfast.dataplane.memory import manifest
+from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.board import Board, board_bytes
+from holdfast.dataplane.memory.host_memory import HostMemory
+from holdfast.dataplane.memory.space import Space, dtype_name
+from holdfast.dataplane.reduce import buffers, gradients, optimizer
+from holdfast.dataplane.reduce.buffers import Buffers
+from holdfast.dataplane.reduce.gradients import LaneGradients
+from holdfast.dataplane.reduce.member import Member
+from holdfast.dataplane.reduce.optimizer import SliceOptimizer
+from holdfast.dataplane.reduce.schema import pin, probe
+from holdfast.dataplane.reduce.work import StepWork
+from holdfast.dataplane.wire.session import PeerSession
+from holdfast.train import evaluation, optimizer_settings
 from holdfast.transport import congestion
-from holdfast.transport.arena import Arena, Sections
 from holdfast.transport.doorbell import Doorbells
 from holdfast.transport.link import Link
 from holdfast.transport.stream import PlainStream, Stream
@@ -61,8 +62,8 @@ class Steady:
         self.bells = Doorbells(self._ours.fileno())
         self._bell = bell
 
-    def install(self, ferry: tuple[int, ...]) -> None:
-        self.bells.replace([os.dup(self._bell), *map(os.dup, ferry)], 0, 1)
+    def install(self, session: tuple[int, ...]) -> None:
+        self.bells.replace([os.dup(self._bell), *map(os.dup, session)], 0, 1)
 
     def look(self) -> None:
         """Nobody speaks."""
@@ -83,7 +84,7 @@ class Steady:
 
 
 class Crossing:
-    """One host's part. Resources: `close` ends the ferry and its connections."""
+    """One host's part. Resources: `close` ends the peer session and its connections."""
 
     def __init__(self, rank: int, addresses: list[str], number: int, meet: Path) -> None:
         self._rank, self._number, self._meet, hosts = rank, number, meet, len(addresses)
@@ -97,18 +98,18 @@ class Crossing:
         sections, rows, count = Sections(), board_rows(hosts), len(space.layout.slices)
         sections.add("board", board_bytes(hosts, rows, count))
         optimizer.add_sections(sections, space, schemas, rows)
-        slots.add_sections(sections, space, hosts)
+        gradients.add_sections(sections, space, hosts)
         buffers.add_sections(sections, space, hosts)
-        schedule.add_sections(sections, rows)
+        optimizer_settings.add_sections(sections, rows)
         evaluation.add_sections(sections)
-        data = chart.add_section(sections, space, space.room(hosts), rows)
+        data = manifest.add_section(sections, space, space.room(hosts), rows)
         arena = Arena(sections)
         self._board = Board(arena.section("board"), hosts, rows, count)
         self._board.format()
-        chart.write_chart(arena, self._board, data)
+        manifest.write_manifest(arena, self._board, data)
         bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._controls = Steady(bell)
-        lanes = LaneSlots(space, arena, self._board)
+        lanes = LaneGradients(space, arena, self._board)
         self._member = SumOnly(
             space, self._board, lanes, SliceOptimizer(user, space, schemas, arena.section, rows),
             Buffers([model], space, arena, hosts), self._controls,
@@ -119,14 +120,14 @@ class Crossing:
         congestion.prefer_short(self._listener)
         (meet / f"{rank}.new").write_text(str(self._listener.getsockname()[1]))
         os.rename(meet / f"{rank}.new", meet / f"port-{rank}")
-        self._ferry = Ferry(
-            Premises(arena._map), rank, Install(1, everybody, everybody, everybody, everybody, {}),
+        self._session = PeerSession(
+            HostMemory(arena._map), rank, Install(1, everybody, everybody, everybody, everybody, {}),
             dial=lambda to, _: self._dial(to), ring=lambda: os.eventfd_write(bell, 1), report=print,
             broke=lambda _, why: print(why, file=sys.stderr),
         )  # fmt: skip
         threading.Thread(target=self._accept, daemon=True).start()
-        self._controls.install(self._ferry.bells)
-        self._member.install(rank, Crewed(everybody, everybody, everybody, everybody))
+        self._controls.install(self._session.bells)
+        self._member.install(rank, Assignment(everybody, everybody, everybody, everybody))
         self._member.hyper = [{"lr": 0.0}]
         self._member.finite = False  # gloo does not look for NaN either
         self._mine, self._sum = lanes._flats[rank]["float32"][:number], lanes._sums["float32"][:number]
@@ -152,7 +153,7 @@ class Crossing:
         return own_cpu_seconds()
 
     def close(self) -> None:
-        self._ferry.close()
+        self._session.close()
         self._listener.close()
         self._controls.close()
 
@@ -172,7 +173,7 @@ class Crossing:
                 sock, address = self._listener.accept()
             except OSError:
                 return
-            self._ferry.admit(sock.recv(1)[0], "peer", PlainStream(sock, str(address)))
+            self._session.admit(sock.recv(1)[0], "peer", PlainStream(sock, str(address)))
 
 
 def make(rank: int, addresses: list[str], number: int, meet: Path) -> Crossing:

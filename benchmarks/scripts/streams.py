@@ -4,7 +4,7 @@
     streams.py call DIRECTORY FILE ROUNDS BYTES         measures, in turns; writes what it found
 
 Both read their credentials in DIRECTORY, where the server leaves its addresses. The connections are the run's own:
-`transport.stream` behind `doorkeeper` and `dial`.
+`transport.stream` behind `listener` and `dial`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness import wait_until
-from holdfast.transport.credentials import Credentials
-from holdfast.transport.dial import connect
-from holdfast.transport.doorkeeper import Doorkeeper
-from holdfast.transport.greeting import Hello
+from holdfast.transport.auth.credentials import Credentials
+from holdfast.transport.auth.dial import connect
+from holdfast.transport.auth.handshake import Hello
+from holdfast.transport.auth.listener import Listener
 from holdfast.transport.stream import Stream
 
 #: What is sent at a time: about a slice.
@@ -92,7 +92,7 @@ def serve(where: Path) -> None:
 
     for file, name in LINES.items():
         secret = Credentials.read(where / file)
-        door = Doorkeeper(("127.0.0.1", 0), secret, admit=lambda hello: None, came=came, complain=print)
+        door = Listener(("127.0.0.1", 0), secret, admit=lambda hello: None, came=came, complain=print)
         (where / f"{name}.new").write_text(str(door.address[1]))
         (where / f"{name}.new").rename(where / f"{name}.port")
     threading.Event().wait()

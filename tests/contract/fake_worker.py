@@ -19,8 +19,8 @@ import sys
 import time
 import traceback
 
-from holdfast.config.worker import WorkerSpec
-from holdfast.coordinator.messages import (
+from holdfast.config.worker_spec import WorkerSpec
+from holdfast.control.protocol.messages import (
     Failed,
     Finished,
     FromWorker,
@@ -37,9 +37,9 @@ from holdfast.coordinator.messages import (
     decode_to_worker,
     encode,
 )
-from holdfast.exchange import board as cells
-from holdfast.exchange.board import Board, board_bytes
-from holdfast.exchange.glance import read_rows
+from holdfast.dataplane.memory import board as cells
+from holdfast.dataplane.memory.board import Board, board_bytes
+from holdfast.dataplane.memory.board_snapshot import read_rows
 from holdfast.transport.link import Link
 
 

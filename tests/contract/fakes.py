@@ -1,4 +1,4 @@
-"""A spawner, eyes and a notebook of a few lines: whoever tests what stands above them speaks for the workers."""
+"""A spawner, monitor and a story writer of a few lines: whoever tests what stands above them speaks for the workers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import mmap
 import os
 from collections.abc import Mapping, Sequence, Set
 
-from holdfast.config.run import board_rows
-from holdfast.coordinator.events import Event, WorkerLost, WorkerStarted
-from holdfast.coordinator.messages import FromWorker, Ready, ToWorker, decode_to_worker, encode
-from holdfast.coordinator.ports import StoryEntry
-from holdfast.exchange.board import Board, board_bytes
+from holdfast.config.run_config import board_rows
+from holdfast.control.protocol.events import Event, WorkerLost, WorkerStarted
+from holdfast.control.protocol.messages import FromWorker, Ready, ToWorker, decode_to_worker, encode
+from holdfast.control.protocol.ports import StoryEntry
+from holdfast.dataplane.memory.board import Board, board_bytes
 from holdfast.transport.link import Link
 
-__all__ = ["LANES", "SIZE", "FakeEyes", "FakeNotebook", "FakeSpawner", "ready", "seed"]
+__all__ = ["LANES", "SIZE", "FakeMonitor", "FakeSpawner", "FakeStoryWriter", "ready", "seed"]
 
 LANES = 4
 SIZE = board_bytes(LANES, board_rows(LANES), 1)
@@ -83,7 +83,7 @@ def seed(arena: int) -> None:
     os.close(arena)
 
 
-class FakeEyes:
+class FakeMonitor:
     def __init__(self) -> None:
         self.view: memoryview | None = None
         self.broken = False
@@ -101,7 +101,7 @@ class FakeEyes:
         self, pids: Mapping[int, int], quiet: Set[int], now: float, servers: Set[int] = frozenset()
     ) -> Sequence[Event]:
         if self.broken:
-            raise KeyError("a bug in the eyes")
+            raise KeyError("a bug in the monitor")
         self.asked.append((dict(pids), set(quiet)))
         return self.news
 
@@ -109,7 +109,7 @@ class FakeEyes:
         return event
 
 
-class FakeNotebook:
+class FakeStoryWriter:
     def __init__(self) -> None:
         self.sentences: list[str] = []
         self.aloud: list[str] = []

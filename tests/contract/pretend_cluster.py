@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.engines.placement import Berth, Node
-from holdfast.engines.post import Post
-from holdfast.engines.ray_cluster import PostLost
+from holdfast.engines.agent_process import AgentProcess
+from holdfast.engines.nodes import AgentPlace, ClusterNode
+from holdfast.engines.ray_cluster import AgentProcessLost
 from holdfast.errors import Unreachable
 
 FILE = "HOLDFAST_PRETEND_CLUSTER"
@@ -26,7 +26,7 @@ class Placed:
     node: str
     cpus: float
     bundle: int
-    post: Post = field(default_factory=Post)
+    post: AgentProcess = field(default_factory=AgentProcess)
 
 
 class PretendCluster:
@@ -43,7 +43,7 @@ class PretendCluster:
     def here(self) -> str:
         return "127.0.0.1"
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ClusterNode]:
         totals = {}
         for line in Path(os.environ[FILE]).read_text().splitlines():
             name, cpus = line.split()
@@ -54,7 +54,7 @@ class PretendCluster:
         self.bundles = {bundle: node for bundle, node in self.bundles.items() if node in totals}
         self.place(totals)
         return [
-            Node(name, f"10.0.0.{1 + at}", {"CPU": total}, {"CPU": total - self.used(name)})
+            ClusterNode(name, f"10.0.0.{1 + at}", {"CPU": total}, {"CPU": total - self.used(name)})
             for at, (name, total) in enumerate(totals.items())
         ]
 
@@ -80,8 +80,8 @@ class PretendCluster:
     def reserved(self) -> dict[int, str]:
         return dict(self.bundles)
 
-    def post(self, berth: Berth, bundle: Mapping[str, float]) -> Placed:
-        self.posts.append(Placed(berth.node, bundle["CPU"], berth.bundle))
+    def post(self, peer_listener: AgentPlace, bundle: Mapping[str, float]) -> Placed:
+        self.posts.append(Placed(peer_listener.node, bundle["CPU"], peer_listener.bundle))
         return self.posts[-1]
 
     def call(self, post: Placed, method: str, *args: Any) -> Future[Any]:
@@ -94,7 +94,7 @@ class PretendCluster:
 
     def answer(self, call: Future[Any]) -> Any:
         if self.calls.pop(call) not in self.posts:
-            raise PostLost("the node has died")
+            raise AgentProcessLost("the node has died")
         return call.result()
 
     def dismiss(self, post: Placed) -> None:

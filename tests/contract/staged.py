@@ -9,21 +9,21 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.config.worker import WorkerSpec
-from holdfast.coordinator.events import Event
-from holdfast.coordinator.ports import Eyes, Host, Spawner
+from holdfast.config.worker_spec import WorkerSpec
+from holdfast.control.protocol.events import Event
+from holdfast.control.protocol.ports import HostPort, Monitor, Spawner
 from holdfast.core.routes import Offer
-from holdfast.engines import orders
-from holdfast.engines.agent import Agent, Farewell
-from holdfast.engines.host import LocalHost
-from holdfast.engines.luggage import Luggage
-from holdfast.engines.remote import RemoteHost
-from holdfast.exchange.glance import Plan, Row
-from holdfast.transport.credentials import Credentials
+from holdfast.dataplane.memory.board_snapshot import BoardPlan, BoardRow
+from holdfast.hosts import orders
+from holdfast.hosts.agent import Agent, AgentEnd
+from holdfast.hosts.local_host import LocalHost
+from holdfast.hosts.remote_host import RemoteHost
+from holdfast.hosts.script_files import ScriptFiles
+from holdfast.transport.auth.credentials import Credentials
 from holdfast.transport.stream import PlainStream
-from tests.contract.fakes import FakeEyes, FakeSpawner
+from tests.contract.fakes import FakeMonitor, FakeSpawner
 
-__all__ = ["Ear", "Far", "Lodging", "far", "local", "remote"]
+__all__ = ["Ear", "Far", "Site", "far", "local", "remote"]
 
 TOKEN = "t" * 40
 WATCHING = {"frozen": 1.0, "hang": 30.0, "hang_factor": 20.0, "idle": 600.0}
@@ -37,7 +37,7 @@ class Ear:
         self.sentences: list[str] = []
         self.errors: list[Exception] = []
         self.kept: list[tuple[str, bytes]] = []
-        self.shown: list[list[Row]] = []
+        self.shown: list[list[BoardRow]] = []
         self.offers: list[Offer] = []
         self.gone: list[str] = []
 
@@ -60,7 +60,7 @@ class Ear:
     def closed(self, host: int) -> None:
         self.gone.append("closed")
 
-    def showed(self, host: int, rows: list[Row], plan: Plan) -> None:
+    def showed(self, host: int, rows: list[BoardRow], plan: BoardPlan) -> None:
         self.shown.append(rows)
 
     def keep(self, name: str, data: bytes) -> None:
@@ -84,22 +84,22 @@ class Ear:
         return self.events
 
 
-class Lodging:
+class Site:
     """What an agent's machine provides: a directory of the test's, and fakes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         (path / "logs").mkdir(parents=True, exist_ok=True)
-        self.spawner, self.eyes = FakeSpawner(), FakeEyes()
+        self.spawner, self.monitor = FakeSpawner(), FakeMonitor()
         self.spec: WorkerSpec | None = None
-        self.show: Callable[[list[Row], Plan, float], None] | None = None
+        self.show: Callable[[list[BoardRow], BoardPlan, float], None] | None = None
 
     def equip(
-        self, spec: WorkerSpec, watching: dict[str, float], show: Callable[[list[Row], Plan, float], None]
-    ) -> tuple[Spawner, Eyes]:
+        self, spec: WorkerSpec, watching: dict[str, float], show: Callable[[list[BoardRow], BoardPlan, float], None]
+    ) -> tuple[Spawner, Monitor]:
         assert watching == WATCHING
         self.spec, self.show = spec, show
-        return self.spawner, self.eyes
+        return self.spawner, self.monitor
 
 
 class Far:
@@ -112,26 +112,26 @@ class Far:
         here, there = PlainStream.pair()
         here.peer = there.peer = "127.0.0.1:5000"
         spec = WorkerSpec(worker=-1, row=-1, script=str(script), args=("a",), dir=str(tmp_path / "run"))
-        self.luggage = Luggage(str(script))
+        self.script_files = ScriptFiles(str(script))
         self.said: list[str] = []
-        self.lodging = Lodging(tmp_path / "far")
+        self.site = Site(tmp_path / "far")
         self.agent = Agent(
-            there, name="far", slots=2, credentials=Credentials(TOKEN), lodging=self.lodging, say=self.said.append
+            there, name="far", slots=2, credentials=Credentials(TOKEN), site=self.site, say=self.said.append
         )
-        brief = orders.Brief(1, "run-1", spec, self.luggage.digests, WATCHING, dict(offers or {}), False)
+        brief = orders.Brief(1, "run-1", spec, self.script_files.digests, WATCHING, dict(offers or {}), False)
         self.host = RemoteHost(
-            1, here, name="far", slots=2, refills=True, brief=brief, luggage=self.luggage, reception=ear
+            1, here, name="far", slots=2, refills=True, brief=brief, script_files=self.script_files, callbacks=ear
         )
 
 
 @contextlib.asynccontextmanager
-async def local(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[Host, FakeSpawner, FakeEyes]]:
+async def local(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[HostPort, FakeSpawner, FakeMonitor]]:
     """A host of this process."""
-    spawner, eyes = FakeSpawner(), FakeEyes()
-    host = LocalHost(1, name="here", slots=2, spawner=spawner, eyes=eyes)
+    spawner, monitor = FakeSpawner(), FakeMonitor()
+    host = LocalHost(1, name="here", slots=2, spawner=spawner, monitor=monitor)
     host.open(ear)
     try:
-        yield host, spawner, eyes
+        yield host, spawner, monitor
     finally:
         host.close()
 
@@ -139,7 +139,7 @@ async def local(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[Host, FakeSpawn
 @contextlib.asynccontextmanager
 async def far(
     tmp_path: Path, ear: Ear, both: Far | None = None
-) -> AsyncIterator[tuple[Far, asyncio.Task[Farewell]]]:
+) -> AsyncIterator[tuple[Far, asyncio.Task[AgentEnd]]]:
     """An agent, and the host that it is to the launcher. It has settled."""
     both = both or Far(tmp_path, ear)
     async with asyncio.TaskGroup() as group:
@@ -162,7 +162,7 @@ def _hung_up(host: RemoteHost) -> None:
 
 
 @contextlib.asynccontextmanager
-async def remote(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[Host, FakeSpawner, FakeEyes]]:
+async def remote(tmp_path: Path, ear: Ear) -> AsyncIterator[tuple[HostPort, FakeSpawner, FakeMonitor]]:
     """A host elsewhere, as the server has it."""
     async with far(tmp_path, ear) as (both, _):
-        yield both.host, both.lodging.spawner, both.lodging.eyes
+        yield both.host, both.site.spawner, both.site.monitor

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.transport import token
+from holdfast.transport.auth import token
 from tests.unit.engines.submitted import tool
 
 #: The engine's name, its options, and the tool that it hands a job to, with what that does in a test.

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.launch.engine_table import engine as engine_of
 from holdfast.cli.main import main
-from holdfast.cli.on import engine as engine_of
-from holdfast.config.run import ENGINES
-from holdfast.config.sources import Sources
+from holdfast.config.resolve import Sources
+from holdfast.config.run_config import ENGINES
 from holdfast.errors import UsageError
 from tests.process.harness import ROOT
 

@@ -17,8 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engines.fleet import AgentLost, AgentSaid, AgentUp, FleetEvent, FleetLost, FleetWaits, NodeGone, Offer
-from holdfast.engines.placement import Needs
+from holdfast.engines.fleet import (
+    AgentLost,
+    AgentSaid,
+    AgentUp,
+    FleetEvent,
+    FleetLost,
+    FleetWaits,
+    MachineOffer,
+    NodeGone,
+)
+from holdfast.engines.nodes import Needs
 from holdfast.engines.ray import RayFleet
 from holdfast.errors import Unreachable
 from tests.contract.pretend_cluster import FILE
@@ -142,8 +151,8 @@ def fleet(site: Pretended | RealCluster, tmp_path: Path) -> Iterator[Callable[..
             assert not [pid for pid in watched.pids(event.agent) if alive(pid)], "an agent outlives its fleet"
 
 
-def offer(code: str, *args: str, hosts: int = 2, most: int = 0) -> Offer:
-    return Offer(("-c", code, *args), SECRET, hosts=hosts, most=most or hosts)
+def offer(code: str, *args: str, hosts: int = 2, most: int = 0) -> MachineOffer:
+    return MachineOffer(("-c", code, *args), SECRET, hosts=hosts, most=most or hosts)
 
 
 def test_agents_come_up_one_on_each_node(fleet: Callable[..., Watched]) -> None:
@@ -259,11 +268,11 @@ def test_nothing_outlives_a_killed_holder(site: Pretended | RealCluster, tmp_pat
 import select, time
 from pathlib import Path
 from holdfast.engines.fleet import Offer
-from holdfast.engines.placement import Needs
+from holdfast.engines.nodes import Needs
 from holdfast.engines.ray import RayFleet
 fleet = RayFleet({site.address!r}, Needs(2), wait=0.0, logs=Path({str(tmp_path)!r}), cluster={site.cluster!r})
 fleet.connect()
-fleet.open(Offer(("-c", {STAY!r}), b"s" * 43, hosts=2, most=2))
+fleet.open(MachineOffer(("-c", {STAY!r}), b"s" * 43, hosts=2, most=2))
 while True:
     select.select([fleet], [], [])
     for event in fleet.events():

@@ -1,4 +1,4 @@
-"""What every host must do (see `coordinator.ports.Host`), whether it is this process or behind an agent."""
+"""What every host must do (see `control.protocol.ports.HostPort`), whether it is this process or behind an agent."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.coordinator.events import HostLevel, Measured, WorkerLost, WorkerStarted
-from holdfast.coordinator.messages import Failed, Finished, Install, Leave, Pause, Paused, Seeded, Welcome
-from holdfast.coordinator.ports import Host, Sight
-from tests.contract.fakes import SIZE, FakeEyes, FakeSpawner, ready, seed
+from holdfast.control.protocol.events import HostLevel, Measured, WorkerLost, WorkerStarted
+from holdfast.control.protocol.messages import Failed, Finished, Install, Leave, Pause, Paused, Seeded, Welcome
+from holdfast.control.protocol.ports import HostPort, WatchOrder
+from tests.contract.fakes import SIZE, FakeMonitor, FakeSpawner, ready, seed
 from tests.contract.staged import Ear, local, remote
 from tests.unit.transport.lines import nothing_left
 
-Stage = Callable[[Path, Ear], AbstractAsyncContextManager[tuple[Host, FakeSpawner, FakeEyes]]]
-Play = Callable[[Host, FakeSpawner, FakeEyes, Ear], Awaitable[None]]
+Stage = Callable[[Path, Ear], AbstractAsyncContextManager[tuple[HostPort, FakeSpawner, FakeMonitor]]]
+Play = Callable[[HostPort, FakeSpawner, FakeMonitor, Ear], Awaitable[None]]
 HOSTS: list[Stage] = [local, remote]
 
 
@@ -32,9 +32,9 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Ear
         spawners: list[FakeSpawner] = []
 
         async def both() -> None:
-            async with request.param(tmp_path, ear) as (host, spawner, eyes):
+            async with request.param(tmp_path, ear) as (host, spawner, monitor):
                 spawners.append(spawner)
-                await asyncio.wait_for(act(host, spawner, eyes, ear), 20)
+                await asyncio.wait_for(act(host, spawner, monitor, ear), 20)
 
         with nothing_left():
             asyncio.run(both())
@@ -44,7 +44,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Ear
     return run
 
 
-async def welcomed(host: Host, spawner: FakeSpawner, ear: Ear, *workers: int) -> None:
+async def welcomed(host: HostPort, spawner: FakeSpawner, ear: Ear, *workers: int) -> None:
     """These workers have started and know the arena, which is seeded."""
     host.make_arena(SIZE)
     for worker in workers:
@@ -69,7 +69,7 @@ def installation(*members: int, generation: int = 1) -> Install:
 
 
 def test_messages_pass_both_ways(play: Callable[[Play], Ear]) -> None:
-    async def act(host: Host, spawner: FakeSpawner, eyes: FakeEyes, ear: Ear) -> None:
+    async def act(host: HostPort, spawner: FakeSpawner, monitor: FakeMonitor, ear: Ear) -> None:
         host.start(4, 2)
         await ear.until_heard(WorkerStarted)
         spawner.say(ready(4))
@@ -83,7 +83,7 @@ def test_messages_pass_both_ways(play: Callable[[Play], Ear]) -> None:
 
 
 def test_the_bells_of_members_come_with_their_generation(play: Callable[[Play], Ear]) -> None:
-    async def act(host: Host, spawner: FakeSpawner, eyes: FakeEyes, ear: Ear) -> None:
+    async def act(host: HostPort, spawner: FakeSpawner, monitor: FakeMonitor, ear: Ear) -> None:
         await welcomed(host, spawner, ear, 0, 1)
         for worker in (0, 1):
             host.send(worker, installation(0, 1))
@@ -102,7 +102,7 @@ def test_the_bells_of_members_come_with_their_generation(play: Callable[[Play], 
     "message", [Paused(0, 1, 7), Finished(0, 1, {})], ids=lambda message: type(message).__name__
 )
 def test_the_level_is_told_before(play: Callable[[Play], Ear], message: Paused | Finished) -> None:
-    async def act(host: Host, spawner: FakeSpawner, eyes: FakeEyes, ear: Ear) -> None:
+    async def act(host: HostPort, spawner: FakeSpawner, monitor: FakeMonitor, ear: Ear) -> None:
         await welcomed(host, spawner, ear, 0)
         spawner.say(Seeded(0))
         await ear.until_heard(Seeded, HostLevel)
@@ -123,7 +123,7 @@ def test_the_level_is_told_before(play: Callable[[Play], Ear], message: Paused |
 def test_last_words_come_before_the_end(play: Callable[[Play], Ear]) -> None:
     failed = Failed(0, 0, "ValueError", "no", "train.py:1", "x" * 40_000)
 
-    async def act(host: Host, spawner: FakeSpawner, eyes: FakeEyes, ear: Ear) -> None:
+    async def act(host: HostPort, spawner: FakeSpawner, monitor: FakeMonitor, ear: Ear) -> None:
         host.start(0, 0)
         await ear.until_heard(WorkerStarted)
         spawner.say(failed)
@@ -134,7 +134,7 @@ def test_last_words_come_before_the_end(play: Callable[[Play], Ear]) -> None:
 
 
 def test_who_does_not_speak_our_language_is_killed_and_a_kill_is_told(play: Callable[[Play], Ear]) -> None:
-    async def act(host: Host, spawner: FakeSpawner, eyes: FakeEyes, ear: Ear) -> None:
+    async def act(host: HostPort, spawner: FakeSpawner, monitor: FakeMonitor, ear: Ear) -> None:
         host.start(0, 0)
         host.start(1, 1)
         await ear.until(lambda: len(ear.of(WorkerStarted)) == 2)
@@ -148,27 +148,27 @@ def test_who_does_not_speak_our_language_is_killed_and_a_kill_is_told(play: Call
     assert play(act).of(WorkerLost) == [WorkerLost(0, "signal", 9), WorkerLost(1, "signal", 9)]
 
 
-def test_what_eyes_see_is_heard(play: Callable[[Play], Ear]) -> None:
+def test_what_monitor_see_is_heard(play: Callable[[Play], Ear]) -> None:
     seen = Measured(3, {0: 0.5})
 
-    async def act(host: Host, spawner: FakeSpawner, eyes: FakeEyes, ear: Ear) -> None:
+    async def act(host: HostPort, spawner: FakeSpawner, monitor: FakeMonitor, ear: Ear) -> None:
         host.start(0, 0)
         host.start(1, 1)
         await ear.until(lambda: len(ear.of(WorkerStarted)) == 2)
-        eyes.news = [seen]
+        monitor.news = [seen]
         for _ in range(100):
-            await host.look(Sight([0], [0], 5.0), 1.0)
+            await host.look(WatchOrder([0], [0], 5.0), 1.0)
             await asyncio.sleep(0.05)
             if ear.of(Measured):
                 break
         assert ear.of(Measured)[0] == seen
-        assert eyes.asked[-1] == ({0: 1000}, {0}), "the pids of those who are watched, and who stands still"
+        assert monitor.asked[-1] == ({0: 1000}, {0}), "the pids of those who are watched, and who stands still"
 
     play(act)
 
 
 def test_nothing_is_heard_after_the_end(play: Callable[[Play], Ear]) -> None:
-    async def act(host: Host, spawner: FakeSpawner, eyes: FakeEyes, ear: Ear) -> None:
+    async def act(host: HostPort, spawner: FakeSpawner, monitor: FakeMonitor, ear: Ear) -> None:
         host.start(0, 0)
         await ear.until_heard(WorkerStarted)
         host.close(None)

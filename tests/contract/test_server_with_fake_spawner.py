@@ -9,14 +9,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.coordinator.commands import EndRun, FailRun
-from holdfast.coordinator.events import ScaleRequested
-from holdfast.coordinator.messages import Failed, Finished, Install, Paused, Seeded, Stop, ToWorker, Welcome, encode
-from holdfast.coordinator.roster import CrewLimits
-from holdfast.coordinator.server import Server
-from holdfast.engines.host import LocalHost
+from holdfast.control.membership.roster import CrewLimits
+from holdfast.control.protocol.commands import EndRun, FailRun
+from holdfast.control.protocol.events import ScaleRequested
+from holdfast.control.protocol.messages import (
+    Failed,
+    Finished,
+    Install,
+    Paused,
+    Seeded,
+    Stop,
+    ToWorker,
+    Welcome,
+    encode,
+)
+from holdfast.control.shell.coordinator import Coordinator
 from holdfast.errors import ResourceError
-from tests.contract.fakes import SIZE, FakeEyes, FakeNotebook, FakeSpawner, ready, seed
+from holdfast.hosts.local_host import LocalHost
+from tests.contract.fakes import SIZE, FakeMonitor, FakeSpawner, FakeStoryWriter, ready, seed
 from tests.unit.transport.lines import nothing_left
 
 
@@ -28,12 +38,14 @@ def spawner() -> Iterator[FakeSpawner]:
     assert it.closed
 
 
-def serve(spawner: FakeSpawner, script: object, *, workers: int = 2, eyes: FakeEyes | None = None) -> EndRun | FailRun:
+def serve(
+    spawner: FakeSpawner, script: object, *, workers: int = 2, monitor: FakeMonitor | None = None
+) -> EndRun | FailRun:
     """Run the server beside `script`, a coroutine function that plays the workers."""
 
     async def both() -> EndRun | FailRun:
-        host = LocalHost(0, name="here", slots=workers, spawner=spawner, eyes=eyes or FakeEyes())
-        server = Server(CrewLimits(lanes=4, workers=workers), notebook=FakeNotebook(), exit_grace=0.2)
+        host = LocalHost(0, name="here", slots=workers, spawner=spawner, monitor=monitor or FakeMonitor())
+        server = Coordinator(CrewLimits(lanes=4, workers=workers), story_writer=FakeStoryWriter(), exit_grace=0.2)
         server.here = host  # type: ignore[attr-defined]
         run = asyncio.ensure_future(server.run([host]))
         await asyncio.sleep(0)
@@ -51,7 +63,7 @@ async def soon() -> None:
 
 
 def test_from_the_first_ready_to_the_end(spawner: FakeSpawner) -> None:
-    async def workers(server: Server) -> None:
+    async def workers(server: Coordinator) -> None:
         await soon()
         spawner.say(ready(0))
         await soon()
@@ -100,7 +112,7 @@ async def begun(spawner: FakeSpawner) -> None:
 
 
 def test_a_generation_is_said_again_though_a_member_has_finished_and_left(spawner: FakeSpawner) -> None:
-    async def workers(server: Server) -> None:
+    async def workers(server: Coordinator) -> None:
         await begun(spawner)
         spawner.say(Finished(1, 1, {}))
         await soon()
@@ -123,7 +135,7 @@ def test_a_generation_is_said_again_though_a_member_has_finished_and_left(spawne
 
 
 def test_the_bell_of_a_lost_member_is_let_go_with_its_generation(spawner: FakeSpawner) -> None:
-    async def workers(server: Server) -> None:
+    async def workers(server: Coordinator) -> None:
         await begun(spawner)
         spawner.lose(1, "signal", 9)
         await soon()
@@ -139,7 +151,7 @@ def test_the_bell_of_a_lost_member_is_let_go_with_its_generation(spawner: FakeSp
 def test_when_a_run_fails_the_others_are_told_why(spawner: FakeSpawner) -> None:
     heard: list[ToWorker] = []
 
-    async def workers(server: Server) -> None:
+    async def workers(server: Coordinator) -> None:
         await begun(spawner)
         spawner.say(Failed(0, 1, "NonFinite", "the loss is nan", "train.py:1", "trace"))
         spawner.lose(0, "exit", 4)
@@ -159,7 +171,7 @@ def test_when_a_run_fails_the_others_are_told_why(spawner: FakeSpawner) -> None:
 
 
 def test_last_words_come_before_the_end(spawner: FakeSpawner) -> None:
-    async def workers(server: Server) -> None:
+    async def workers(server: Coordinator) -> None:
         await soon()
         spawner.say(Failed(0, 0, "ValueError", "no", "train.py:1", "trace"))
         spawner.lose(0, "exit", 1)
@@ -171,7 +183,7 @@ def test_last_words_come_before_the_end(spawner: FakeSpawner) -> None:
 
 
 def test_who_does_not_speak_our_language_is_killed(spawner: FakeSpawner) -> None:
-    async def workers(server: Server) -> None:
+    async def workers(server: Coordinator) -> None:
         await soon()
         spawner.far[0].send(b"GET / HTTP/1.1")
         spawner.far[1].send(encode(Paused(0, 1, 0)))  # in another one's name
@@ -183,7 +195,7 @@ def test_who_does_not_speak_our_language_is_killed(spawner: FakeSpawner) -> None
 
 
 def test_memory_that_is_not_there_ends_the_run(spawner: FakeSpawner) -> None:
-    async def workers(server: Server) -> None:
+    async def workers(server: Coordinator) -> None:
         await soon()
         spawner.say(ready(0, 1 << 50))
 
@@ -192,18 +204,18 @@ def test_memory_that_is_not_there_ends_the_run(spawner: FakeSpawner) -> None:
 
 
 def test_a_bug_anywhere_ends_the_run_and_closes_everything(spawner: FakeSpawner) -> None:
-    eyes = FakeEyes()
-    eyes.broken = True
+    monitor = FakeMonitor()
+    monitor.broken = True
 
-    async def workers(server: Server) -> None:
+    async def workers(server: Coordinator) -> None:
         await asyncio.sleep(0.3)
 
-    with pytest.raises(KeyError, match="a bug in the eyes"):
-        serve(spawner, workers, eyes=eyes)
+    with pytest.raises(KeyError, match="a bug in the monitor"):
+        serve(spawner, workers, monitor=monitor)
 
 
 def test_scaling_says_what_was_decided(spawner: FakeSpawner) -> None:
-    async def workers(server: Server) -> None:
+    async def workers(server: Coordinator) -> None:
         await soon()
         assert server.ask(ScaleRequested(3)) == "3 workers were asked for instead of 2: worker 2 starts"
         assert server.ask(ScaleRequested(9)) == "9 workers were asked for, but there are only 4 lanes: still 3"

@@ -7,18 +7,18 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from holdfast.coordinator.commands import EndRun, FailRun, ReleaseHost
-from holdfast.coordinator.events import HostLeaving, HostLevel, HostLost, HostUnreached, Measured, WorkerLost
-from holdfast.coordinator.machine import Machine
-from holdfast.coordinator.messages import Install, Pause, Ready, Seeded, Stop, ToWorker, Welcome
-from holdfast.coordinator.ports import Ear, Sight
-from holdfast.coordinator.pulse import PulseLimits
-from holdfast.coordinator.roster import CrewLimits
-from holdfast.coordinator.server import Server
+from holdfast.control.machine import Machine
+from holdfast.control.membership.liveness import SilenceLimits
+from holdfast.control.membership.roster import CrewLimits
+from holdfast.control.protocol.commands import EndRun, FailRun, ReleaseHost
+from holdfast.control.protocol.events import HostLeaving, HostLevel, HostLost, HostUnreached, Measured, WorkerLost
+from holdfast.control.protocol.messages import Install, Pause, Ready, Seeded, Stop, ToWorker, Welcome
+from holdfast.control.protocol.ports import HostListener, WatchOrder
+from holdfast.control.shell.coordinator import Coordinator
 from holdfast.errors import RunError
-from tests.contract.fakes import FakeNotebook
+from tests.contract.fakes import FakeStoryWriter
 
-Play = Callable[[Server, "list[FakeHost]"], Awaitable[None]]
+Play = Callable[[Coordinator, "list[FakeHost]"], Awaitable[None]]
 
 
 class FakeHost:
@@ -26,15 +26,15 @@ class FakeHost:
 
     def __init__(self, number: int, slots: int = 1) -> None:
         self.number, self.name, self.slots, self.refills = number, f"name-{number}", slots, True
-        self.ear: Ear | None = None
+        self.ear: HostListener | None = None
         self.started: list[int] = []
         self.arenas: list[int] = []
         self.said: list[tuple[int, ToWorker]] = []
         self.killed: list[int] = []
-        self.sights: list[Sight] = []
+        self.sights: list[WatchOrder] = []
         self.ends: list[EndRun | FailRun | ReleaseHost | None] = []
 
-    def open(self, ear: Ear) -> None:
+    def open(self, ear: HostListener) -> None:
         self.ear = ear
 
     def start(self, worker: int, row: int) -> None:
@@ -49,7 +49,7 @@ class FakeHost:
     def send(self, worker: int, message: ToWorker) -> None:
         self.said.append((worker, message))
 
-    async def look(self, sight: Sight, now: float) -> None:
+    async def look(self, sight: WatchOrder, now: float) -> None:
         self.sights.append(sight)
 
     def close(self, end: EndRun | FailRun | ReleaseHost | None) -> None:
@@ -69,14 +69,16 @@ def ready(worker: int) -> Ready:
     return Ready(worker, {"torch": "2"}, "golden", "model", 4096)
 
 
-def serve(play: Play, *, hosts: int = 2, early: bool = False) -> tuple[list[FakeHost], FakeNotebook, EndRun | FailRun]:
+def serve(
+    play: Play, *, hosts: int = 2, early: bool = False
+) -> tuple[list[FakeHost], FakeStoryWriter, EndRun | FailRun]:
     """Run a server beside `play`, with host 0 from the beginning and others that join."""
-    notebook = FakeNotebook()
+    story_writer = FakeStoryWriter()
     some = [FakeHost(number) for number in range(hosts)]
 
     async def both() -> EndRun | FailRun:
         limits = CrewLimits(lanes=4, workers=1, hosts=hosts, listening=True)
-        server = Server(limits, notebook=notebook, exit_grace=0.2, pulse=PulseLimits(least=1.5))
+        server = Coordinator(limits, story_writer=story_writer, exit_grace=0.2, pulse=SilenceLimits(least=1.5))
         if early:
             for host in some[1:]:
                 server.admit(host)
@@ -91,7 +93,7 @@ def serve(play: Play, *, hosts: int = 2, early: bool = False) -> tuple[list[Fake
         return end
 
     end = asyncio.run(both())
-    return some, notebook, end
+    return some, story_writer, end
 
 
 def begin(hosts: list[FakeHost]) -> None:
@@ -105,7 +107,7 @@ def begin(hosts: list[FakeHost]) -> None:
 
 @pytest.mark.parametrize("early", [False, True])
 def test_each_host_is_told_what_is_its_own(early: bool) -> None:
-    async def play(server: Server, hosts: list[FakeHost]) -> None:
+    async def play(server: Coordinator, hosts: list[FakeHost]) -> None:
         assert [host.started for host in hosts] == [[0], [1]]
         begin(hosts)
         assert [len(host.arenas) for host in hosts] == [1, 1]
@@ -113,15 +115,15 @@ def test_each_host_is_told_what_is_its_own(early: bool) -> None:
         assert hosts[0].heard(Install) == [0] and hosts[1].heard(Install) == [1]
         server.abort("enough")
 
-    hosts, notebook, end = serve(play, early=early)
+    hosts, story_writer, end = serve(play, early=early)
     assert end == FailRun("Stopped", "enough")
     assert [host.ends for host in hosts] == [[end], [end]], "each is told how it ended, once"
     assert [host.heard(Stop) for host in hosts] == [[0], [1]]
-    assert any("a host that is silent for 1.5 s counts as lost" in sentence for sentence in notebook.sentences)
+    assert any("a host that is silent for 1.5 s counts as lost" in sentence for sentence in story_writer.sentences)
 
 
 def test_numbers_are_never_given_twice() -> None:
-    async def play(server: Server, hosts: list[FakeHost]) -> None:
+    async def play(server: Coordinator, hosts: list[FakeHost]) -> None:
         assert [server.number(), server.number()] == [1, 2]
         server.abort("enough")
 
@@ -129,7 +131,7 @@ def test_numbers_are_never_given_twice() -> None:
 
 
 def test_a_lost_host_is_closed_and_the_others_go_on() -> None:
-    async def play(server: Server, hosts: list[FakeHost]) -> None:
+    async def play(server: Coordinator, hosts: list[FakeHost]) -> None:
         begin(hosts)
         hosts[1].tell(HostLost(1, "its link was cut"))
         assert hosts[0].heard(Pause) == [0]
@@ -143,7 +145,7 @@ def test_a_lost_host_is_closed_and_the_others_go_on() -> None:
 
 
 def test_a_host_that_leaves_is_released() -> None:
-    async def play(server: Server, hosts: list[FakeHost]) -> None:
+    async def play(server: Coordinator, hosts: list[FakeHost]) -> None:
         hosts[1].tell(HostLeaving(1, "SIGTERM"))
         hosts[1].tell(WorkerLost(1, "exit", 0))
         server.abort("enough")
@@ -164,7 +166,7 @@ def test_the_machine_gets_one_report_of_all_hosts(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Machine, "handle", listen)
 
-    async def play(server: Server, hosts: list[FakeHost]) -> None:
+    async def play(server: Coordinator, hosts: list[FakeHost]) -> None:
         hosts[0].tell(Measured(4, {0: 0.1}, {0: (8, 0.5)}))
         assert reports == []
         hosts[1].tell(Measured(5, {1: 0.3}, {1: (4, 0.5)}))
@@ -181,20 +183,20 @@ def test_the_machine_gets_one_report_of_all_hosts(monkeypatch: pytest.MonkeyPatc
 
 
 def test_each_host_is_looked_at_with_its_own_workers_in_sight() -> None:
-    async def play(server: Server, hosts: list[FakeHost]) -> None:
+    async def play(server: Coordinator, hosts: list[FakeHost]) -> None:
         begin(hosts)
         for host in hosts:
             host.sights.clear()
         while not all(host.sights for host in hosts):
             await asyncio.sleep(0.01)
-        assert [host.sights[0] for host in hosts] == [Sight([0], [], 1.5), Sight([1], [], 1.5)]
+        assert [host.sights[0] for host in hosts] == [WatchOrder([0], [], 1.5), WatchOrder([1], [], 1.5)]
         server.abort("enough")
 
     serve(play)
 
 
 def test_a_host_that_another_cannot_reach_is_let_go_aloud_and_the_run_goes_on() -> None:
-    async def play(server: Server, hosts: list[FakeHost]) -> None:
+    async def play(server: Coordinator, hosts: list[FakeHost]) -> None:
         begin(hosts)
         hosts[1].ear.told(1, "the state has come")  # type: ignore[union-attr]
         hosts[0].tell(HostUnreached(0, 1, "host 0 cannot reach host 1: a firewall"))
@@ -202,26 +204,26 @@ def test_a_host_that_another_cannot_reach_is_let_go_aloud_and_the_run_goes_on() 
         assert hosts[0].heard(Pause) == [0], "it goes on without it"
         server.abort("enough")
 
-    hosts, notebook, _ = serve(play)
+    hosts, story_writer, _ = serve(play)
     (released,) = hosts[1].ends
     assert isinstance(released, ReleaseHost) and released.kind == "lost"
     assert released.reason.startswith("host 0 cannot reach host 1: a firewall. Let the port through the firewalls ")
-    assert "host 1: the state has come" in notebook.sentences
-    (said,) = [sentence for sentence in notebook.aloud if "a firewall" in sentence]
+    assert "host 1: the state has come" in story_writer.sentences
+    (said,) = [sentence for sentence in story_writer.aloud if "a firewall" in sentence]
     assert said.startswith("host 0 cannot reach host 1: a firewall; host 1 is let go (host 0 cannot reach it) with ")
 
 
 def test_other_failures_of_a_host_here_end_the_run_and_everybody_hears_why() -> None:
-    async def play(server: Server, hosts: list[FakeHost]) -> None:
+    async def play(server: Coordinator, hosts: list[FakeHost]) -> None:
         assert hosts[0].ear is not None
-        hosts[0].ear.broke(0, RunError("The nursery does not start."))
+        hosts[0].ear.broke(0, RunError("The forkserver does not start."))
 
     hosts: list[FakeHost] = []
 
-    async def keep(server: Server, some: list[FakeHost]) -> None:
+    async def keep(server: Coordinator, some: list[FakeHost]) -> None:
         hosts.extend(some)
         await play(server, some)
 
-    with pytest.raises(RunError, match="The nursery does not start"):
+    with pytest.raises(RunError, match="The forkserver does not start"):
         serve(keep)
-    assert [host.ends for host in hosts] == [[FailRun("RunError", "The nursery does not start.")]] * 2
+    assert [host.ends for host in hosts] == [[FailRun("RunError", "The forkserver does not start.")]] * 2

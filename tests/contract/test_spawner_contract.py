@@ -1,4 +1,4 @@
-"""What every spawner must do (see `coordinator.ports.Spawner`). A new spawner gets a line in `SPAWNERS`."""
+"""What every spawner must do (see `control.protocol.ports.Spawner`). A new spawner gets a line in `SPAWNERS`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.worker import WorkerSpec
-from holdfast.coordinator.events import WorkerLost, WorkerStarted
-from holdfast.coordinator.ports import Spawner
-from holdfast.engines.local import LocalSpawner
+from holdfast.config.worker_spec import WorkerSpec
+from holdfast.control.protocol.events import WorkerLost, WorkerStarted
+from holdfast.control.protocol.ports import Spawner
 from holdfast.errors import RunError
+from holdfast.hosts.fork_spawner import ForkSpawner
 from holdfast.transport.link import Link
 from tests.unit.transport.lines import nothing_left
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def local(spec: WorkerSpec, logs: Path) -> Spawner:
-    return LocalSpawner(spec, logs=logs, entry="tests.contract.test_spawner_contract:worker")
+    return ForkSpawner(spec, logs=logs, entry="tests.contract.test_spawner_contract:worker")
 
 
 SPAWNERS: list[Callable[[WorkerSpec, Path], Spawner]] = [local]
@@ -202,11 +202,11 @@ def test_many_start_quickly(spawner: Spawner) -> None:
 # ---------------------------------------------------------------- the local spawner's own
 
 
-def test_a_killed_nursery_is_told_as_its_workers_deaths_and_replaced(spawner: Spawner) -> None:
-    assert isinstance(spawner, LocalSpawner)
+def test_a_killed_forkserver_is_told_as_its_workers_deaths_and_replaced(spawner: Spawner) -> None:
+    assert isinstance(spawner, ForkSpawner)
     first, pid = started(spawner, 0)
     second, _ = started(spawner, 1)
-    before = spawner.nursery_pid
+    before = spawner.forkserver_pid
     os.kill(before, signal.SIGKILL)
     lost = sorted(wait(spawner, 2), key=lambda event: event.worker)
     assert lost == [WorkerLost(0, "signal", 9), WorkerLost(1, "signal", 9)]
@@ -216,20 +216,20 @@ def test_a_killed_nursery_is_told_as_its_workers_deaths_and_replaced(spawner: Sp
     third, _ = started(spawner, 2)
     with third:
         assert said(third, "row") == "0"
-    assert spawner.nursery_pid not in (0, before)
+    assert spawner.forkserver_pid not in (0, before)
 
 
-def test_a_busy_nursery_is_asked_later(spawner: Spawner) -> None:
-    assert isinstance(spawner, LocalSpawner) and spawner._control is None
+def test_a_busy_forkserver_is_asked_later(spawner: Spawner) -> None:
+    assert isinstance(spawner, ForkSpawner) and spawner._control is None
     first, pid = started(spawner, 0)
     assert spawner._control is not None
-    os.kill(spawner.nursery_pid, signal.SIGSTOP)
+    os.kill(spawner.forkserver_pid, signal.SIGSTOP)
     with socket.socket(fileno=os.dup(spawner._control.fileno())) as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least the kernel gives: a few requests
     links = [spawner.start(worker, worker) for worker in range(1, 9)]
     assert spawner._requests, "not all of them were taken"
     assert spawner.events() == [] and alive(pid)
-    os.kill(spawner.nursery_pid, signal.SIGCONT)
+    os.kill(spawner.forkserver_pid, signal.SIGCONT)
     events = wait(spawner, 8)
     assert {event.worker for event in events if isinstance(event, WorkerStarted)} == set(range(1, 9))
     assert alive(pid)
@@ -237,10 +237,10 @@ def test_a_busy_nursery_is_asked_later(spawner: Spawner) -> None:
         link.close()
 
 
-def test_nobody_waits_for_a_nursery_that_takes_its_time_to_leave(spawner: Spawner) -> None:
-    assert isinstance(spawner, LocalSpawner)
+def test_nobody_waits_for_a_forkserver_that_takes_its_time_to_leave(spawner: Spawner) -> None:
+    assert isinstance(spawner, ForkSpawner)
     first, _ = started(spawner, 0)
-    before = spawner.nursery_pid
+    before = spawner.forkserver_pid
     assert spawner._control is not None
     os.kill(before, signal.SIGSTOP)
     with socket.socket(fileno=os.dup(spawner._control.fileno())) as raw:
@@ -253,18 +253,18 @@ def test_nobody_waits_for_a_nursery_that_takes_its_time_to_leave(spawner: Spawne
     os.kill(before, signal.SIGKILL)
     lost, born = sorted(wait(spawner, 2), key=lambda event: event.worker)
     assert lost == WorkerLost(0, "signal", 9)
-    assert isinstance(born, WorkerStarted) and born.worker == 1, "the next nursery was asked for it"
+    assert isinstance(born, WorkerStarted) and born.worker == 1, "the next forkserver was asked for it"
     first.close()
     second.close()
 
 
-def test_what_a_worker_left_behind_ends_also_without_a_nursery(spawner: Spawner) -> None:
-    assert isinstance(spawner, LocalSpawner)
+def test_what_a_worker_left_behind_ends_also_without_a_forkserver(spawner: Spawner) -> None:
+    assert isinstance(spawner, ForkSpawner)
     link, pid = started(spawner)
     with link:
         said(link, "fork")
         (child,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-        os.kill(spawner.nursery_pid, signal.SIGKILL)
+        os.kill(spawner.forkserver_pid, signal.SIGKILL)
         wait(spawner, 1)
     until = time.monotonic() + 5
     while alive(child) and time.monotonic() < until:
@@ -272,11 +272,11 @@ def test_what_a_worker_left_behind_ends_also_without_a_nursery(spawner: Spawner)
     assert not alive(child)
 
 
-def test_a_nursery_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forkserver_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
     (tmp_path / "logs").mkdir()
     spec = WorkerSpec(worker=-1, row=-1, script="train.py", args=(), dir=str(tmp_path))
-    spawner = LocalSpawner(spec, logs=tmp_path / "logs", entry="holdfast.no_such_module:main")
+    spawner = ForkSpawner(spec, logs=tmp_path / "logs", entry="holdfast.no_such_module:main")
     with spawner.start(0, 0), pytest.raises(RunError, match=r"No module named 'holdfast.no_such_module'"):
         wait(spawner, 1)
     spawner.close()

@@ -23,9 +23,9 @@ else:
     instrumented = atheris.instrument_imports(include=["holdfast.transport"])
 
 with instrumented:
+    from holdfast.transport.auth.handshake import MAX_HELLO, MAX_REASON, NONCE, VERSION, Caller, Greeter, Hello
+    from holdfast.transport.auth.proof import PROOF, prove
     from holdfast.transport.frames import HEADER, MAX_BODY, MAX_META, FrameParser, pack, unpack
-    from holdfast.transport.greeting import MAX_HELLO, MAX_REASON, NONCE, VERSION, Caller, Greeter, Hello
-    from holdfast.transport.proof import PROOF, prove
 
 from holdfast.errors import FrameError
 

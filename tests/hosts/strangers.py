@@ -23,10 +23,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.transport import token
-from holdfast.transport.credentials import Credentials
-from holdfast.transport.doorkeeper import CROWD
-from holdfast.transport.greeting import NONCE, Caller, Code, Hello
+from holdfast.transport.auth import token
+from holdfast.transport.auth.credentials import Credentials
+from holdfast.transport.auth.handshake import NONCE, Caller, Code, Hello
+from holdfast.transport.auth.listener import CROWD
 
 __all__ = ["KINDS", "Recording", "Strangers", "recorded"]
 

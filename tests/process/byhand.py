@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.config.worker import OUTER
+from holdfast.config.worker_spec import OUTER
 from tests.process.scripts.adam import BATCH, DECAY, LANES, RATE, SAMPLES, Points
 
 STEPS = SAMPLES // BATCH  # of an epoch

@@ -29,8 +29,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.coordinator.client import NotRunning, ask
-from holdfast.coordinator.requests import Scale, Status
+from holdfast.control.protocol.requests import Scale, Status
+from holdfast.control.shell.control_client import NotRunning, ask
 
 __all__ = ["MARK", "SCRIPTS", "TRAIN", "Launch", "Trace", "alive", "golden", "holdfast", "until"]
 
@@ -41,7 +41,7 @@ MARK = "HOLDFAST_TEST_LAUNCH"
 GOLDEN = "HOLDFAST_TEST_GOLDEN"  #: a directory, where several processes run tests
 #: What the directory of a run that has ended may hold; whatever else is there was forgotten.
 _KEPT = re.compile(r"run\.json|story\.jsonl|summary\.json|failure\.txt|hang-\d+\.txt|logs|audit")
-_KEPT_LOGS = re.compile(r"worker-\d+\.log|worker-\d+\.stack|nursery(?:-\d+)?\.log|agent-\d+\.log|ray\.log")
+_KEPT_LOGS = re.compile(r"worker-\d+\.log|worker-\d+\.stack|forkserver(?:-\d+)?\.log|agent-\d+\.log|ray\.log")
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -239,7 +239,7 @@ class Launch:
         """Every live process of this launch, and its command."""
         return marked(self.mark)
 
-    def nursery(self) -> int:
+    def forkserver(self) -> int:
         """The pid of the process that forks the workers; 0 before there is one."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return int(children[0]) if children else 0
@@ -261,7 +261,7 @@ class Launch:
         """Wait until the story has a sentence with this text."""
         until(lambda: any(text in line for line in self.story), lambda: f"{text!r} in the story\n{self.err}", seconds)
 
-    def crewed(self, workers: int, seconds: float = 30.0) -> list[int]:
+    def crew_of(self, workers: int, seconds: float = 30.0) -> list[int]:
         """Wait until this many workers drive lanes, and no change is under way. Their pids."""
         status = self.wait(
             lambda s: [w["state"] for w in s["workers"]] == ["member"] * workers and not s["waiting_for"],

@@ -131,7 +131,9 @@ class Ranks:
 
     def helpers(self) -> list[int]:
         """The processes that speak for a node."""
-        return [pid for pid, words in marked(self.mark).items() if "holdfast.cli.adopt" in words]
+        return [
+            pid for pid, words in marked(self.mark).items() if "holdfast.cli.launch.launcher.torchrun_helper" in words
+        ]
 
     # ------------------------------------------------------------ waiting, meddling
 

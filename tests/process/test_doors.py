@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.transport.credentials import Credentials
-from holdfast.transport.place import parse
+from holdfast.transport.auth.credentials import Credentials
+from holdfast.transport.endpoint import parse
 from tests.hosts.strangers import KINDS, Strangers, recorded
 from tests.process.harness import Launch
 from tests.process.joined import Joined, listening
-from tests.process.test_hosts import LOOPBACK, finished, go, paced
+from tests.process.test_hosts import LOOPBACK, finished, go, relaxed
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
@@ -35,7 +35,7 @@ def listeners(pids: Iterable[int]) -> set[str]:
 
 
 def test_a_run_on_one_machine_listens_nowhere(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=paced(tmp_path)) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, args=relaxed(tmp_path)) as run:
         run.at_step(2)
         assert len(run.processes()) >= 3
         assert listeners(run.processes()) == set()
@@ -44,7 +44,7 @@ def test_a_run_on_one_machine_listens_nowhere(tmp_path: Path) -> None:
 
 
 def test_hosts_listen_only_where_they_were_told_to(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--workers", 1, "--hosts", 2, args=paced(tmp_path)) as run, \
+    with Launch(tmp_path, "normed", *LOOPBACK, "--workers", 1, "--hosts", 2, args=relaxed(tmp_path)) as run, \
             Joined(tmp_path, run) as other:  # fmt: skip
         run.at_step(2)
         assert listeners([*run.processes(), *other.processes()]) == {"0100007F"}  # 127.0.0.1
@@ -54,7 +54,7 @@ def test_hosts_listen_only_where_they_were_told_to(tmp_path: Path) -> None:
 
 
 def test_strangers_at_the_door_are_turned_away_and_the_run_does_not_notice(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
+    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=relaxed(tmp_path)) as run, \
             Joined(tmp_path, run) as other:  # fmt: skip
         run.at_step(2)
         door = parse(listening(run))

@@ -18,7 +18,7 @@ from tests.process.harness import Launch, alive, golden, holdfast, until
 pytestmark = pytest.mark.process
 
 #: 96 steps, of about 10 ms or more.
-PACED = "--epochs 6 --pace 0.004"
+RELAXED = "--epochs 6 --pace 0.004"
 
 
 def weights() -> str:
@@ -37,7 +37,7 @@ def finished(run: Launch) -> None:
 
 @pytest.mark.sharing
 def test_all_workers_killed_at_once(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 3, args=PACED) as run:
+    with Launch(tmp_path, "normed", "--workers", 3, args=RELAXED) as run:
         run.at_step(30)
         for pid in run.members():
             run.strike(pid)
@@ -46,25 +46,25 @@ def test_all_workers_killed_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.sharing
-def test_the_nursery_killed(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=PACED) as run:
+def test_the_forkserver_killed(tmp_path: Path) -> None:
+    with Launch(tmp_path, "normed", "--workers", 2, args=RELAXED) as run:
         run.at_step(30)
-        run.strike(run.nursery())
+        run.strike(run.forkserver())
         finished(run)
     assert run.summary["workers_lost"] == 2
 
 
 @pytest.mark.sharing
-def test_the_nursery_killed_before_it_has_forked(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=PACED) as run:
+def test_the_forkserver_killed_before_it_has_forked(tmp_path: Path) -> None:
+    with Launch(tmp_path, "normed", "--workers", 2, args=RELAXED) as run:
         until(lambda: (run.dir / "control.sock").exists(), "a control socket")
-        run.strike(until(lambda: run.process.poll() is None and run.nursery(), "a nursery"))
+        run.strike(until(lambda: run.process.poll() is None and run.forkserver(), "a forkserver"))
         finished(run)
 
 
 @pytest.mark.sharing
 def test_a_worker_killed_while_it_starts(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=PACED) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, args=RELAXED) as run:
         status = run.wait(lambda s: s["workers"] and s["workers"][0]["pid"], "a first process")
         assert not status["generation"]
         run.strike(status["workers"][0]["pid"])
@@ -73,9 +73,9 @@ def test_a_worker_killed_while_it_starts(tmp_path: Path) -> None:
 
 
 def test_a_worker_killed_that_has_processes_of_its_own(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=f"{PACED} --fetchers 1") as run:
+    with Launch(tmp_path, "normed", "--workers", 2, args=f"{RELAXED} --fetchers 1") as run:
         run.at_step(30)
-        victim = run.crewed(2)[0]
+        victim = run.crew_of(2)[0]
         (child,) = map(int, Path(f"/proc/{victim}/task/{victim}/children").read_text().split())
         run.strike(victim)
         until(lambda: not alive(child), "the end of what the worker had started", 2.0)
@@ -85,7 +85,7 @@ def test_a_worker_killed_that_has_processes_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.sharing
 def test_a_worker_killed_in_an_evaluation(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=f"{PACED} --slow-evaluation 0.05") as run:
+    with Launch(tmp_path, "normed", "--workers", 2, args=f"{RELAXED} --slow-evaluation 0.05") as run:
         run.at_step(15)
         # The epoch's last unit is begun; the evaluation after it takes 9 x 0.05 s, most of them after this.
         run.wait(lambda s: s["step"] == 16, "the epoch's end")
@@ -99,7 +99,7 @@ def test_a_worker_killed_in_an_evaluation(tmp_path: Path) -> None:
 
 
 def test_a_frozen_worker_is_waited_for_or_replaced(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, "--set", "crew.frozen_limit=1s", args=PACED) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, "--set", "crew.frozen_limit=1s", args=RELAXED) as run:
         run.at_step(20)
         first, second = run.members()
         run.strike(first, signal.SIGSTOP)
@@ -117,7 +117,7 @@ def test_a_frozen_worker_is_waited_for_or_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.sharing
 def test_sigterm_is_a_leave_not_a_loss_of_work(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=PACED) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, args=RELAXED) as run:
         run.at_step(30)
         run.strike(run.members()[1], signal.SIGTERM)
         run.told("is to leave (SIGTERM)")
@@ -132,13 +132,13 @@ def test_scale_up_and_down(tmp_path: Path) -> None:
         run.at_step(5)
         up = holdfast("scale", run.dir, "--workers", 4)
         assert up.returncode == 0 and "4 workers were asked for instead of 1" in up.stdout
-        run.crewed(4)
+        run.crew_of(4)
         shown = json.loads(holdfast("status", run.dir, "--json").stdout)
         assert sorted(lane for worker in shown["workers"] for lane in worker["lanes"]) == [0, 1, 2, 3]
         too_many = holdfast("scale", run.dir, "--workers", 5)
         assert too_many.returncode == 2 and "only 4 lanes" in too_many.stderr
         holdfast("scale", run.dir, "--workers", 2)
-        run.crewed(2)
+        run.crew_of(2)
         finished(run)
         assert run.trace.tries == len(run.trace.units), "nothing is computed twice when the crew changes at will"
     assert run.summary["workers_lost"] == 0
@@ -159,7 +159,7 @@ def test_the_pause_after_a_kill_is_short(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 2, args="--epochs 14 --pace 0.004") as run:
         for step in (20, 60, 100, 140, 180):
             run.at_step(step)
-            victim = run.crewed(2)[step // 20 % 2]
+            victim = run.crew_of(2)[step // 20 % 2]
             began, at = time.monotonic(), run.trace.read().step
             run.strike(victim)
             run.at_step(at + 2)
@@ -173,7 +173,7 @@ def test_the_pause_after_a_kill_is_short(tmp_path: Path) -> None:
 
 
 def test_the_launcher_killed(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 3, args=PACED) as run:
+    with Launch(tmp_path, "normed", "--workers", 3, args=RELAXED) as run:
         run.at_step(20)
         run.status()
         tree = run.processes()
@@ -190,9 +190,9 @@ def test_the_launcher_killed(tmp_path: Path) -> None:
 
 
 def test_the_launcher_killed_while_a_worker_is_stopped(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=f"{PACED} --fetchers 1") as run:
+    with Launch(tmp_path, "normed", "--workers", 2, args=f"{RELAXED} --fetchers 1") as run:
         run.at_step(20)
-        run.strike(run.crewed(2)[0], signal.SIGSTOP)
+        run.strike(run.crew_of(2)[0], signal.SIGSTOP)
         run.process.kill()
         run.process.wait()
         until(lambda: not run.processes(), "the end of all processes", 2.0)
@@ -202,7 +202,7 @@ def test_the_launcher_killed_while_a_worker_is_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.sharing
 def test_ctrl_c_once_ends_at_a_step_with_the_scripts_own_end(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=PACED) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, args=RELAXED) as run:
         run.at_step(30)
         run.send(signal.SIGINT)
         assert run.end() == 130, run.err
@@ -234,7 +234,7 @@ def test_ctrl_c_before_the_first_step(tmp_path: Path) -> None:
 
 @pytest.mark.chaos
 def test_nothing_is_left_after_fifty_random_kills(tmp_path: Path) -> None:
-    """Kills of launcher, nursery or a worker at any moment. Every `Launch` looks around at its end."""
+    """Kills of launcher, forkserver or a worker at any moment. Every `Launch` looks around at its end."""
     rng = random.Random(50)
     args = "--epochs 3 --pace 0.002 --fetchers 1"
     for number in range(50):
@@ -243,7 +243,7 @@ def test_nothing_is_left_after_fifty_random_kills(tmp_path: Path) -> None:
             if rng.random() < 0.7:
                 run.at_step(rng.randrange(40))
             workers = [worker["pid"] for worker in run.status()["workers"] if worker["pid"]]
-            victim = rng.choice([run.process.pid, run.nursery(), *workers])
+            victim = rng.choice([run.process.pid, run.forkserver(), *workers])
             os.kill(victim, signal.SIGKILL)
             if victim == run.process.pid:
                 run.process.wait()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.counted import TALLY, applied_once, arguments, settings
 from tests.process.harness import Launch, until
-from tests.process.tallied import TALLY, applied_once, arguments, settings
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 

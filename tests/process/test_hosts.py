@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.transport.credentials import secrets_for
+from holdfast.transport.auth.credentials import secrets_for
 from tests.process.harness import TRAIN, Launch, environment, golden, holdfast, until
 from tests.process.joined import Joined, listening
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 #: 96 steps, of about 20 ms or more; slow ones until the test says `go`, so that whoever starts late is in time.
-PACED = "--epochs 6 --pace 0.008 --linger {}/go"
+RELAXED = "--epochs 6 --pace 0.008 --linger {}/go"
 LOOPBACK = ("--listen", "127.0.0.1:0")
 
 
-def paced(tmp_path: Path) -> str:
-    return PACED.format(tmp_path)
+def relaxed(tmp_path: Path) -> str:
+    return RELAXED.format(tmp_path)
 
 
 def go(tmp_path: Path) -> None:
@@ -103,12 +103,12 @@ def test_a_clock_that_is_hours_off_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_a_host_joins_in_the_middle_and_its_output_is_brought_back(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--workers", 1, args=paced(tmp_path)) as run:
+    with Launch(tmp_path, "normed", *LOOPBACK, "--workers", 1, args=relaxed(tmp_path)) as run:
         run.at_step(2)
         assert os.stat(run.dir / "token").st_mode & 0o777 == 0o600
         with Joined(tmp_path, run) as other:
             run.told("host 1 (")
-            run.crewed(2)
+            run.crew_of(2)
             status = run.status()
             assert [worker["host_number"] for worker in status["workers"]] == [0, 1]
             assert [(there["host"], there["slots"]) for there in status["hosts"]] == [(0, 1), (1, 1)]
@@ -125,10 +125,10 @@ def test_a_host_joins_in_the_middle_and_its_output_is_brought_back(tmp_path: Pat
 
 
 def test_all_processes_of_a_host_are_killed(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 3, "--workers", 1, args=paced(tmp_path)) as run, \
+    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 3, "--workers", 1, args=relaxed(tmp_path)) as run, \
             Joined(tmp_path, run, name="a") as one, Joined(tmp_path, run, name="b") as other:  # fmt: skip
         run.at_step(5)
-        assert one.kill_all() >= 3, "agent, nursery and worker"
+        assert one.kill_all() >= 3, "agent, forkserver and worker"
         run.told("lost (the other side closed the connection)")
         go(tmp_path)
         finished(run)
@@ -138,12 +138,12 @@ def test_all_processes_of_a_host_are_killed(tmp_path: Path) -> None:
 
 @pytest.mark.chaos
 def test_only_the_agent_is_killed_and_its_processes_follow(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
+    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=relaxed(tmp_path)) as run, \
             Joined(tmp_path, run, workers=2) as other:  # fmt: skip
         run.at_step(5)
         other.process.kill()
         other.process.wait()
-        until(lambda: not other.processes(), "the end of its nursery and workers", 2.0)
+        until(lambda: not other.processes(), "the end of its forkserver and workers", 2.0)
         assert len(other.left()) == 1, "it had no time to sweep up"
         holdfast("join", "127.0.0.1:1", "--token-file", run.dir / "token", TMPDIR=str(other.temp))
         assert not other.left(), "the next one does"
@@ -153,13 +153,13 @@ def test_only_the_agent_is_killed_and_its_processes_follow(tmp_path: Path) -> No
 
 
 def test_leaving_drains(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
+    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=relaxed(tmp_path)) as run, \
             Joined(tmp_path, run) as other:  # fmt: skip
         run.at_step(5)
         other.process.send_signal(signal.SIGTERM)
         assert other.end() == 0, other.err
         assert "SIGTERM: leaving the run when others have taken over" in other.err and "left the run" in other.err
-        run.crewed(1)
+        run.crew_of(1)
         go(tmp_path)
         finished(run)
         assert run.trace.tries <= len(run.trace.units) + 4, "what it did of the step at hand may go with it, no more"
@@ -169,7 +169,7 @@ def test_leaving_drains(tmp_path: Path) -> None:
 
 @pytest.mark.chaos
 def test_the_host_with_the_only_state_hands_it_over_before_it_leaves(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--workers", 0, args=paced(tmp_path)) as run, \
+    with Launch(tmp_path, "normed", *LOOPBACK, "--workers", 0, args=relaxed(tmp_path)) as run, \
             Joined(tmp_path, run, name="a") as first:  # fmt: skip
         run.at_step(5)
         first.process.send_signal(signal.SIGINT)
@@ -182,7 +182,7 @@ def test_the_host_with_the_only_state_hands_it_over_before_it_leaves(tmp_path: P
 
 
 def test_a_host_that_falls_silent_is_lost_and_joins_again(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
+    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=relaxed(tmp_path)) as run, \
             Joined(tmp_path, run) as other:  # fmt: skip
         run.at_step(5)
         other.process.send_signal(signal.SIGSTOP)
@@ -191,7 +191,7 @@ def test_a_host_that_falls_silent_is_lost_and_joins_again(tmp_path: Path) -> Non
         run.at_step(at + 5)
         other.process.send_signal(signal.SIGCONT)
         run.told("host 2 (")
-        run.crewed(2)
+        run.crew_of(2)
         go(tmp_path)
         finished(run)
         assert other.end() == 0, other.err
@@ -200,7 +200,7 @@ def test_a_host_that_falls_silent_is_lost_and_joins_again(tmp_path: Path) -> Non
 
 
 def test_the_launcher_is_killed(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
+    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=relaxed(tmp_path)) as run, \
             Joined(tmp_path, run, "--patience", "1s") as other:  # fmt: skip
         run.at_step(5)
         run.process.kill()
@@ -214,7 +214,7 @@ def test_the_launcher_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.chaos
 def test_ctrl_c_at_the_launcher_ends_all(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
+    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=relaxed(tmp_path)) as run, \
             Joined(tmp_path, run) as other:  # fmt: skip
         run.at_step(5)
         run.send(signal.SIGINT)
@@ -228,7 +228,7 @@ def test_ctrl_c_at_the_launcher_ends_all(tmp_path: Path) -> None:
 
 
 def test_a_machine_of_another_numerics_class_is_refused_and_told_what_differs(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--workers", 1, args=paced(tmp_path)) as run:
+    with Launch(tmp_path, "normed", *LOOPBACK, "--workers", 1, args=relaxed(tmp_path)) as run:
         run.at_step(1)
         with Joined(tmp_path, run, ATEN_CPU_CAPABILITY="default") as other:
             assert other.end() == 11, other.err
@@ -262,18 +262,18 @@ def test_the_script_travels_where_it_is_not_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.chaos
-def test_a_worker_and_a_nursery_elsewhere_are_killed_and_replaced(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
+def test_a_worker_and_a_forkserver_elsewhere_are_killed_and_replaced(tmp_path: Path) -> None:
+    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=relaxed(tmp_path)) as run, \
             Joined(tmp_path, run) as other:  # fmt: skip
         run.at_step(5)
         (victim,) = [worker["pid"] for worker in run.status()["workers"] if worker["host_number"] == 1]
         run.strike(victim)
         run.told("worker 1 on host 1 lost (signal 9)")
-        run.crewed(2)
-        (nursery,) = [pid for pid, command in other.processes().items() if _parent(pid) == other.process.pid]
-        run.strike(nursery)
+        run.crew_of(2)
+        (forkserver,) = [pid for pid, command in other.processes().items() if _parent(pid) == other.process.pid]
+        run.strike(forkserver)
         run.told("worker 2 on host 1 lost (signal 9)")
-        run.crewed(2)
+        run.crew_of(2)
         go(tmp_path)
         finished(run)
         assert other.end() == 0, other.err
@@ -302,7 +302,7 @@ def test_a_script_that_fails_elsewhere_is_told_here_with_its_output(tmp_path: Pa
 
 def test_a_connection_between_hosts_breaks_and_both_are_well(tmp_path: Path) -> None:
     """Only the data connection: the run makes new ones, and loses nobody."""
-    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
+    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=relaxed(tmp_path)) as run, \
             Joined(tmp_path, run) as other:  # fmt: skip
         run.at_step(5)
         port = listening(run).rpartition(":")[2]
@@ -318,13 +318,13 @@ def test_a_connection_between_hosts_breaks_and_both_are_well(tmp_path: Path) -> 
 
 @pytest.mark.chaos
 def test_the_connection_to_the_coordinator_breaks_and_the_host_joins_again(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=paced(tmp_path)) as run, \
+    with Launch(tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, args=relaxed(tmp_path)) as run, \
             Joined(tmp_path, run) as other:  # fmt: skip
         run.at_step(5)
         _break(listening(run).rpartition(":")[2], run.status()["hosts"][1]["address"])
         run.told("host 1 lost (the connection broke: ")
         run.told("host 2 (")
-        run.crewed(2)
+        run.crew_of(2)
         go(tmp_path)
         finished(run)
         assert other.end() == 0, other.err

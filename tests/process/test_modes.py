@@ -50,7 +50,7 @@ def test_bounded_0_gives_the_bits_of_exact_though_workers_are_killed(tmp_path: P
         args=f"--epochs 6 --pace 0.008 --linger {tmp_path}/go",
     ) as run:  # fmt: skip
         run.at_step(5)
-        run.strike(run.crewed(2)[0])
+        run.strike(run.crew_of(2)[0])
         run.at_step(9)
         run.strike(run.wait(lambda s: s["servers"], "a server")["servers"][0]["pid"])
         (tmp_path / "go").touch()
@@ -116,7 +116,7 @@ def test_local_steps_give_the_same_bits_though_workers_and_servers_are_killed(tm
     options = ("--workers", 2, "--servers", 1, "--sync", "local:4")
     with Launch(tmp_path, model, *options, args=args, dir="struck") as run:
         run.at_step(6)
-        run.strike(run.crewed(2)[1])
+        run.strike(run.crew_of(2)[1])
         run.at_step(12)
         run.strike(run.wait(lambda s: s["servers"], "a server")["servers"][0]["pid"])
         (tmp_path / "go").touch()
@@ -195,7 +195,7 @@ def test_compensation_outlives_workers_and_servers(tmp_path: Path) -> None:
                 lambda s, step=step: s["step"] >= step and s["servers"] and s["servers"][0]["slices"], f"step {step}"
             )
             run.strike(status["servers"][0]["pid"])
-            run.strike(run.crewed(2)[1])
+            run.strike(run.crew_of(2)[1])
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
     seen = [list(map(float, line.split())) for line in (tmp_path / "seen").read_text().splitlines()]

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.process.counted import BATCH, EPOCHS, SAMPLES, TALLY, applied_once, arguments, settings
 from tests.process.harness import Launch, golden, until
 from tests.process.joined import Joined
-from tests.process.tallied import BATCH, EPOCHS, SAMPLES, TALLY, applied_once, arguments, settings
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 

@@ -91,9 +91,9 @@ def test_a_new_node_joins_and_a_killed_one_is_survived(tmp_path: Path, cluster: 
         run.at_step(2)
         secret = (run.dir / "token").read_bytes().strip()
         cluster.add()
-        run.crewed(3, 60)
+        run.crew_of(3, 60)
         cluster.kill()
-        run.crewed(2, 60)
+        run.crew_of(2, 60)
         (tmp_path / "go").touch()
         assert run.end(120) == 0, run.err
     assert run.sha256 == golden("normed", 4, "--epochs", "12")

@@ -25,7 +25,7 @@ def logged(run: Launch, text: str) -> bool:
 
 def servers(run: Launch) -> list[int]:
     """Processes of the store that serve or stand by."""
-    return [pid for pid, command in run.processes().items() if "holdfast.store.serve" in command]
+    return [pid for pid, command in run.processes().items() if "holdfast.store.server.server_main" in command]
 
 
 def pid_of(run: Launch, worker: int) -> int:

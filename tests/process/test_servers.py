@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.coordinator.client import ask
-from holdfast.coordinator.requests import Scale
+from holdfast.control.protocol.requests import Scale
+from holdfast.control.shell.control_client import ask
 from tests.process.harness import Launch, golden, holdfast
 from tests.process.joined import Joined
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 #: 96 steps of about 20 ms or more; slow ones until the test says `go`.
-PACED = "--epochs 6 --pace 0.008 --linger {}/go"
+RELAXED = "--epochs 6 --pace 0.008 --linger {}/go"
 
 
 def finished(run: Launch) -> None:
@@ -47,7 +47,7 @@ def test_the_same_weights_as_without_servers(tmp_path: Path, model: str) -> None
 def test_servers_that_only_sum(tmp_path: Path) -> None:
     """The workers run the optimizer. A server is killed, and for a while there is none."""
     only = ("--servers", 1, "--set", "optimizer=workers")
-    with Launch(tmp_path, "normed", "--workers", 2, *only, args=PACED.format(tmp_path)) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, *only, args=RELAXED.format(tmp_path)) as run:
         run.at_step(5)
         run.strike(owning(run, 1)[0])
         owning(run, 1)
@@ -74,10 +74,10 @@ def test_what_needs_a_batch_after_a_loop_ends_a_server_and_not_the_run(tmp_path:
 
 @pytest.mark.chaos
 def test_what_needs_a_batch_of_a_loop_that_is_over_ends_a_late_worker_and_not_the_run(tmp_path: Path) -> None:
-    args = "--mean --range " + PACED.format(tmp_path)
+    args = "--mean --range " + RELAXED.format(tmp_path)
     with Launch(tmp_path, "normed", "--workers", 2, args=args) as run:
         run.at_step(18)
-        run.strike(run.crewed(2)[1])
+        run.strike(run.crew_of(2)[1])
         run.told("worker 2 had no batch in its last loop over the loader, and failed after it, at step ")
         (tmp_path / "go").touch()
         finished(run)
@@ -93,7 +93,7 @@ def test_more_servers_than_slices(tmp_path: Path) -> None:
 
 @pytest.mark.chaos
 def test_a_server_is_killed(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, "--servers", 1, args=PACED.format(tmp_path)) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, "--servers", 1, args=RELAXED.format(tmp_path)) as run:
         run.at_step(5)
         run.strike(owning(run, 1)[0])
         run.told("server 2 lost (signal 9): server 3 starts")
@@ -104,7 +104,7 @@ def test_a_server_is_killed(tmp_path: Path) -> None:
 
 
 def test_servers_come_and_go_while_the_run_goes_on(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=PACED.format(tmp_path)) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, args=RELAXED.format(tmp_path)) as run:
         run.at_step(3)
         ask(run.dir, Scale(servers=2))
         owning(run, 2)
@@ -131,12 +131,12 @@ def test_workers_and_servers_are_killed_by_a_seed(tmp_path: Path, seed: int, who
     """A worker, a server, or both at once, three times."""
     chance = random.Random(seed)
     with Launch(
-        tmp_path, "normed", "--workers", 2, "--servers", 2, "--set", f"optimizer={who}", args=PACED.format(tmp_path)
+        tmp_path, "normed", "--workers", 2, "--servers", 2, "--set", f"optimizer={who}", args=RELAXED.format(tmp_path)
     ) as run:
         for turn in range(3):
             run.at_step(5 + 8 * turn + chance.randrange(6))
             struck = chance.choice(("worker", "server", "both"))
-            servers, workers = owning(run, 2), run.crewed(2)
+            servers, workers = owning(run, 2), run.crew_of(2)
             for pid in (servers if struck != "worker" else [])[: chance.randrange(1, 3)]:
                 run.strike(pid)
             if struck != "server":

@@ -19,7 +19,7 @@ import torch
 
 from holdfast import store
 from holdfast.errors import ResourceError, ServerLost, UsageError
-from holdfast.store.wire import Wire
+from holdfast.store.client.wire import Wire
 from holdfast.transport.link import Link
 from tests.process.harness import SCRIPTS, alive, environment, until
 
@@ -237,7 +237,7 @@ def test_no_value_goes_through_a_socket(monkeypatch: pytest.MonkeyPatch) -> None
         for _ in range(5):
             view = mine.push_pull("w", value).result()
         assert sum(sent) < 20_000  # for 100 MB
-        assert isinstance(mine._errands.wires[0], Wire)
+        assert isinstance(mine._keyed_requests.wires[0], Wire)
         maps = Path("/proc/self/maps").read_text().splitlines()
         ranges = [line.split() for line in maps if "holdfast-store" in line]
         at = view.data_ptr()

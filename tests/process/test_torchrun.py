@@ -14,7 +14,7 @@ from tests.process.ranks import Ranks, free_port
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
-PACED = ("--epochs", 6, "--pace", 0.01)
+RELAXED = ("--epochs", 6, "--pace", 0.01)
 
 
 def weights() -> str:
@@ -84,7 +84,7 @@ def test_torchrun_starts_its_ranks_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.chaos)])
 def test_a_rank_is_killed_and_the_others_go_on_without_it(tmp_path: Path, victim: int) -> None:
-    with Ranks(tmp_path, "normed", *PACED) as ranks:
+    with Ranks(tmp_path, "normed", *RELAXED) as ranks:
         ranks.plain(3)
         ranks.at_step(30)
         ranks.kill(victim)
@@ -100,7 +100,7 @@ def test_a_rank_is_killed_and_the_others_go_on_without_it(tmp_path: Path, victim
 
 @pytest.mark.chaos
 def test_a_whole_node_is_killed(tmp_path: Path) -> None:
-    with Ranks(tmp_path, "normed", *PACED) as ranks:
+    with Ranks(tmp_path, "normed", *RELAXED) as ranks:
         ranks.plain(2, GROUP_RANK="{rank}")  # two nodes, as a launcher would say
         ranks.at_step(30)
         assert len(ranks.helpers()) == 2
@@ -153,7 +153,7 @@ def test_a_script_that_raises_in_one_rank_fails_everywhere_and_says_so_once(tmp_
 
 @pytest.mark.chaos
 def test_a_killed_helper_is_no_good_end(tmp_path: Path) -> None:
-    with Ranks(tmp_path, "normed", *PACED) as ranks:
+    with Ranks(tmp_path, "normed", *RELAXED) as ranks:
         ranks.plain(2)
         ranks.at_step(10)
         (helper,) = ranks.helpers()

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from holdfast.core.clocks import Clocks, Taken, held_back, parse
-from holdfast.testing.audit import Audit, most_stale
+from holdfast.core.sync.modes import Clocks, TakenPush, held_back, parse
 from holdfast.testing.model import Violation
-from holdfast.testing.pushes import Push, Record
-from holdfast.testing.tally import Tally
+from holdfast.testing.server_audit import Audit, most_stale
+from holdfast.testing.server_clocks import Tally
+from holdfast.testing.server_pushes import Push, Record
 
 
 def audit(mode: str, lanes: int = 3, steps: int = 20) -> Audit:
@@ -27,19 +27,19 @@ def give(judge: Audit, step: int, *lanes: int, read: int = 0) -> list[Push]:
 def make(judge: Audit, step: int) -> None:
     """A version of a whole step, whose pushes were all computed from the first parameters."""
     pushes, record = give(judge, step, 0, 1, 2), Record()
-    judge.decided(tuple(Taken(lane, step) for lane in range(3)))
+    judge.decided(tuple(TakenPush(lane, step) for lane in range(3)))
     record.version = step + 1
     judge.published(0, record, pushes)
 
 
-# ------------------------------------------------------------ dockets
+# ------------------------------------------------------------ commit sets
 
 
-def test_a_push_goes_into_the_first_docket_that_can_take_it() -> None:
+def test_a_push_goes_into_the_first_commit_set_that_can_take_it() -> None:
     judge = audit("quorum:2")
     give(judge, 0, 0, 1, 2)
     with pytest.raises(Violation, match="version 0 leaves out step 0 of lane 2, which has pushed 1, taken 0"):
-        judge.decided((Taken(0, 0), Taken(1, 0)))
+        judge.decided((TakenPush(0, 0), TakenPush(1, 0)))
 
 
 def test_a_lane_has_room_for_one_push() -> None:
@@ -52,25 +52,25 @@ def test_a_lane_has_room_for_one_push() -> None:
 def test_no_push_is_taken_twice_or_before_it_is_there() -> None:
     judge = audit("async")
     give(judge, 0, 1)
-    judge.decided((Taken(1, 0),))
-    for taken in (Taken(1, 0), Taken(1, 1), Taken(0, 0)):
+    judge.decided((TakenPush(1, 0),))
+    for taken in (TakenPush(1, 0), TakenPush(1, 1), TakenPush(0, 0)):
         with pytest.raises(Violation, match=f"takes step {taken.step} of lane {taken.lane}"):
             judge.decided((taken,))
 
 
-def test_a_docket_waits_for_lanes_that_can_give_something() -> None:
+def test_a_commit_set_waits_for_lanes_that_can_give_something() -> None:
     judge = audit("quorum:2")
     give(judge, 0, 1)
     with pytest.raises(Violation, match="version 0 takes 1 pushes and did not wait for lane 0"):
-        judge.decided((Taken(1, 0),))
+        judge.decided((TakenPush(1, 0),))
 
 
 def test_nobody_waits_for_lanes_that_are_done() -> None:
     judge = audit("quorum:2", steps=1)
     give(judge, 0, 0, 1)
-    judge.decided((Taken(0, 0), Taken(1, 0)))
+    judge.decided((TakenPush(0, 0), TakenPush(1, 0)))
     give(judge, 0, 2)
-    judge.decided((Taken(2, 0),))
+    judge.decided((TakenPush(2, 0),))
 
 
 # ------------------------------------------------------------ staleness

@@ -10,15 +10,17 @@ import sys
 import pytest
 
 from holdfast.testing import faults
-from holdfast.testing.cluster import Config, Report, draw, simulate
-from holdfast.testing.faults import POINTS, Fault, Link, Schedule
+from holdfast.testing.cluster import Config, SimReport, draw, simulate
+from holdfast.testing.faults import POINTS, Fault, LinkFaults, Schedule
 from holdfast.testing.model import Model, golden_chain
 
 MODEL = Model(lanes=6, slices=4, steps=8)
 
 
-def run(*found: Fault, workers: int = 3, model: Model = MODEL, link: Link | None = None, seed: int = 1) -> Report:
-    return simulate(seed, Config(model=model, workers=workers, schedule=Schedule(found, link or Link())))
+def run(
+    *found: Fault, workers: int = 3, model: Model = MODEL, link: LinkFaults | None = None, seed: int = 1
+) -> SimReport:
+    return simulate(seed, Config(model=model, workers=workers, schedule=Schedule(found, link or LinkFaults())))
 
 
 def test_undisturbed() -> None:
@@ -78,7 +80,7 @@ def test_a_long_freeze_is_ended_by_a_kill() -> None:
 
 def test_a_worker_that_goes_on_just_before_its_kill_does_no_harm() -> None:
     for seed in range(40):
-        report = run(faults.at(worker=1, step=3).freeze(0.55), seed=seed, link=Link(late=0.3))
+        report = run(faults.at(worker=1, step=3).freeze(0.55), seed=seed, link=LinkFaults(late=0.3))
         assert report.outcome == "end"
 
 
@@ -133,7 +135,7 @@ def test_a_unit_that_hangs() -> None:
 
 def test_a_link_that_loses_every_third_message() -> None:
     for seed in range(20):
-        link = Link(loss=0.33, double=0.2, late=0.3)
+        link = LinkFaults(loss=0.33, double=0.2, late=0.3)
         assert run(faults.at(worker=2, step=4).kill(), link=link, seed=seed).outcome == "end"
 
 
@@ -143,7 +145,7 @@ def test_hundreds_of_workers() -> None:
     assert (report.outcome, report.lost) == ("end", 1)
 
 
-def slow_server(*more: Fault, seed: int, clip: bool = False) -> Report:
+def slow_server(*more: Fault, seed: int, clip: bool = False) -> SimReport:
     """A run with two servers, of which the first becomes ten times slower."""
     slow = faults.at(worker=2, step=4, during="finish").slow(10.0)
     model = Model(lanes=4, slices=12, steps=60, clip=clip)

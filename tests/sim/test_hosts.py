@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from holdfast.testing import faults
-from holdfast.testing.arena import Arena, Slot
-from holdfast.testing.cluster import Config, Report, draw_hosts, simulate
-from holdfast.testing.faults import HOST_POINTS, POINTS, Fault, Link, Schedule
+from holdfast.testing.cluster import Config, SimReport, draw_hosts, simulate
+from holdfast.testing.fake_arena import FakeArena, FakeSum
+from holdfast.testing.faults import HOST_POINTS, POINTS, Fault, LinkFaults, Schedule
 from holdfast.testing.model import Model, Violation, golden_chain
 
 MODEL = Model(lanes=6, slices=4, steps=8)
 
 
 def run(*found: Fault, workers: int = 2, hosts: tuple[int, ...] = (2, 2), awaited: int = 3, model: Model = MODEL,
-        link: Link | None = None, follow: bool = True, seed: int = 1) -> Report:
-    schedule = Schedule(found, link or Link())
+        link: LinkFaults | None = None, follow: bool = True, seed: int = 1) -> SimReport:
+    schedule = Schedule(found, link or LinkFaults())
     config = Config(
         model=model, workers=workers, hosts=hosts, awaited=awaited, follow=follow, schedule=schedule,
     )
@@ -104,14 +104,14 @@ def test_a_host_joins_and_follows_first() -> None:
     assert "host 2 gets the state" not in report.story
 
 
-def test_a_lone_host_guides() -> None:
+def test_a_lone_host_donors() -> None:
     report = run(faults.after(0.7).join(2), hosts=(), awaited=1, model=Model(lanes=6, slices=4, steps=30))
     assert report.outcome == "end"
     assert "host 1 is to follow" in report.story
     assert "host 1 has caught up" in report.story
 
 
-def test_a_guide_is_lost() -> None:
+def test_a_donor_is_lost() -> None:
     for after in (0.85, 0.9, 0.95):
         found = [faults.after(0.7).join(1), faults.host(1, after=after).lose()]
         report = run(*found, workers=0, hosts=(1, 1), awaited=2, model=Model(lanes=6, slices=4, steps=30))
@@ -149,7 +149,7 @@ def test_a_source_is_lost_while_others_fetch_from_it() -> None:
 
 def test_links_that_lose_messages() -> None:
     for seed in range(10):
-        link = Link(loss=0.33, double=0.2, late=0.3)
+        link = LinkFaults(loss=0.33, double=0.2, late=0.3)
         report = run(faults.host(1, after=2.5).cut(0.8), faults.at(worker=0, step=4).kill(), link=link, seed=seed)
         assert report.outcome == "end"
 
@@ -175,42 +175,42 @@ def test_faults_are_data() -> None:
 
 
 @pytest.fixture
-def arena() -> Arena:
-    arena = Arena(MODEL, rows=4)
+def arena() -> FakeArena:
+    arena = FakeArena(MODEL, rows=4)
     arena.seed()
     return arena
 
 
-def test_a_level_needs_all_sums_and_all_facts(arena: Arena) -> None:
+def test_a_level_needs_all_sums_and_all_facts(arena: FakeArena) -> None:
     total = golden_chain(MODEL)[1][0]
-    assert Arena(MODEL, rows=4).level() == -1
+    assert FakeArena(MODEL, rows=4).level() == -1
     arena.land_facts(0, range(6))
     for slice_ in range(4):
         assert arena.level() == 0
         arena.land_total(0, slice_, total, 0)
     assert arena.level() == 1
-    other = Arena(MODEL, rows=4)
+    other = FakeArena(MODEL, rows=4)
     other.seed()
     for slice_ in range(4):
         other.land_total(0, slice_, total, 0)
     assert other.level() == 0
 
 
-def test_a_generation_forgets_sums_that_are_not_complete(arena: Arena) -> None:
+def test_a_generation_forgets_sums_that_are_not_complete(arena: FakeArena) -> None:
     arena.land_total(0, 2, golden_chain(MODEL)[1][0], 0)
-    arena.land_piece(0, 1, 3, Slot(1, 7, 8))
+    arena.land_piece(0, 1, 3, FakeSum(1, 7, 8))
     arena.begin_generation(frozenset(range(6)))
     assert arena.summed == [0] * 4
     assert not any(arena.pieces)
 
 
-def test_what_comes_of_an_old_generation_is_seen(arena: Arena) -> None:
+def test_what_comes_of_an_old_generation_is_seen(arena: FakeArena) -> None:
     arena.installed(0, 4)
     with pytest.raises(Violation, match="a piece of generation 3 comes in generation 4"):
         arena.check_fence(3, "a piece")
 
 
-def test_a_state_that_goes_back_is_seen(arena: Arena) -> None:
+def test_a_state_that_goes_back_is_seen(arena: FakeArena) -> None:
     states = golden_chain(MODEL)[0]
     arena.land_state(1, 5, states[5])
     with pytest.raises(Violation, match="a host at step 5 fetches the state at step 4"):

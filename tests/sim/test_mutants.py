@@ -13,19 +13,19 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from holdfast.coordinator import messages
-from holdfast.coordinator.commands import Command, Send
-from holdfast.coordinator.crew import Crew
-from holdfast.coordinator.events import Event, HostLost, LinkBroken
-from holdfast.coordinator.hosts import Hosts
-from holdfast.coordinator.machine import CrewLimits, Machine
-from holdfast.coordinator.roster import Stage, Worker
-from holdfast.core import step as core_step
+from holdfast.control.machine import CrewLimits, Machine
+from holdfast.control.membership.crew import Crew
+from holdfast.control.membership.hosts import Hosts
+from holdfast.control.membership.roster import Stage, Worker
+from holdfast.control.protocol import messages
+from holdfast.control.protocol.commands import Command, Send
+from holdfast.control.protocol.events import Event, HostLost, LinkBroken
+from holdfast.core.sync import exact as core_step
 from holdfast.core.tree import Node, Plan
-from holdfast.testing.arena import Arena
 from holdfast.testing.cluster import Config, draw, draw_hosts, simulate
+from holdfast.testing.fake_arena import FakeArena
+from holdfast.testing.fake_session import FakeSession
 from holdfast.testing.faults import Schedule, after, host
-from holdfast.testing.ferry import FakeFerry
 from holdfast.testing.model import Model
 from tests.sim.mutants import caught
 
@@ -111,7 +111,7 @@ class ReusesRows(Machine):
         """Its own invariants would stop it; here the simulation is to."""
 
 
-def commits_early(place: core_step.Place, board: core_step.Board) -> core_step.Action:
+def commits_early(place: core_step.StepView, board: core_step.BoardView) -> core_step.Action:
     """Finish a step when one lane is still missing."""
     action = core_step.next_action(place, board)
     if isinstance(action, core_step.Wait) and action.why.startswith("the gradients of lanes") and board.nodes:
@@ -119,7 +119,7 @@ def commits_early(place: core_step.Place, board: core_step.Board) -> core_step.A
     return action
 
 
-def skips_arrival(place: core_step.Place, board: core_step.Board) -> core_step.Action:
+def skips_arrival(place: core_step.StepView, board: core_step.BoardView) -> core_step.Action:
     """Change parameters before everybody has arrived."""
     return core_step.next_action(place, board._replace(arrived=dict.fromkeys(place.members, place.step)))
 
@@ -173,7 +173,7 @@ def test_mutant_is_caught(name: str) -> None:
 # ---------------------------------------------------------------- several hosts
 
 
-def applies_early(place: core_step.Place, board: core_step.Board) -> core_step.Action:
+def applies_early(place: core_step.StepView, board: core_step.BoardView) -> core_step.Action:
     """Apply the optimizer while sums of other hosts are still missing."""
     action = core_step.next_action(place, board)
     if isinstance(action, core_step.Wait) and action.why == "gradients and sums of the other hosts":
@@ -181,12 +181,12 @@ def applies_early(place: core_step.Place, board: core_step.Board) -> core_step.A
     return action
 
 
-def applies_without_facts(place: core_step.Place, board: core_step.Board) -> core_step.Action:
+def applies_without_facts(place: core_step.StepView, board: core_step.BoardView) -> core_step.Action:
     """Apply the optimizer before it is known what all lanes gave besides gradients."""
     return core_step.next_action(place, board._replace(unknown=()))
 
 
-def sums_early(place: core_step.Place, board: core_step.Board) -> core_step.Action:
+def sums_early(place: core_step.StepView, board: core_step.BoardView) -> core_step.Action:
     """Sum a slice once the gradients are there, whoever may still be at the step before."""
     action = core_step.next_action(place, board)
     if place.home is not None and isinstance(action, core_step.Wait) and action.why.startswith("their arrival"):
@@ -195,13 +195,13 @@ def sums_early(place: core_step.Place, board: core_step.Board) -> core_step.Acti
     return action
 
 
-class Unfenced(FakeFerry):
+class Unfenced(FakeSession):
     """Lets what was sent in an old generation land in a newer one."""
 
     fenced = False
 
 
-class ServesEarly(FakeFerry):
+class ServesEarly(FakeSession):
     """Lets others fetch a state that is about to change."""
 
     def serves(self) -> bool:
@@ -209,7 +209,7 @@ class ServesEarly(FakeFerry):
         return super().serves()
 
 
-class KeepsSums(Arena):
+class KeepsSums(FakeArena):
     """Goes into a generation with whatever sums came in the one before."""
 
     def begin_generation(self, lanes: frozenset[int]) -> None:
@@ -218,7 +218,7 @@ class KeepsSums(Arena):
         self.summed = summed
 
 
-class KeepsMerged(Arena):
+class KeepsMerged(FakeArena):
     """Takes what was merged for other lanes for what is to be sent now."""
 
     def begin_generation(self, lanes: frozenset[int]) -> None:
@@ -317,7 +317,7 @@ HOST_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
     "applies before all sums are here": (lambda c: replace(c, decide=applies_early), "before all sums are here"),
     "applies without all facts": (lambda c: replace(c, decide=applies_without_facts), "without the facts of lanes"),
     "sums before all have arrived": (lambda c: replace(c, decide=sums_early), "comes to a host that is at step"),
-    "has no fence": (lambda c: replace(c, ferry=Unfenced), "comes in generation"),
+    "has no fence": (lambda c: replace(c, session=Unfenced), "comes in generation"),
     "keeps sums": (lambda c: replace(c, arena=KeepsSums), "no end after"),
     "keeps what was merged": (lambda c: replace(c, arena=KeepsMerged), "is sent with a sum of"),
     "fetches from a lower level": (with_machine(FetchesTheOldest), "fetches the state at step"),
@@ -329,8 +329,8 @@ HOST_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
 }
 
 
-GUIDE_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
-    "serves a state that changes": (lambda c: replace(c, ferry=ServesEarly), "changed while host"),
+DONOR_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
+    "serves a state that changes": (lambda c: replace(c, session=ServesEarly), "changed while host"),
     "takes followers by storm": (with_machine(TakesFollowersByStorm), "has begun while worker"),
 }
 
@@ -341,7 +341,7 @@ def test_mutant_is_caught_on_several_hosts(name: str) -> None:
     caught(outcome, SEEDS, draw_hosts, mutate, expected)
 
 
-@pytest.mark.parametrize("name", GUIDE_MUTANTS)
+@pytest.mark.parametrize("name", DONOR_MUTANTS)
 def test_mutant_is_caught_when_somebody_follows(name: str) -> None:
-    mutate, expected = GUIDE_MUTANTS[name]
+    mutate, expected = DONOR_MUTANTS[name]
     caught(outcome, SEEDS, draw_followers, mutate, expected)

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core import clocks
-from holdfast.core.clocks import Clocks, Held, Mode, Taken, parse
+from holdfast.core.sync import modes
+from holdfast.core.sync.modes import Clocks, HeldBack, Mode, TakenPush, parse
 from holdfast.testing.model import Violation
-from holdfast.testing.pushes import Push, Record, Server, Worker
+from holdfast.testing.server_pushes import Push, Record, Server, Worker
 from holdfast.testing.servers import KINDS, Config, Report, Trouble, draw, simulate
 from tests.sim.mutants import caught
 
@@ -148,8 +148,8 @@ def test_lanes_of_very_unequal_speed(mode: str) -> None:
 class AppliesTwice(Record):
     """Applies what a message brought once more."""
 
-    def apply(self, docket: Sequence[Taken]) -> list[Push]:
-        return [push for push in super().apply(docket) for _ in range(2)]
+    def apply(self, commit_set: Sequence[TakenPush]) -> list[Push]:
+        return [push for push in super().apply(commit_set) for _ in range(2)]
 
 
 class AcceptsRepeats(Record):
@@ -221,53 +221,53 @@ class NeverPulls(Worker):
         return 0
 
 
-def ignores_the_bound(mode: Mode, now: Clocks, mine: Sequence[int]) -> int | Held | None:
+def ignores_the_bound(mode: Mode, now: Clocks, mine: Sequence[int]) -> int | HeldBack | None:
     """Lets lanes run ahead of others for ever."""
-    return clocks.next_lane(mode if mode.bound is None else replace(mode, bound=1000), now, mine)
+    return modes.next_lane(mode if mode.bound is None else replace(mode, bound=1000), now, mine)
 
 
-def allows_one_more(mode: Mode, now: Clocks, mine: Sequence[int]) -> int | Held | None:
+def allows_one_more(mode: Mode, now: Clocks, mine: Sequence[int]) -> int | HeldBack | None:
     """Lets lanes be one step further ahead than they may."""
-    return clocks.next_lane(mode if mode.bound is None else replace(mode, bound=mode.bound + 1), now, mine)
+    return modes.next_lane(mode if mode.bound is None else replace(mode, bound=mode.bound + 1), now, mine)
 
 
-def ignores_the_room(mode: Mode, now: Clocks, mine: Sequence[int]) -> int | Held | None:
+def ignores_the_room(mode: Mode, now: Clocks, mine: Sequence[int]) -> int | HeldBack | None:
     """Lets lanes push more than there is room for."""
-    return clocks.next_lane(mode, Clocks(now.steps, now.pushed, now.taken, now.pushed), mine)
+    return modes.next_lane(mode, Clocks(now.steps, now.pushed, now.taken, now.pushed), mine)
 
 
-def drives_its_first_lane_only(mode: Mode, now: Clocks, mine: Sequence[int]) -> int | Held | None:
+def drives_its_first_lane_only(mode: Mode, now: Clocks, mine: Sequence[int]) -> int | HeldBack | None:
     """Forgets the lanes that a worker took over."""
-    return clocks.next_lane(mode, now, mine[:1])
+    return modes.next_lane(mode, now, mine[:1])
 
 
-def leaves_late_lanes_out(mode: Mode, now: Clocks) -> tuple[Taken, ...] | None:
+def leaves_late_lanes_out(mode: Mode, now: Clocks) -> tuple[TakenPush, ...] | None:
     """Takes only pushes of the newest step."""
-    made = clocks.docket(mode, now)
+    made = modes.commit_set(mode, now)
     return made and tuple(push for push in made if push.step == max(step for _, step in made))
 
 
-def skips_a_lane(mode: Mode, now: Clocks) -> tuple[Taken, ...] | None:
+def skips_a_lane(mode: Mode, now: Clocks) -> tuple[TakenPush, ...] | None:
     """Leaves the last lane for another time, where there are others."""
-    made = clocks.docket(mode, now)
+    made = modes.commit_set(mode, now)
     return made and (made[:-1] or made)
 
 
-def waits_for_lanes_that_wait(mode: Mode, now: Clocks) -> tuple[Taken, ...] | None:
-    """Wants a quorum of all lanes that have steps left, also of those that are held back until there is a docket."""
-    made = clocks.docket(mode, now)
+def waits_for_lanes_that_wait(mode: Mode, now: Clocks) -> tuple[TakenPush, ...] | None:
+    """Wants a quorum of all lanes that have steps left, also of those held back until there is a commit set."""
+    made = modes.commit_set(mode, now)
     wanted = min(mode.quorum or len(now.taken), sum(taken < now.steps for taken in now.taken))
     return made if made is not None and len(made) >= wanted else None
 
 
-def does_not_wait(mode: Mode, now: Clocks) -> tuple[Taken, ...] | None:
-    """Makes dockets of whatever there is."""
-    return clocks.docket(replace(mode, quorum=1), now)
+def does_not_wait(mode: Mode, now: Clocks) -> tuple[TakenPush, ...] | None:
+    """Makes commit sets of whatever there is."""
+    return modes.commit_set(replace(mode, quorum=1), now)
 
 
 Mutate = Callable[[Config], Config]
 MUTANTS: dict[str, tuple[Mutate, str]] = {
-    "applies twice": (lambda config: replace(config, record=AppliesTwice), "not its docket"),
+    "applies twice": (lambda config: replace(config, record=AppliesTwice), "not its commit set"),
     "accepts repeats": (lambda config: replace(config, record=AcceptsRepeats), "is not there"),
     "takes in what counts": (lambda config: replace(config, record=TakesInWhatCounts), "counts, and the lane has"),
     "loses the record": (lambda config: replace(config, record=LosesTheRecord), "is not there"),
@@ -280,10 +280,10 @@ MUTANTS: dict[str, tuple[Mutate, str]] = {
     "allows one more": (lambda config: replace(config, next_lane=allows_one_more), "ahead of the slowest"),
     "ignores the room": (lambda config: replace(config, next_lane=ignores_the_room), "there is no room"),
     "drives its first lane": (lambda config: replace(config, next_lane=drives_its_first_lane_only), "starves"),
-    "leaves late lanes out": (lambda config: replace(config, docket=leaves_late_lanes_out), "leaves out"),
-    "skips a lane": (lambda config: replace(config, docket=skips_a_lane), "leaves out"),
-    "waits for lanes that wait": (lambda config: replace(config, docket=waits_for_lanes_that_wait), "starves"),
-    "does not wait": (lambda config: replace(config, docket=does_not_wait), "did not wait"),
+    "leaves late lanes out": (lambda config: replace(config, commit_set=leaves_late_lanes_out), "leaves out"),
+    "skips a lane": (lambda config: replace(config, commit_set=skips_a_lane), "leaves out"),
+    "waits for lanes that wait": (lambda config: replace(config, commit_set=waits_for_lanes_that_wait), "starves"),
+    "does not wait": (lambda config: replace(config, commit_set=does_not_wait), "did not wait"),
 }
 
 

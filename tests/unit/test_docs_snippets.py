@@ -15,8 +15,8 @@ import pytest
 
 from holdfast import errors
 from holdfast.cli.main import COMMANDS
-from holdfast.config.run import CrewConfig
-from holdfast.config.sources import Sources
+from holdfast.config.resolve import Sources
+from holdfast.config.run_config import CrewConfig
 from tests.markdown import PAGES, ROOT, Block, blocks, links
 
 #: Language -> who runs it. "text" is for pictures made of characters.

@@ -30,7 +30,7 @@ def test_the_version_is_that_of_the_package() -> None:
     assert hf.__version__ == tomllib.loads(project.read_text())["project"]["version"]
 
 
-@pytest.mark.parametrize("also", ["", "import holdfast.cli.main", "import holdfast.coordinator.machine"])
+@pytest.mark.parametrize("also", ["", "import holdfast.cli.main", "import holdfast.control.machine"])
 def test_importing_it_imports_no_torch(also: str) -> None:
     code = f"import sys, holdfast\n{also}\nprint(sorted({{'torch', 'numpy'}} & set(sys.modules)))"
     path = str(Path(hf.__file__).parents[1])

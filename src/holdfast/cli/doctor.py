@@ -1,7 +1,7 @@
 """`holdfast doctor`: is this machine fit for a run? Each line: what, its value, the verdict, the fix.
 
 A check is a function that returns a `Check`; none of them imports torch or changes anything. What takes two machines
-is in `between`.
+is in `network_report`.
 """
 
 from __future__ import annotations
@@ -173,11 +173,11 @@ def main(argv: Sequence[str]) -> int:
     if options.between and options.listen:
         raise UsageError("--between measures and --listen is measured: start two commands.")
     if options.between or options.listen:
-        from holdfast.cli import between  # it brings what a network needs, which the checks do not
+        from holdfast.cli import network_report  # it brings what a network needs, which the checks do not
 
         if options.listen:
-            return between.listen(options.listen, options.token_file)
-        return between.between(options.between, options.token_file, as_json=options.json)
+            return network_report.listen(options.listen, options.token_file)
+        return network_report.between(options.between, options.token_file, as_json=options.json)
     if options.token_file:
         raise UsageError("--token-file is of use with --between or --listen only.")
     checks = [check() for check in _CHECKS]

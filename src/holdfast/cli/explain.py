@@ -10,9 +10,9 @@ import msgspec
 
 from holdfast.cli.options import Parser
 from holdfast.cli.rundir import open_run
-from holdfast.coordinator.story import Story
+from holdfast.control.story import Story
 from holdfast.errors import RunError, UsageError
-from holdfast.observe import trail
+from holdfast.observe import audit
 from holdfast.observe.directory import read_json, running
 from holdfast.observe.progress import short_time
 
@@ -44,11 +44,11 @@ def main(argv: Sequence[str]) -> int:
 
 def _samples(path: Path) -> int:
     """Say of each pass whether every sample was used exactly once. Exit status 1 if not."""
-    lines = trail.read(path / "audit")
+    lines = audit.read(path / "audit")
     if not lines:
         raise UsageError(f"{path} has no audit trail. Run with --set audit=true.")
     steps = read_json(path / "summary.json").get("steps")
-    audits = trail.audit(lines, steps if isinstance(steps, int) else 1 << 62)
+    audits = audit.audit(lines, steps if isinstance(steps, int) else 1 << 62)
     print("\n".join(one.told() for one in audits))
     return 0 if all(one.exact for one in audits) else 1
 

@@ -12,7 +12,7 @@ from holdfast.errors import ConfigError, UsageError
 from holdfast.quantities import Duration
 
 if TYPE_CHECKING:
-    from holdfast.transport.credentials import Credentials
+    from holdfast.transport.auth.credentials import Credentials
 
 __all__ = ["main", "parser"]
 
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser().parse(argv)
     if options.workers is not None and options.workers < 1:
         raise ConfigError("workers", options.workers, "must be 1 or more", source="--workers")
-    from holdfast.transport.place import listening_on, parse
+    from holdfast.transport.endpoint import listening_on, parse
 
     place = parse(options.address)
     bind = ("", 0)
@@ -52,9 +52,9 @@ def main(argv: Sequence[str]) -> int:
         host, port = parse(options.listen, port=0)
         bind = listening_on(host), port
     credentials = _credentials(options.token_file, options.credentials)
-    from holdfast.cli.visits import Visits
+    from holdfast.cli.rejoin import Rejoin
 
-    return Visits(
+    return Rejoin(
         place, credentials, slots=options.workers or 0, bind=bind,
         patience=options.patience.seconds if options.patience is not None else None,
     ).run()  # fmt: skip
@@ -64,7 +64,7 @@ def _credentials(token_file: str | None, file: str | None) -> Credentials:
     """The secret, from the first place that has one. Never from an option: all users of a machine can read those."""
     from pathlib import Path
 
-    from holdfast.transport.credentials import Credentials
+    from holdfast.transport.auth.credentials import Credentials
 
     if token_file and file:
         raise UsageError("--credentials has the token in it. Leave --token-file out.")

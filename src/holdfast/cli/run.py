@@ -1,4 +1,4 @@
-"""`holdfast run`: options in, a checked configuration out, then `launch`."""
+"""`holdfast run`: options in, a checked configuration out, then `launcher`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.cli.options import Parser
-from holdfast.config.sources import Resolved, Sources
+from holdfast.config.resolve import Resolved, Sources
 from holdfast.errors import UsageError
 
 __all__ = ["configure", "main"]
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     for word in options.args:
         if (name := word.partition("=")[0]) in ours - {"-h", "--help"}:
             print(f"note: {name} stands after the script, so the script gets it, not holdfast run", file=sys.stderr)
-    from holdfast.cli.on import engine
+    from holdfast.cli.launch.engine_table import engine
 
     chosen = engine(resolved.config.on)
     if options.dry_run:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from holdfast.cli.options import Parser
 from holdfast.cli.rundir import open_run
-from holdfast.config.run import MAX_SERVERS
-from holdfast.coordinator.client import ask
-from holdfast.coordinator.requests import Scale
+from holdfast.config.run_config import MAX_SERVERS
+from holdfast.control.protocol.requests import Scale
+from holdfast.control.shell.control_client import ask
 from holdfast.errors import ConfigError, UsageError
 
 __all__ = ["main"]

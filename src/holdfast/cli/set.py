@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from holdfast.cli.options import Parser, nearest
 from holdfast.cli.rundir import open_run
-from holdfast.coordinator.client import ask
-from holdfast.coordinator.requests import Set
-from holdfast.core.clocks import parse
+from holdfast.control.protocol.requests import Set
+from holdfast.control.shell.control_client import ask
+from holdfast.core.sync.modes import parse
 from holdfast.errors import ConfigError, UsageError
 
 __all__ = ["main"]

@@ -18,8 +18,8 @@ def main(argv: Sequence[str]) -> int:
     it.add_argument("--json", action="store_true", help="as JSON, stable enough to script against")
     options = it.parse(argv)
     # Not needed for --help, and they take their time.
-    from holdfast.coordinator.client import NotRunning, ask
-    from holdfast.coordinator.requests import Status
+    from holdfast.control.protocol.requests import Status
+    from holdfast.control.shell.control_client import NotRunning, ask
     from holdfast.observe import status
     from holdfast.observe.directory import read_json
 

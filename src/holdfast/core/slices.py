@@ -25,7 +25,7 @@ from fractions import Fraction
 from itertools import accumulate, groupby, pairwise
 from math import lcm
 
-__all__ = ["Entry", "Layout", "Piece", "Slice", "Span", "even_shares", "layout", "owners", "shares"]
+__all__ = ["Layout", "Slice", "Span", "TensorEntry", "TensorPart", "even_shares", "layout", "owners", "shares"]
 
 #: More slices than a few come in multiples of this, so that two, three, four or six owners get equally many. With ten
 #: slices, one of four hosts would own three and carry a fifth more than its share, and the others would wait for it.
@@ -45,7 +45,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorEntry:
     """One trainable tensor."""
 
     name: str
@@ -56,7 +56,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TensorPart:
     """The part of one entry that lies in one slice."""
 
     entry: int
@@ -73,7 +73,7 @@ class Slice:
     dtype: str
     start: int
     stop: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPart, ...]
     group: int
     itemsize: int
 
@@ -90,7 +90,7 @@ class Slice:
 class Layout:
     """Where every entry lies, and how the spaces are cut."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TensorEntry, ...]
     slices: tuple[Slice, ...]
     offsets: tuple[int, ...]  #: entry -> where it begins in the flat space of its dtype
     totals: Mapping[str, int]  #: dtype -> elements of its flat space, padding included
@@ -100,7 +100,7 @@ class Layout:
         return Span(self.offsets[entry], self.offsets[entry] + self.entries[entry].numel)
 
 
-def layout(entries: Sequence[Entry], target_bytes: int = 1 << 20, align_bytes: int = 64) -> Layout:
+def layout(entries: Sequence[TensorEntry], target_bytes: int = 1 << 20, align_bytes: int = 64) -> Layout:
     """Lay the entries out and cut them into slices of about `target_bytes`.
 
     Big tensors are cut, small ones share a slice. Where an entry begins within a quarter of a slice of the
@@ -138,7 +138,7 @@ def layout(entries: Sequence[Entry], target_bytes: int = 1 << 20, align_bytes: i
             for index in filled[max(bisect_left(begins, lo + 1) - 1, 0) : bisect_left(begins, hi)]:
                 first, last = max(lo, offsets[index]), min(hi, offsets[index] + entries[index].numel)
                 if first < last:
-                    pieces.append(Piece(index, first, last, first - offsets[index]))
+                    pieces.append(TensorPart(index, first, last, first - offsets[index]))
             slices.append(Slice(len(slices), dtype, lo, hi, tuple(pieces), group, itemsize))
     return Layout(tuple(entries), tuple(slices), tuple(offsets), totals)
 

@@ -47,7 +47,7 @@ CLASSES = (
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _DataFile:
     name: str
     shape: tuple[int, ...]
     sha256: str  # of the unpacked bytes
@@ -55,20 +55,24 @@ class _File:
 
 _FILES = {
     "train": (
-        _File(
+        _DataFile(
             "train-images-idx3-ubyte",
             (60000, 28, 28),
             "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
         ),
-        _File("train-labels-idx1-ubyte", (60000,), "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"),
+        _DataFile(
+            "train-labels-idx1-ubyte", (60000,), "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"
+        ),
     ),
     "test": (
-        _File(
+        _DataFile(
             "t10k-images-idx3-ubyte",
             (10000, 28, 28),
             "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
         ),
-        _File("t10k-labels-idx1-ubyte", (10000,), "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
+        _DataFile(
+            "t10k-labels-idx1-ubyte", (10000,), "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
+        ),
     ),
 }
 
@@ -115,12 +119,12 @@ def _missing(place: Path, split: str) -> list[str]:
     return [file.name for file in _FILES[split] if _path(file, place) is None]
 
 
-def _path(file: _File, place: Path) -> Path | None:
+def _path(file: _DataFile, place: Path) -> Path | None:
     candidates = (place / file.name, place / f"{file.name}.gz")
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _read(file: _File, place: Path) -> NDArray[np.uint8]:
+def _read(file: _DataFile, place: Path) -> NDArray[np.uint8]:
     """The array in an IDX file: magic 0, 0, 8 (unsigned bytes), rank; big-endian sizes; data."""
     path = _path(file, place)
     assert path is not None, f"{file.name} vanished from {place}"
@@ -146,7 +150,7 @@ class _DownloadFailed(Exception):
     """Why the network did not help; becomes part of the sentence the user sees."""
 
 
-def download(file: _File, cache: Path, *, url: str, silence: Duration = SILENCE) -> Path:
+def download(file: _DataFile, cache: Path, *, url: str, silence: Duration = SILENCE) -> Path:
     """Fetch one file into the cache, check it and put it in place at once or not at all."""
     source, target = f"{url}/{file.name}.gz", cache / f"{file.name}.gz"
     part = target.with_suffix(".part")  # one name: only one process at a time is here, and it writes it anew

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.config.cluster import ClusterConfig
-from holdfast.config.run import DEFAULTS_OF_JOIN, RunConfig
+from holdfast.config.cluster_config import ClusterConfig
+from holdfast.config.run_config import DEFAULTS_OF_JOIN, RunConfig
 from holdfast.errors import ConfigError, ResourceError, UsageError
 from holdfast.quantities import Size
 
-__all__ = ["ATTEMPTS", "BatchJob", "Share", "Shell", "call", "job_name", "plan", "share", "words"]
+__all__ = ["ATTEMPTS", "BatchJob", "NodeShare", "Shell", "call", "job_name", "plan", "share", "words"]
 
 #: Settings that have a flag of their own, which reads better than --set.
 _FLAGS = ("lanes", "seed", "threads", "sync", "servers", "replicas")
@@ -80,7 +80,7 @@ class BatchJob:
         return [*self.holdfast, "join", address, *options, "--workers", str(self.workers)]
 
 
-class Share(msgspec.Struct, frozen=True):
+class NodeShare(msgspec.Struct, frozen=True):
     """What one machine is asked for: that of all its processes. `memory` is bytes; 0 means that nobody asks."""
 
     cpus: int
@@ -104,13 +104,13 @@ def plan(
     )
 
 
-def share(job: BatchJob, config: ClusterConfig) -> Share:
+def share(job: BatchJob, config: ClusterConfig) -> NodeShare:
     """What each machine of the job needs. They are alike, so there is room for the servers on all of them.
 
     A server is as large as a worker, but needs no GPU.
     """
     memory, processes = Size(config.memory).bytes if config.memory else 0, job.workers + job.servers
-    return Share(processes * (config.cpus or job.threads), job.workers * config.gpus, processes * memory)
+    return NodeShare(processes * (config.cpus or job.threads), job.workers * config.gpus, processes * memory)
 
 
 def job_name(directory: str) -> str:

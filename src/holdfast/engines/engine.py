@@ -1,10 +1,11 @@
 """Engines: what `--on` names. A run goes to one of them, as it is configured and checked.
 
-`local` runs it here, and machines may join. `ray` runs the coordinator here, and has a cluster start the machines'
-agents (`fleet`). `slurm` and `kubernetes` hand all of it over, as a job that starts when there is room (`batch`). What
-starts processes on one machine is a spawner (`coordinator.ports.Spawner`), and every engine ends up with one on each.
+`fork_spawner` runs it here, and machines may join. `ray` runs the coordinator here, and has a cluster start the
+machines' agents (`fleet`). `slurm` and `kubernetes` hand all of it over, as a job that starts when there is room
+(`batch`). What starts processes on one machine is a spawner (`control.protocol.ports.Spawner`), and every engine ends
+up with one on each.
 
-Which there are is in one table (`cli.on`). To add one, write a class that passes the tests of
+Which there are is in one table (`cli.launch.engine_table`). To add one, write a class that passes the tests of
 `tests/contract/test_engine_contract.py`, and give it a line there.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.config.sources import Resolved
+from holdfast.config.resolve import Resolved
 
 __all__ = ["Engine"]
 

@@ -18,12 +18,21 @@ from typing import Protocol
 import msgspec
 
 __all__ = [
-    "AgentLost", "AgentSaid", "AgentUp", "Fleet", "FleetEvent", "FleetLost", "FleetWaits", "NodeGone", "Offer", "Site",
+    "AgentLost",
+    "AgentSaid",
+    "AgentUp",
+    "Fleet",
+    "FleetEvent",
+    "FleetLost",
+    "FleetWaits",
+    "MachineOffer",
+    "NodeGone",
+    "Site",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class MachineOffer:
     """What an agent must know to become a host of the run.
 
     The secret reaches the agent's standard input. It is never on a command line, in an environment, or in a log.
@@ -111,7 +120,7 @@ class Fleet(Protocol):
     def connect(self) -> Site:
         """Reach the cluster, and wait for it. Raises HoldfastError."""
 
-    def open(self, offer: Offer) -> None:
+    def open(self, offer: MachineOffer) -> None:
         """Begin to start agents. What comes of it is told by `events`."""
 
     def rest(self) -> None:

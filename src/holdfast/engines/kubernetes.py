@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.config.cluster import KubernetesConfig
+from holdfast.config.cluster_config import KubernetesConfig
 from holdfast.engines.batch import ATTEMPTS, BatchJob, Shell, call, share, words
 from holdfast.engines.yaml import document
 from holdfast.errors import (
@@ -35,7 +35,7 @@ from holdfast.errors import (
     StoreError,
     UsageError,
 )
-from holdfast.transport.place import parse
+from holdfast.transport.endpoint import parse
 from holdfast.transport.stream import name_of
 
 __all__ = ["BROUGHT", "DATA", "HIDDEN", "PORT", "files_of", "manifests", "render", "submit"]

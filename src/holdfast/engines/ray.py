@@ -27,8 +27,8 @@ from typing import BinaryIO
 import msgspec
 
 from holdfast import errors
-from holdfast.engines.fleet import FleetEvent, FleetLost, Offer, Site
-from holdfast.engines.placement import Needs
+from holdfast.engines.fleet import FleetEvent, FleetLost, MachineOffer, Site
+from holdfast.engines.nodes import Needs
 from holdfast.errors import HoldfastError, RunError, Unreachable
 from holdfast.transport.link import Link
 
@@ -117,7 +117,7 @@ class RayFleet:
             "this machine can reach the cluster."
         )
 
-    def open(self, offer: Offer) -> None:
+    def open(self, offer: MachineOffer) -> None:
         """Begin to start agents."""
         self._say(Begin(offer.words, offer.secret, offer.folder, offer.hosts, offer.most))
 

@@ -15,17 +15,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.engines.placement import Berth, Node
-from holdfast.engines.post import Post
+from holdfast.engines.agent_process import AgentProcess
+from holdfast.engines.nodes import AgentPlace, ClusterNode
 from holdfast.errors import Unreachable, UsageError
 
-__all__ = ["PostLost", "PostUnreachable", "RayCluster"]
+__all__ = ["AgentProcessLost", "AgentProcessUnreachable", "RayCluster"]
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception): ")
 
 
-class PostLost(Exception):
+class AgentProcessLost(Exception):
     """A call will never be answered: the actor, its process or its node is gone. The text says what Ray says.
 
     `hopeless`: another one on that node would be lost in the same way.
@@ -36,7 +36,7 @@ class PostLost(Exception):
         self.hopeless = hopeless
 
 
-class PostUnreachable(Exception):
+class AgentProcessUnreachable(Exception):
     """A call was not answered, but the next one may be."""
 
 
@@ -69,12 +69,14 @@ class RayCluster:
         """The address of this machine, as the cluster knows it."""
         return str(importlib.import_module("ray.util").get_node_ip_address())
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ClusterNode]:
         """Live nodes, with what they have and what of it is free."""
         free = _free()
         alive = [node for node in self._ray.nodes() if node["Alive"]]
         return [
-            Node(it["NodeID"], it["NodeManagerAddress"], it["Resources"], free.get(it["NodeID"], it["Resources"]))
+            ClusterNode(
+                it["NodeID"], it["NodeManagerAddress"], it["Resources"], free.get(it["NodeID"], it["Resources"])
+            )
             for it in alive
         ]
 
@@ -91,14 +93,16 @@ class RayCluster:
             return {}
         return {int(bundle): node for bundle, node in table["bundles_to_node_id"].items() if node}
 
-    def post(self, berth: Berth, bundle: Mapping[str, float]) -> Any:
+    def post(self, peer_listener: AgentPlace, bundle: Mapping[str, float]) -> Any:
         """A post at this place, which holds these resources as long as it is there."""
-        if berth.bundle >= 0:
-            where = self._ways.PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=berth.bundle)
+        if peer_listener.bundle >= 0:
+            where = self._ways.PlacementGroupSchedulingStrategy(
+                self._group, placement_group_bundle_index=peer_listener.bundle
+            )
         else:
-            where = self._ways.NodeAffinitySchedulingStrategy(berth.node, soft=False)
+            where = self._ways.NodeAffinitySchedulingStrategy(peer_listener.node, soft=False)
         others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
-        actor = self._ray.remote(Post).options(
+        actor = self._ray.remote(AgentProcess).options(
             num_cpus=bundle.get("CPU", 0.0), num_gpus=bundle.get("GPU", 0.0), resources=others,
             scheduling_strategy=where, max_restarts=0, max_task_retries=0, max_concurrency=4,
         )  # fmt: skip
@@ -120,12 +124,12 @@ class RayCluster:
         try:
             return self._ray.get(call)
         except self._errors.ActorUnavailableError as error:
-            raise PostUnreachable(_gist(error)) from None
+            raise AgentProcessUnreachable(_gist(error)) from None
         except Exception as error:
             if "failed to import on the worker" in str(error):
                 told = f"the Python that Ray uses there cannot import holdfast ({_gist(error)}): install it there"
-                raise PostLost(told, hopeless=True) from None
-            raise PostLost(f"Ray has lost it: {_gist(error)}") from None
+                raise AgentProcessLost(told, hopeless=True) from None
+            raise AgentProcessLost(f"Ray has lost it: {_gist(error)}") from None
 
     def dismiss(self, post: Any) -> None:
         """End a post's process."""

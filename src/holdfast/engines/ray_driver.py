@@ -2,7 +2,7 @@
 
 It obeys a launcher over a link (`ray.Order` in, `ray.Told` out), and looks at three things in turn: its link, the
 cluster's nodes once a second, and the calls that its posts have not answered yet. What to start where is decided in
-`placement`. When the link ends, so does everything.
+`nodes`. When the link ends, so does everything.
 
 Run as `python -m holdfast.engines.ray_driver`, by `ray.RayFleet` only.
 """
@@ -25,17 +25,17 @@ from typing import Any
 import msgspec
 
 from holdfast.engines.fleet import AgentLost, AgentSaid, AgentUp, FleetLost, FleetWaits, NodeGone, Site
-from holdfast.engines.nursery import die_with_parent
-from holdfast.engines.placement import Berth, Node, Strikes, able, again, berths, room, shortage, told
+from holdfast.engines.nodes import AgentPlace, ClusterNode, Strikes, able, again, agent_places, room, shortage, told
 from holdfast.engines.ray import Begin, Connect, End, Order, Rest, Told
-from holdfast.engines.ray_cluster import PostLost, PostUnreachable, RayCluster
+from holdfast.engines.ray_cluster import AgentProcessLost, AgentProcessUnreachable, RayCluster
 from holdfast.errors import HoldfastError, ResourceError
+from holdfast.hosts.forkserver import die_with_parent
 from holdfast.transport.link import Link
 
 __all__ = ["main"]
 
 #: Seconds between two looks at the nodes, and the longest time that the link is not looked at.
-_LOOK, _GLANCE = 1.0, 0.1
+_LOOK, _BOARD_SNAPSHOT = 1.0, 0.1
 #: How long a post waits for news before it says that there are none.
 _PATIENCE = 20.0
 #: A cluster whose nodes are large enough, but in use, has this long to become free: another run may just be ending.
@@ -45,7 +45,7 @@ _ENDING = 8.0
 #: Lines of an agent that are told with its end.
 _LAST = 20
 #: Bytes of output in one message to the launcher; a link takes 64 KiB.
-_PARCEL = 48 * 1024
+_PAYLOAD = 48 * 1024
 _FIX_SMALL = (
     " Add nodes, or ask for less: --hosts, --workers, --set ray.cpus=1. If the cluster grows by itself, say how long "
     "that may take: --set ray.wait=10m."
@@ -54,12 +54,12 @@ _FIX_BUSY = " Wait until they are free (`ray status` shows who uses them), or as
 
 
 @dataclass(slots=True)
-class _Held:
+class _AgentHandle:
     """A post on a node, and the call that it has not answered yet."""
 
     agent: int
     post: Any
-    node: Node
+    node: ClusterNode
     call: Any
     begun: float
     up: bool = False
@@ -76,7 +76,7 @@ class _Driver:
         self._asked = 0.0  #: when agents were asked for
         self._reserving = self._resting = False
         self._nodes = {node.id: node for node in cluster.nodes()}
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _AgentHandle] = {}
         self._agents = 0  #: ever started; the next one's number
         self._strikes: dict[str, Strikes] = {}
         self._waits = ""  #: what we wait for, as last told
@@ -91,7 +91,7 @@ class _Driver:
         """Obey until the launcher wants no more."""
         next_look = -math.inf
         while True:
-            order = _heard(self._link, 0.0 if self._held else _GLANCE)
+            order = _heard(self._link, 0.0 if self._held else _BOARD_SNAPSHOT)
             if isinstance(order, End):
                 return
             if isinstance(order, Begin):
@@ -138,8 +138,8 @@ class _Driver:
             return
         taken = [held.node.id for held in self._held.values()]
         barred = {node for node, strikes in self._strikes.items() if strikes.until > now}
-        for berth in berths(nodes, group, taken, barred, begin.most, self._connect.needs):
-            self._start(begin, berth, now)
+        for peer_listener in agent_places(nodes, group, taken, barred, begin.most, self._connect.needs):
+            self._start(begin, peer_listener, now)
         lost = {node for node, strikes in self._strikes.items() if strikes.until == math.inf}
         if not self._held and not any(able(node, self._connect.needs) for id, node in nodes.items() if id not in lost):
             raise ResourceError(
@@ -173,34 +173,34 @@ class _Driver:
 
     # ------------------------------------------------------------ posts
 
-    def _start(self, begin: Begin, berth: Berth, now: float) -> None:
-        post = self._cluster.post(berth, self._bundle)
+    def _start(self, begin: Begin, peer_listener: AgentPlace, now: float) -> None:
+        post = self._cluster.post(peer_listener, self._bundle)
         # The secret goes with a call, not with the post's making, which Ray writes down.
         call = self._cluster.call(post, "begin", list(begin.words), begin.secret, begin.folder)
-        self._held[self._agents] = _Held(self._agents, post, self._nodes[berth.node], call, now)
+        self._held[self._agents] = _AgentHandle(self._agents, post, self._nodes[peer_listener.node], call, now)
         self._agents += 1
 
     def _listen(self) -> None:
         """Take in what posts answer."""
         calls = {held.call: held for held in self._held.values()}
-        for call in self._cluster.answered(list(calls), _GLANCE):
+        for call in self._cluster.answered(list(calls), _BOARD_SNAPSHOT):
             held = calls[call]
             try:
                 self._take(held, self._cluster.answer(call))
-            except PostLost as error:
+            except AgentProcessLost as error:
                 self._lost(held, None, str(error), hopeless=error.hopeless)
-            except PostUnreachable as error:
+            except AgentProcessUnreachable as error:
                 if not held.up:
                     self._lost(held, None, f"it could not be started: {error}")
                     continue
-                time.sleep(_GLANCE)  # Ray says so at once, and again, until it knows better
+                time.sleep(_BOARD_SNAPSHOT)  # Ray says so at once, and again, until it knows better
                 held.call = self._cluster.call(held.post, "news", _PATIENCE)
 
-    def _take(self, held: _Held, answer: Any) -> None:
+    def _take(self, held: _AgentHandle, answer: Any) -> None:
         if held.up:
             lines, code = answer
             held.last.extend(lines)
-            for some in _parcels(lines):
+            for some in _payloads(lines):
                 _tell(self._link, AgentSaid(held.agent, some))
             if code is not None:
                 self._lost(held, code, f"it ended with {_ended(code)}")
@@ -212,7 +212,7 @@ class _Driver:
                 _tell(self._link, AgentUp(held.agent, held.node.name, pid))
         held.call = self._cluster.call(held.post, "news", _PATIENCE)
 
-    def _lost(self, held: _Held, code: int | None, reason: str, *, hopeless: bool = False) -> None:
+    def _lost(self, held: _AgentHandle, code: int | None, reason: str, *, hopeless: bool = False) -> None:
         now = time.monotonic()
         strikes = again(self._strikes.get(held.node.id, Strikes()), code, now - held.begun, now)
         if hopeless:
@@ -272,18 +272,18 @@ def _tell(link: Link, message: Told) -> None:
     link.send(msgspec.msgpack.encode(message))
 
 
-def _parcels(lines: Sequence[str]) -> list[list[str]]:
+def _payloads(lines: Sequence[str]) -> list[list[str]]:
     """The lines in pieces that a link takes."""
-    parcels: list[list[str]] = []
+    payloads: list[list[str]] = []
     left = 0
     for line in lines:
         size = len(line.encode()) + 8
         if size > left:
-            parcels.append([])
-            left = _PARCEL
-        parcels[-1].append(line)
+            payloads.append([])
+            left = _PAYLOAD
+        payloads[-1].append(line)
         left -= size
-    return parcels
+    return payloads
 
 
 def _ended(code: int) -> str:

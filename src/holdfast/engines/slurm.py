@@ -15,7 +15,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from holdfast.config.cluster import SlurmConfig
+from holdfast.config.cluster_config import SlurmConfig
 from holdfast.engines.batch import ATTEMPTS, BatchJob, Shell, call, share, words
 from holdfast.errors import DirectoryBusy, HoldfastError, NetworkError, ResourceError, UsageError
 

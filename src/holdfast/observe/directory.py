@@ -2,7 +2,7 @@
 
     DIR/run.json        the configuration, the launcher's pid, when it began
         story.jsonl     every decision with its reason, as it was made
-        logs/           worker-N.log, worker-N.stack (only after a hang), nursery.log (only if it said something)
+        logs/           worker-N.log, worker-N.stack (only after a hang), forkserver.log (only if it said something)
         control.sock    while the run is going
         token, credentials, address   while the run is going, where other machines can join it
         lock            while the run is going: its launcher holds an flock on it
@@ -266,7 +266,7 @@ def _end(pids: Iterable[int]) -> str:
 def _sweep(path: Path) -> None:
     """Remove what only a going run needs, and logs that say nothing. The lock goes last."""
     with contextlib.suppress(OSError):
-        for log in [*(path / "logs").glob("*.stack"), *(path / "logs").glob("nursery*.log")]:
+        for log in [*(path / "logs").glob("*.stack"), *(path / "logs").glob("forkserver*.log")]:
             with contextlib.suppress(FileNotFoundError):
                 if log.stat().st_size == 0:
                     log.unlink()

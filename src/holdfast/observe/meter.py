@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, isfinite
 
-from holdfast.core.clocks import why
-from holdfast.exchange.ages import NONE, Ages
-from holdfast.exchange.glance import Plan, Row
+from holdfast.core.sync.modes import why
+from holdfast.dataplane.memory.board_snapshot import BoardPlan, BoardRow
+from holdfast.dataplane.relaxed.ages import NONE, Ages
 
-__all__ = ["Meter", "View"]
+__all__ = ["Meter", "RunView"]
 
 _WINDOW = 4.0
 _LOSSES = 8
@@ -20,7 +20,7 @@ _MEMORY, _NOTICED = 2.0, 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RunView:
     """A run at one moment. What is not known (yet) is 0, NaN-free and empty."""
 
     step: int = 0
@@ -52,22 +52,24 @@ class View:
 class _Look:
     now: float
     step: int
-    rows: dict[int, Row]
+    rows: dict[int, BoardRow]
 
 
 @dataclass(slots=True)
 class Meter:
     """Remembers the looks of the last seconds."""
 
-    view: View = View()
+    view: RunView = RunView()
     _looks: deque[_Look] = field(default_factory=deque)
     _samples: dict[int, int] = field(default_factory=dict)  #: worker -> samples it showed, also of the lost
     _losses: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_LOSSES))
-    _hosts: dict[int, tuple[Sequence[Row], Plan]] = field(default_factory=dict)  #: what each of them showed last
+    _hosts: dict[int, tuple[Sequence[BoardRow], BoardPlan]] = field(
+        default_factory=dict
+    )  #: what each of them showed last
     _past: Ages = NONE  #: of pushes that were applied on hosts that are gone
     _held_up: dict[int, tuple[int, float]] = field(default_factory=dict)  #: worker -> for whom it waited, what share
 
-    def looked(self, host: int, rows: Sequence[Row], plan: Plan, now: float) -> View:
+    def looked(self, host: int, rows: Sequence[BoardRow], plan: BoardPlan, now: float) -> RunView:
         """Take in one look at one host's board, beside what the others showed last; the new view."""
         before = self._hosts.get(host)
         if before is not None and before[1].ages.pushes > plan.ages.pushes:  # its memory is closed: they were applied
@@ -89,7 +91,7 @@ class Meter:
         if plan is not None:
             self._past = self._past.plus(plan.ages)
 
-    def update(self, rows: Sequence[Row], plan: Plan, now: float) -> View:
+    def update(self, rows: Sequence[BoardRow], plan: BoardPlan, now: float) -> RunView:
         """Take in one look at the board; the new view."""
         here = {row.worker: row for row in rows}
         for worker, row in here.items():
@@ -105,7 +107,7 @@ class Meter:
         total = plan.steps_per_epoch * plan.epochs
         speeds = {worker: _rate(row, first.rows.get(worker), seconds) for worker, row in here.items()}
         steps_per_second = (step - first.step) / seconds if seconds > 0 else 0.0
-        self.view = View(
+        self.view = RunView(
             step=step, total_steps=total, epochs=plan.epochs,
             epoch=max((row.epoch for row in rows), default=self.view.epoch),
             losses=tuple(loss for _, loss in self._losses),
@@ -124,7 +126,7 @@ class Meter:
         )
         return self.view
 
-    def _note_waiting(self, here: Mapping[int, Row], seconds: float) -> None:
+    def _note_waiting(self, here: Mapping[int, BoardRow], seconds: float) -> None:
         """A moment's wait is forgotten soon; one that goes on, or comes again and again, is not."""
         kept = exp(-seconds / _MEMORY)
         self._held_up = {
@@ -135,7 +137,7 @@ class Meter:
             for before in [self._held_up.get(worker, (-1, 0.0))]
         }
 
-    def _note_loss(self, rows: Sequence[Row], step: int, plan: Plan) -> None:
+    def _note_loss(self, rows: Sequence[BoardRow], step: int, plan: BoardPlan) -> None:
         """One loss per stretch of steps, so that the sparkline spans the run and not a moment."""
         newest = max(rows, key=lambda row: row.step, default=None)
         if newest is None or step == 0 or not isfinite(newest.loss):
@@ -147,24 +149,24 @@ class Meter:
             self._losses.append((step, newest.loss))
 
 
-def _rate(row: Row, before: Row | None, seconds: float) -> float:
+def _rate(row: BoardRow, before: BoardRow | None, seconds: float) -> float:
     if before is None or seconds <= 0:
         return 0.0
     return max(0, row.samples - before.samples) / seconds
 
 
-def _pace(row: Row, before: Row | None, seconds: float) -> float:
+def _pace(row: BoardRow, before: BoardRow | None, seconds: float) -> float:
     return max(0, row.applied - before.applied) / seconds if before is not None and seconds > 0 else 0.0
 
 
-def _applied(row: Row, before: Row | None) -> float:
+def _applied(row: BoardRow, before: BoardRow | None) -> float:
     done, seconds = row.applied_bytes, row.applying_seconds
     if before is not None:
         done, seconds = done - before.applied_bytes, seconds - before.applying_seconds
     return max(0, done) / seconds if seconds > 0 else 0.0
 
 
-def _wait(row: Row, before: Row | None) -> float:
+def _wait(row: BoardRow, before: BoardRow | None) -> float:
     waited, busy = row.wait_seconds, row.busy_seconds
     if before is not None:
         waited, busy = waited - before.wait_seconds, busy - before.busy_seconds

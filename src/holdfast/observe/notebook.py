@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.coordinator.ports import StoryEntry
-from holdfast.coordinator.story import Entry
+from holdfast.control.protocol.ports import StoryEntry
+from holdfast.control.story import Sentence
 from holdfast.observe.directory import RunDirectory
 from holdfast.observe.screen import Screen
 
-__all__ = ["RunNotebook"]
+__all__ = ["RunStoryWriter"]
 
 _encode = msgspec.json.Encoder().encode
 
 
-class RunNotebook:
-    """See `coordinator.ports.Notebook`."""
+class RunStoryWriter:
+    """See `control.protocol.ports.StoryWriter`."""
 
     def __init__(self, directory: RunDirectory, screen: Screen) -> None:
         self._directory, self._screen = directory, screen
@@ -32,4 +32,4 @@ class RunNotebook:
 
     def note(self, now: float, kind: str, sentence: str) -> None:
         """Write down a sentence of our own, without saying it."""
-        self.tell([Entry(now, kind, sentence)], aloud=False)
+        self.tell([Sentence(now, kind, sentence)], aloud=False)

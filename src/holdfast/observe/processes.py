@@ -9,7 +9,7 @@ from pathlib import Path
 
 __all__ = ["alive", "of_run", "state"]
 
-_NURSERY = b"holdfast.engines.nursery"
+_FORKSERVER = b"holdfast.hosts.forkserver"
 
 
 def state(pid: int) -> str:
@@ -36,5 +36,5 @@ def of_run(directory: Path) -> Iterator[int]:
             continue
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            if _NURSERY in words and b"--run" in words and words[words.index(b"--run") + 1] == wanted:
+            if _FORKSERVER in words and b"--run" in words and words[words.index(b"--run") + 1] == wanted:
                 yield int(entry.name)

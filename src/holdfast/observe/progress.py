@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from holdfast.observe.meter import View
+from holdfast.observe.meter import RunView
 
 __all__ = ["line", "short_number", "short_time", "sparkline"]
 
@@ -13,10 +13,10 @@ _BARS = "▁▂▃▄▅▆▇█"
 _MOST_WAITS = 8
 
 
-def line(view: View, width: int = 0) -> str:
+def line(view: RunView, width: int = 0) -> str:
     """The progress line; where only `width` columns are there, the lesser things are left out.
 
-    >>> line(View(step=300, total_steps=938, epoch=0, epochs=3, losses=(2.3, 0.9, 0.31),
+    >>> line(RunView(step=300, total_steps=938, epoch=0, epochs=3, losses=(2.3, 0.9, 0.31),
     ...           samples_per_second=2100, waits={0: 0.03, 1: 0.04}, eta=21))
     'step 300/938  epoch 1/3  loss 0.31 █▃▁  2.1k samples/s  wait w0 3% w1 4%  eta 0:21'
     """
@@ -28,7 +28,7 @@ def line(view: View, width: int = 0) -> str:
     return text[:width] if width else text
 
 
-def _line(view: View, *, bars: bool, most_waits: int) -> str:
+def _line(view: RunView, *, bars: bool, most_waits: int) -> str:
     parts = [f"step {view.step}" + (f"/{view.total_steps}" if view.total_steps else "")]
     if view.epochs:
         parts.append(f"epoch {min(view.epoch + 1, view.epochs)}/{view.epochs}")

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.coordinator.roster import Person, Snapshot, titled
-from holdfast.exchange.ages import BUCKETS
-from holdfast.observe.meter import View
+from holdfast.control.membership.roster import CrewStatus, WorkerStatus, titled
+from holdfast.dataplane.relaxed.ages import BUCKETS
+from holdfast.observe.meter import RunView
 from holdfast.observe.progress import line, short_number
 
 __all__ = ["of_ended", "of_going", "table"]
 
-#: How stale pushes were: `exchange.ages`.
+#: How stale pushes were: `dataplane.relaxed.ages`.
 _STALENESS = ("staleness", "staleness_mean", "staleness_most")
 #: What a host has where one of them holds the state.
 _ROLES = {"home": "the home: holds the state", "replica": "holds a replica", "mirror": "mirrors the state"}
 
 
 def of_going(
-    snapshot: Snapshot, view: View, *, pid: int, host: str, seconds: float, directory: str,
+    snapshot: CrewStatus, view: RunView, *, pid: int, host: str, seconds: float, directory: str,
     peers: Mapping[int, str] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The status of a going run. The names here are an interface: add, never rename.
@@ -78,7 +78,7 @@ def of_going(
     }
 
 
-def _process(person: Person, view: View, host: str) -> dict[str, Any]:
+def _process(person: WorkerStatus, view: RunView, host: str) -> dict[str, Any]:
     whom, why = view.waiting.get(person.worker, (None, ""))
     by, share = view.held_up.get(person.worker, (None, 0.0))
     return {

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.exchange.glance import Row
+from holdfast.dataplane.memory.board_snapshot import BoardRow
 
 __all__ = ["Seen", "Suspect", "Watch", "WatchLimits"]
 
@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 
     worker: int
     stopped: bool
-    row: Row | None
+    row: BoardRow | None
 
 
 class Suspect(NamedTuple):
@@ -60,7 +60,7 @@ class Suspect(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Record:
+class _WorkerRecord:
     mark: tuple[object, ...] = ()
     stopped: float = 0.0
     still: float = 0.0
@@ -73,7 +73,7 @@ class Watch:
 
     limits: WatchLimits
     slowest: float = 0.0  #: seconds of the slowest unit seen
-    _records: dict[int, _Record] = field(default_factory=dict)
+    _records: dict[int, _WorkerRecord] = field(default_factory=dict)
 
     def unit_limit(self) -> float:
         """How long a unit may take now."""
@@ -88,7 +88,7 @@ class Watch:
         elapsed = min(elapsed, _LONGEST_LOOK)
         suspects, records = [], {}
         for one in seen:
-            record = records[one.worker] = self._records.get(one.worker) or _Record()
+            record = records[one.worker] = self._records.get(one.worker) or _WorkerRecord()
             if one.row is not None:
                 self.slowest = max(self.slowest, one.row.unit_seconds)
             suspect = self._judge(one, record, elapsed)
@@ -98,7 +98,7 @@ class Watch:
         self._records = records
         return suspects
 
-    def _judge(self, one: Seen, record: _Record, elapsed: float) -> Suspect | None:
+    def _judge(self, one: Seen, record: _WorkerRecord, elapsed: float) -> Suspect | None:
         row = one.row
         unit = (row.unit_step, row.unit_lane) if row is not None and row.unit_lane >= 0 else None
         if one.stopped:

@@ -18,26 +18,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.store.client import Store, connect
+    from holdfast.store.client.handle import Handle, wait
+    from holdfast.store.client.store import Store, connect
     from holdfast.store.group import Group, local
-    from holdfast.store.handle import Handle, wait
     from holdfast.store.handlers import elementwise, elementwise_into
-    from holdfast.store.server import Server
-    from holdfast.store.values import Rows
+    from holdfast.store.server.server import Server
+    from holdfast.store.tensors import Rows
 
 __all__ = ["Group", "Handle", "Rows", "Server", "Store", "connect", "elementwise", "elementwise_into", "local", "wait"]
 
 _PARTS = {
     "Group": "group",
-    "Handle": "handle",
-    "Rows": "values",
-    "Server": "server",
-    "Store": "client",
-    "connect": "client",
+    "Handle": "client.handle",
+    "Rows": "tensors",
+    "Server": "server.server",
+    "Store": "client.store",
+    "connect": "client.store",
     "elementwise": "handlers",
     "elementwise_into": "handlers",
     "local": "group",
-    "wait": "handle",
+    "wait": "client.handle",
 }
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import UsageError
-from holdfast.transport.place import parse as parse_place
+from holdfast.transport.endpoint import parse as parse_place
 
-__all__ = ["Address", "parse"]
+__all__ = ["GroupAddress", "parse"]
 
 
-class Address(msgspec.Struct, frozen=True):
+class GroupAddress(msgspec.Struct, frozen=True):
     """Where the servers are, and how many of them and of their clients there are."""
 
     name: str  #: of their sockets on this host, or HOST:PORT
@@ -34,7 +34,7 @@ class Address(msgspec.Struct, frozen=True):
         return parse_place(self.name) if ":" in self.name else None
 
 
-def parse(text: str) -> Address:
+def parse(text: str) -> GroupAddress:
     """What `str` has made of an address. Raises UsageError.
 
     >>> parse("10.0.0.5:4000/2/4").place, parse("holdfast-store-4f/2/4").place
@@ -44,4 +44,4 @@ def parse(text: str) -> Address:
     servers, _, clients = counts.removesuffix("/crew").partition("/")
     if not (name and servers.isdigit() and clients.isdigit() and int(servers)):
         raise UsageError(f"{text!r} is not the address of a store. Use the `address` of the group of servers.")
-    return Address(name, int(servers), int(clients), counts.endswith("/crew"))
+    return GroupAddress(name, int(servers), int(clients), counts.endswith("/crew"))

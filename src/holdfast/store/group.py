@@ -1,6 +1,6 @@
 """A group of servers on this machine: `with store.local(servers=2) as group: ...`
 
-Servers are processes that a keeper looks after (see `keeper`), or threads of this process.
+Servers are processes that a keeper looks after (see `supervisor`), or threads of this process.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import msgspec
 
 from holdfast.errors import UsageError
 from holdfast.quantities import Size
-from holdfast.store.client import PATIENCE, Store, connect
-from holdfast.store.gate import Gate
+from holdfast.store.client.store import PATIENCE, Store, connect
 from holdfast.store.handlers import Handler, add, load, name_of
-from holdfast.store.keeper import Keeper
-from holdfast.store.server import Server
-from holdfast.transport.credentials import secrets_for
-from holdfast.transport.place import listening_on, parse
+from holdfast.store.remote.store_listener import StoreListener
+from holdfast.store.server.server import Server
+from holdfast.store.server.supervisor import ServerSupervisor
+from holdfast.transport.auth.credentials import secrets_for
+from holdfast.transport.endpoint import listening_on, parse
 
 __all__ = ["Group", "local"]
 
@@ -67,7 +67,7 @@ class Group:
     """
 
     def __init__(self, num_servers: int, num_clients: int, limit: int = 0) -> None:
-        self._keeper = Keeper(num_servers, num_clients, limit)
+        self._keeper = ServerSupervisor(num_servers, num_clients, limit)
         self.address = str(self._keeper.address)
         self.num_servers = num_servers
         self._threads: list[threading.Thread] = []
@@ -109,7 +109,7 @@ class Group:
         self.gate.credentials.write(Path(path))
 
     @property
-    def gate(self) -> Gate:
+    def gate(self) -> StoreListener:
         """Where clients of other hosts come in. Raises UsageError where none are let in."""
         if self._keeper.gate is None:
             raise UsageError(

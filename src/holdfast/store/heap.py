@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["RUN", "Heap", "Place", "room_for"]
+__all__ = ["RUN", "Extent", "Heap", "room_for"]
 
 RUN = 64 * 2**20
 _PAGE = 4096
@@ -18,7 +18,7 @@ _LINE = 64  #: bytes of a cache line: no two places share one
 _LARGE = RUN // 4
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class Extent(msgspec.Struct, frozen=True, array_like=True):
     """`size` bytes at `offset` of the run of `length` bytes that begins at byte `run`."""
 
     run: int
@@ -26,10 +26,10 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     size: int
 
-    def part(self, begin: int, size: int) -> Place:
+    def part(self, begin: int, size: int) -> Extent:
         """Some of these bytes."""
         assert 0 <= begin <= begin + size <= self.size
-        return Place(self.run, self.length, self.offset + begin, size)
+        return Extent(self.run, self.length, self.offset + begin, size)
 
 
 def room_for(size: int) -> int:
@@ -39,7 +39,7 @@ def room_for(size: int) -> int:
 
 
 class Heap:
-    """>>> heap = Heap(0); one = heap.take(100); heap.give(one); heap.take(90) == Place(0, RUN, 0, 90)
+    """>>> heap = Heap(0); one = heap.take(100); heap.give(one); heap.take(90) == Extent(0, RUN, 0, 90)
     True
     """
 
@@ -47,22 +47,22 @@ class Heap:
         self.used = used  #: bytes that were ever set aside; those that were given back wait for others of their size
         self.top = -(-top // _PAGE) * _PAGE  #: everything is below this byte
         self._run, self._used = 0, RUN  # the run that small places are cut from, and how much of it is cut
-        self._free: dict[int, list[Place]] = {}
+        self._free: dict[int, list[Extent]] = {}
 
-    def take(self, size: int) -> Place:
+    def take(self, size: int) -> Extent:
         """Some place for `size` bytes; look at `top` afterwards: the memory may have to grow."""
         room = room_for(size)
         if free := self._free.get(room):
             old = free.pop()
-            return Place(old.run, old.length, old.offset, size)
+            return Extent(old.run, old.length, old.offset, size)
         self.used += room
         if room >= _LARGE:
             run, self.top = self.top, self.top + -(-room // _PAGE) * _PAGE
-            return Place(run, self.top - run, 0, size)
+            return Extent(run, self.top - run, 0, size)
         if self._used + room > RUN:
             self._run, self._used, self.top = self.top, 0, self.top + RUN
         self._used += room
-        return Place(self._run, RUN, self._used - room, size)
+        return Extent(self._run, RUN, self._used - room, size)
 
     def more(self, size: int) -> int:
         """How many bytes more would be in use after `take`; 0: some that were given back will do."""
@@ -74,6 +74,6 @@ class Heap:
         room = self.more(size)
         return room >= _LARGE or (room > 0 and self._used + room > RUN)
 
-    def give(self, place: Place) -> None:
+    def give(self, place: Extent) -> None:
         """Nobody looks at this place any more."""
         self._free.setdefault(room_for(place.size), []).append(place)

@@ -2,8 +2,8 @@
 
 No message has a value in it: values lie in shared memory, the client's (what is pushed, and rows that are pulled) or
 the server's (what is published), and messages say where. A client's requests have numbers (`id`); it sends those that
-are unanswered again, unchanged and in order, to a server that takes over. Between hosts an envoy speaks to the servers
-for a client (see `envoy`); bytes of values travel beside the messages then (`Bytes`, `parcel`).
+are unanswered again, unchanged and in order, to a server that takes over. Between hosts a proxy speaks to the servers
+for a client (see `proxy`); bytes of values travel beside the messages then (`Bytes`, `payload`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.errors import Mismatch
-from holdfast.store.heap import Place
+from holdfast.store.heap import Extent
 
 __all__ = [
-    "Answer", "Bytes", "Done", "Failed", "Grown", "Hello", "Init", "Meet", "Meta", "Open", "Partly", "Pull", "Push",
-    "Release", "Request", "Say", "View", "Welcome", "answers", "check_alike", "pack", "packed", "says",
+    "Answer", "Bytes", "Done", "Failed", "Grown", "Hello", "Init", "JoinRound", "Meta", "Open", "Partly", "Pull",
+    "PushRequest",
+    "ReleaseView", "Request", "Say", "ValueView", "Welcome", "answers", "check_alike", "pack", "packed", "says",
 ]  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def check_alike(key: str, known: Meta, mine: Meta, verb: str) -> None:
 class Hello(_Message, frozen=True):
     """The first words. With them comes the client's memory. `looks`: buffers of keys it still looks at.
 
-    `far`: an envoy says this for a client of another host. It looks at nothing beyond the life of a server.
+    `far`: a proxy says this for a client of another host. It looks at nothing beyond the life of a server.
     """
 
     client: str
@@ -74,13 +75,13 @@ class Init(_Message, frozen=True):
     id: int
     key: str
     meta: Meta
-    value: Place
+    value: Extent
 
 
-class Push(_Message, frozen=True):
+class PushRequest(_Message, frozen=True):
     """Hand the value (or the rows with these numbers) to the handler.
 
-    `number` is what it counts under (see `tally`), `here` how many bytes of the value are written already. `again`: it
+    `number` is what it counts under (see `dedup`), `here` how many bytes of the value are written already. `again`: it
     was sent before, to a server that is gone, and nobody here knows what became of it. `early`: with `pull`, say what
     the next version is going to be as far as it is made (`Partly`).
     """
@@ -89,9 +90,9 @@ class Push(_Message, frozen=True):
     key: str
     number: int
     meta: Meta
-    value: Place
+    value: Extent
     here: int
-    rows: Place | None = None
+    rows: Extent | None = None
     pull: bool = False
     again: bool = False
     early: bool = False
@@ -109,18 +110,18 @@ class Pull(_Message, frozen=True):
 
     id: int
     key: str
-    rows: Place | None = None
-    into: Place | None = None
+    rows: Extent | None = None
+    into: Extent | None = None
 
 
-class Release(_Message, frozen=True):
+class ReleaseView(_Message, frozen=True):
     """I no longer look at this buffer of a key."""
 
     key: str
     buffer: int
 
 
-class Meet(_Message, frozen=True):
+class JoinRound(_Message, frozen=True):
     """I am at this round of so many clients (0: of the crew). With a key: a broadcast; with a value: I am its root."""
 
     id: int
@@ -129,7 +130,7 @@ class Meet(_Message, frozen=True):
     parties: int
     key: str = ""
     meta: Meta | None = None
-    value: Place | None = None
+    value: Extent | None = None
 
 
 class Bytes(_Message, frozen=True):
@@ -143,8 +144,8 @@ class Bytes(_Message, frozen=True):
     size: int
 
 
-Request = Open | Init | Push | Pull | Meet
-Say = Hello | Open | Init | Push | Grown | Pull | Release | Meet | Bytes
+Request = Open | Init | PushRequest | Pull | JoinRound
+Say = Hello | Open | Init | PushRequest | Grown | Pull | ReleaseView | JoinRound | Bytes
 
 
 # ------------------------------------------------------------ from a server
@@ -173,13 +174,13 @@ class Done(_Message, frozen=True):
     awaited: tuple[str, ...] = ()
 
 
-class View(_Message, frozen=True):
+class ValueView(_Message, frozen=True):
     """It is done, and here is the value; the buffer is yours to look at until you release it."""
 
     id: int
     key: str
     meta: Meta
-    place: Place
+    place: Extent
     buffer: int
     version: int
 
@@ -193,7 +194,7 @@ class Partly(_Message, frozen=True):
 
     id: int
     meta: Meta
-    place: Place
+    place: Extent
     here: int
     attempt: int
 
@@ -206,7 +207,7 @@ class Failed(_Message, frozen=True):
     text: str
 
 
-Answer = Welcome | Done | View | Partly | Failed | Bytes
+Answer = Welcome | Done | ValueView | Partly | Failed | Bytes
 
 _encoder = msgspec.msgpack.Encoder()
 _says = msgspec.msgpack.Decoder(list[Say])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from holdfast.errors import ResourceError, UsageError
-from holdfast.store.heap import Heap, Place
+from holdfast.store.heap import Extent, Heap
 from holdfast.transport.memory import available
 
 __all__ = ["Limit", "Owned", "Region", "Tie", "create", "refuse_beyond"]
@@ -69,7 +69,7 @@ class Region:
         """A descriptor of the same memory through which nothing can be written. The caller closes it."""
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
 
-    def run(self, place: Place) -> mmap.mmap:
+    def run(self, place: Extent) -> mmap.mmap:
         """The mapping that a place lies in. Raises UsageError where there is no such place."""
         found = self._maps.get((place.run, place.length))
         if found is None:
@@ -78,7 +78,7 @@ class Region:
             raise UsageError(f"{place} does not lie inside its own run. Both sides must be of one version.")
         return found
 
-    def start(self, place: Place) -> int:
+    def start(self, place: Extent) -> int:
         """The address of a place's first byte in this process."""
         run = self._starts.get((place.run, place.length))
         if run is None:  # NumPy tells the address also of what is not to be written
@@ -86,11 +86,11 @@ class Region:
             self._starts[place.run, place.length] = run
         return run + place.offset
 
-    def bytes(self, place: Place) -> memoryview:
+    def bytes(self, place: Extent) -> memoryview:
         """The bytes at a place."""
         return memoryview(self.run(place))[place.offset : place.offset + place.size]
 
-    def _map(self, place: Place) -> mmap.mmap:
+    def _map(self, place: Extent) -> mmap.mmap:
         # Mapping more than there is succeeds, and kills whoever touches it.
         there = os.fstat(self.fd).st_size
         if place.run < 0 or place.length <= 0 or place.run + place.length > there:
@@ -135,7 +135,7 @@ class Owned(Region):
         """Everything handed out is below this byte."""
         return self._heap.top
 
-    def take(self, size: int, what: str) -> Place:
+    def take(self, size: int, what: str) -> Extent:
         """A place for `size` bytes; `what` is it for, in words. Raises ResourceError, and then nothing has changed."""
         if more := self._heap.more(size):
             refuse_beyond(self._limit, what, more, self._heap.used)
@@ -156,6 +156,6 @@ class Owned(Region):
                 raise ResourceError(f"{what}: {error}") from None
         return place
 
-    def give(self, place: Place) -> None:
+    def give(self, place: Extent) -> None:
         """Nobody looks at this place any more."""
         self._heap.give(place)

@@ -5,7 +5,8 @@
     'end'
 
 `clock` is virtual time, `config` and `faults` say what there is and what goes wrong, `model` what must come out.
-`arena`, `worker`, `ferry` and `host` pretend to be shared memory, processes, network and machines; `cluster` puts
-them around the real coordinator. `servers`, with `pushes` and `tally`, is a cluster of its own: a thousand lanes and
-fifty servers around the rule of `core.clocks` and the placing of `coordinator.owning`; `audit` says what must hold.
+`fake_arena`, `fake_worker`, `fake_session` and `fake_host` pretend to be shared memory, processes, network and
+machines; `cluster` puts them around the real coordinator. `servers`, with `server_pushes` and `server_clocks`, is a
+cluster of its own: a thousand lanes and fifty servers around the rule of `core.sync.modes` and the placing of
+`control.slice_balance`; `server_audit` says what must hold.
 """

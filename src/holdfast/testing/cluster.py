@@ -5,7 +5,7 @@
 
 One thread, virtual time, one seeded source of randomness. All that happens goes into a hash of the trace:
 the same seed gives the same hash, or the machine has an input that it should not have. The run is watched
-by `arena` (every sum and state is the golden one, one writer at a time, generations fence) and, here, by
+by `fake_arena` (every sum and state is the golden one, one writer at a time, generations fence) and, here, by
 what a whole run must do: come to an end, in time, in a way that the schedule allows, at the golden state.
 """
 
@@ -19,7 +19,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.coordinator.commands import (
+from holdfast.control.membership.roster import CrewLimits
+from holdfast.control.protocol.commands import (
     Command,
     EndRun,
     FailRun,
@@ -29,7 +30,7 @@ from holdfast.coordinator.commands import (
     Send,
     StartWorker,
 )
-from holdfast.coordinator.events import (
+from holdfast.control.protocol.events import (
     DrainRequested,
     Event,
     Measured,
@@ -43,17 +44,16 @@ from holdfast.coordinator.events import (
     WorkerLost,
     WorkerStarted,
 )
-from holdfast.coordinator.messages import FromWorker, Install, Welcome
-from holdfast.coordinator.roster import CrewLimits
+from holdfast.control.protocol.messages import FromWorker, Install, Welcome
 from holdfast.testing.clock import Clock
 from holdfast.testing.config import Config, draw, draw_hosts
+from holdfast.testing.fake_host import FakeHost
+from holdfast.testing.fake_worker import FakeWorker
 from holdfast.testing.faults import At, HostFault, Timed, UnitFault
-from holdfast.testing.host import FakeHost
 from holdfast.testing.model import Violation
-from holdfast.testing.tending import Witness
-from holdfast.testing.worker import FakeWorker
+from holdfast.testing.relaxed_session import Witness
 
-__all__ = ["Cluster", "Config", "Report", "draw", "draw_hosts", "simulate"]
+__all__ = ["Config", "SimCluster", "SimReport", "draw", "draw_hosts", "simulate"]
 
 
 #: Virtual seconds after which somebody brings another host, if the first generation still waits for one.
@@ -61,7 +61,7 @@ _PATIENCE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SimReport:
     """How a simulated run went."""
 
     seed: int
@@ -75,20 +75,20 @@ class Report:
     story: str
 
 
-def simulate(seed: int, config: Config | None = None) -> Report:
+def simulate(seed: int, config: Config | None = None) -> SimReport:
     """Run a simulated cluster to its end.
 
     Raises:
         Violation: something happened that must never happen; the message has the seed and the story.
     """
-    cluster = Cluster(seed, config if config is not None else draw(seed))
+    cluster = SimCluster(seed, config if config is not None else draw(seed))
     try:
         return cluster.run()
     except (AssertionError, ValueError, KeyError) as problem:
         raise Violation(f"seed {seed}: {problem}\n{cluster.machine.story.tail(20)}") from problem
 
 
-class Cluster:
+class SimCluster:
     """The pretended shell around the machine: processes, links, clocks and people."""
 
     def __init__(self, seed: int, config: Config) -> None:
@@ -130,7 +130,7 @@ class Cluster:
         """Some time up to `most`."""
         return self._random.random() * most
 
-    def run(self) -> Report:
+    def run(self) -> SimReport:
         """Run to the end, and look at it."""
         self.happened(RunStarted())
         if self.config.workers:
@@ -181,7 +181,7 @@ class Cluster:
 
     def _check_progress(self, install: Install) -> None:
         """A generation goes on from the newest state there is, or from the step before it."""
-        if install.generation <= self._generation or install.guide >= 0 or self.schedule.misfits:
+        if install.generation <= self._generation or install.donor >= 0 or self.schedule.misfits:
             return
         self._generation = install.generation
         known = {host.host for host in self.machine.snapshot().hosts}
@@ -350,7 +350,7 @@ class Cluster:
         """Put something on the trace."""
         self._trace.update(self._encode((self.clock.now, what)))
 
-    def _judged(self) -> Report:
+    def _judged(self) -> SimReport:
         end = self.outcome
         if end is None:
             where = {
@@ -372,7 +372,7 @@ class Cluster:
             raise Violation(f"the run failed for want of its state, which hosts {holders} hold")
         if not len(self.machine.story):
             raise Violation("the run has no story")
-        return Report(
+        return SimReport(
             self.seed, self._trace.hexdigest(), outcome, message, self.clock.now, self._events, state.generation,
             state.lost, self.machine.story.tail(1000),
         )

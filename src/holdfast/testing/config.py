@@ -6,16 +6,16 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from holdfast.coordinator.machine import Machine
-from holdfast.coordinator.roster import CrewLimits
-from holdfast.core import step as core_step
+from holdfast.control.machine import Machine
+from holdfast.control.membership.roster import CrewLimits
 from holdfast.core import tree
-from holdfast.testing.arena import Arena
+from holdfast.core.sync import exact as core_step
+from holdfast.testing.fake_arena import FakeArena
+from holdfast.testing.fake_catch_up import FakeDonor
+from holdfast.testing.fake_session import FakeSession
+from holdfast.testing.fake_worker import FakeWorker
 from holdfast.testing.faults import Schedule, after, at, host_swarm, swarm
-from holdfast.testing.ferry import FakeFerry
-from holdfast.testing.following import FakeGuide
 from holdfast.testing.model import Model
-from holdfast.testing.worker import FakeWorker
 
 __all__ = ["Config", "draw", "draw_hosts"]
 
@@ -34,16 +34,17 @@ class Config:
     hosts: tuple[int, ...] = ()  #: slots of other hosts that join at the start, numbered from 1
     awaited: int = 1  #: hosts that the first generation waits for
     follow: bool = True  #: hosts that come late follow first
-    sync: str = "exact"  #: how lanes keep step; other ways have an arena, a ferry and workers of their own (`paced`)
+    #: How lanes keep step; relaxed modes have an arena, a peer session and workers of their own (`relaxed_cluster`).
+    sync: str = "exact"
     replicas: int = 0
     schedule: Schedule = field(default_factory=Schedule)
     limit: float = 120.0  #: virtual seconds within which the run must end
     machine: Callable[[CrewLimits], Machine] = Machine
-    decide: Callable[[core_step.Place, core_step.Board], core_step.Action] = core_step.next_action
+    decide: Callable[[core_step.StepView, core_step.BoardView], core_step.Action] = core_step.next_action
     plan: Callable[..., tree.Plan] = tree.plan
-    arena: Callable[..., Arena] = Arena
-    ferry: type[FakeFerry] = FakeFerry
-    guide: type[FakeGuide] = FakeGuide
+    arena: Callable[..., FakeArena] = FakeArena
+    session: type[FakeSession] = FakeSession
+    donor: type[FakeDonor] = FakeDonor
     worker: type[FakeWorker] = FakeWorker
 
 

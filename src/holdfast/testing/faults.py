@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 __all__ = [
-    "At", "Fault", "HostFault", "Link", "Schedule", "Timed", "UnitFault", "after", "at", "host", "host_swarm", "swarm",
+    "At", "Fault", "HostFault", "LinkFaults", "Schedule", "Timed", "UnitFault", "after", "at", "host", "host_swarm",
+    "swarm",
     "unit",
 ]  # fmt: skip
 
@@ -37,7 +38,7 @@ TURN_POINTS = ("stand",)
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Strikes `worker` at the first such point at or after `step`."""
+    """Strikes `fake_worker` at the first such point at or after `step`."""
 
     worker: int
     step: int
@@ -188,7 +189,7 @@ def host(number: int, *, after: float) -> HostFault:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkFaults:
     """What the link between workers and their host does to messages."""
 
     loss: float = 0.0  #: chance that a message is lost
@@ -203,7 +204,7 @@ class Schedule:
     """All that goes wrong in one run."""
 
     faults: tuple[Fault, ...] = ()
-    link: Link = field(default_factory=Link)
+    link: LinkFaults = field(default_factory=LinkFaults)
     misfits: tuple[int, ...] = ()  #: workers whose numerics differ
 
     def ends(self) -> frozenset[str]:
@@ -248,9 +249,9 @@ def swarm(rng: random.Random, *, workers: int, lanes: int, steps: int) -> Schedu
     if rng.random() < 0.1:
         bad = unit(step=rng.randrange(steps), lane=rng.randrange(lanes))
         found.append(rng.choice((bad.crashes, bad.raises, bad.hangs))())
-    link = Link()
+    link = LinkFaults()
     if rng.random() < 0.6:
-        link = Link(
+        link = LinkFaults(
             loss=rng.choice((0.0, 0.05, 0.2)), double=rng.choice((0.0, 0.1, 0.3)), late=rng.choice((0.0, 0.1, 0.3)),
         )
     misfits = (rng.randrange(newest),) if rng.random() < 0.05 else ()

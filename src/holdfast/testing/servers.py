@@ -4,14 +4,15 @@
     report = simulate(seed=7, config=draw(7, large=True))   # 1,000 workers and 50 servers
     report = simulate(seed=7, config=Config(...))           # this one
 
-Workers compute the units of their lanes as `core.clocks.next_lane` lets them and send each push to the servers that own
-the slices. When every slice has it, the lane's clock is raised. The owner of the first slice makes dockets, when
-`core.tending.may_decide` lets it; every server takes its slices from version to version, docket by docket. Servers are
-measured, and owners change by `coordinator.owning`, which goes by `core.placement`: when servers are lost or added, or
-have turned out to be slow. That begins a new generation, and slices move with all that is known of them.
+Workers compute the units of their lanes as `core.sync.modes.next_lane` lets them and send each push to the servers that
+own the slices. When every slice has it, the lane's clock is raised. The owner of the first slice makes commit sets,
+when `core.sync.mirroring.may_decide` lets it; every server takes its slices from version to version, commit set by
+commit set. Servers are measured, and owners change by `control.slice_balance`, which goes by `core.placement`: when
+servers are lost or added, or have turned out to be slow. That begins a new generation, and slices move with all that is
+known of them.
 
 Slices "train" on a chain of hashes over all that was applied, so all of them must agree in every version; that and
-what else must hold is seen to by `audit`.
+what else must hold is seen to by `server_audit`.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from holdfast.coordinator import owning
-from holdfast.coordinator.owning import Owning
-from holdfast.coordinator.roster import CrewLimits
-from holdfast.core import clocks
-from holdfast.core.clocks import Clocks, Held, Mode, Taken
-from holdfast.core.tending import may_decide
-from holdfast.testing.audit import Audit
+from holdfast.control import slice_balance
+from holdfast.control.membership.roster import CrewLimits
+from holdfast.control.slice_balance import SliceBalance
+from holdfast.core.sync import modes
+from holdfast.core.sync.mirroring import may_decide
+from holdfast.core.sync.modes import Clocks, HeldBack, Mode, TakenPush
 from holdfast.testing.clock import Clock
 from holdfast.testing.model import Violation
-from holdfast.testing.pushes import Group, Push, Record, Server, Worker
-from holdfast.testing.tally import Tally
+from holdfast.testing.server_audit import Audit
+from holdfast.testing.server_clocks import Tally
+from holdfast.testing.server_pushes import Group, Push, Record, Server, Worker
 
 __all__ = ["KINDS", "Cluster", "Config", "Report", "Trouble", "draw", "simulate"]
 
@@ -71,8 +72,8 @@ class Config:
     double: float = 0.0  #: chance that it comes a second time, up to a second later
     messages: int = 100  #: most messages in which a push travels
     nap: float = 0.002  #: seconds after which the owner of the first slice looks at what has come
-    next_lane: Callable[[Mode, Clocks, Sequence[int]], int | Held | None] = clocks.next_lane
-    docket: Callable[[Mode, Clocks], tuple[Taken, ...] | None] = clocks.docket
+    next_lane: Callable[[Mode, Clocks, Sequence[int]], int | HeldBack | None] = modes.next_lane
+    commit_set: Callable[[Mode, Clocks], tuple[TakenPush, ...] | None] = modes.commit_set
     record: type[Record] = Record
     server: type[Server] = Server
     worker: type[Worker] = Worker
@@ -96,14 +97,14 @@ class Report:
 
 
 class Cluster:
-    """What all share: the clocks, the dockets, who owns what."""
+    """What all share: the clocks, the commit sets, who owns what."""
 
     def __init__(self, seed: int, config: Config) -> None:
         self.seed, self.config, self.clock = seed, config, Clock()
         self.random = random.Random(seed ^ 0x5EED)
         self.audit = Audit(config.mode, config.lanes, config.slices, config.steps)
         self.clocks = Tally(config.steps, config.lanes)
-        self.dockets: list[tuple[Taken, ...]] = []
+        self.commit_sets: list[tuple[TakenPush, ...]] = []
         self.version, self.versions = 0, [0] * config.slices  #: that all slices have, and each of them
         self.sizes = [self.random.randrange(1, 5) for _ in range(config.slices)]
         self.count: Counter[str] = Counter()
@@ -112,12 +113,12 @@ class Cluster:
         self.generation, self.changes = 0, 0  #: agreements; changes of who can take what in
         self.crew = list(range(config.servers))  #: servers that count as there
         self._crew: list[int] = []  # those of the generation
-        self._owning, self._since = Owning(), 0.0
+        self._owning, self._since = SliceBalance(), 0.0
         self._limits = CrewLimits(
             lanes=config.lanes, workers=min(config.workers, config.lanes), servers=config.servers
         )
-        self.owner = owning.owners_for(self._owning, self.crew, self.sizes)
-        self.holder = list(self.owner)  #: slice -> on whose shelf its record is
+        self.owner = slice_balance.owners_for(self._owning, self.crew, self.sizes)
+        self.holder = list(self.owner)  #: slice -> on whose set of values its record is
         self._drivers = [[lane * config.workers // config.lanes] for lane in range(config.lanes)]  # by attempt
         self._groups: list[Group] = []
         self._held: dict[Push, int] = {}  # slices that have it
@@ -128,7 +129,7 @@ class Cluster:
     def run(self) -> Report:
         """Run to the end, and look at it."""
         for index, owner in enumerate(self.owner):
-            self.servers[owner].shelf[index] = self.config.record()
+            self.servers[owner].values[index] = self.config.record()
         for lane, (driver,) in enumerate(self._drivers):
             self.workers[driver].lanes[lane] = 0
         self._install(self.owner)
@@ -139,7 +140,7 @@ class Cluster:
         self.clock.after(_WATCH, self._watch)
         while self.clock.step():
             pass
-        self.audit.ended([self.servers[holder].shelf.get(index) for index, holder in enumerate(self.holder)])
+        self.audit.ended([self.servers[holder].values.get(index) for index, holder in enumerate(self.holder)])
         moved, refused, fenced = (self.count[name] for name in ("moved", "refused", "fenced"))
         return Report(
             self.seed, self._trace, self.clock.now, self.version, self.generation, moved, refused, fenced,
@@ -187,10 +188,10 @@ class Cluster:
         for driver in sorted({self._drivers[push.lane][push.attempt], self._drivers[push.lane][-1]}):
             self.workers[driver].look()
 
-    # ------------------------------------------------------------ dockets
+    # ------------------------------------------------------------ commit sets
 
     def decide_soon(self) -> None:
-        """Let the owner of the first slice look whether there is enough for a docket."""
+        """Let the owner of the first slice look whether there is enough for a commit set."""
         if not self._deciding:
             self._deciding = True
             self.clock.after(self.config.nap, self._decide)
@@ -200,13 +201,13 @@ class Cluster:
         lead = self.servers[self.owner[0]]
         if not lead.alive or lead.generation != self.generation:
             return  # it decides when it has heard of the generation
-        if not may_decide(self.versions, decided=len(self.dockets) > self.version, free=True):
+        if not may_decide(self.versions, decided=len(self.commit_sets) > self.version, free=True):
             return
-        if made := self.config.docket(self.config.mode, self.clocks):
+        if made := self.config.commit_set(self.config.mode, self.clocks):
             self.audit.decided(made)
             for lane, _ in made:
                 self.clocks.taken[lane] += 1
-            self.dockets.append(made)
+            self.commit_sets.append(made)
             for server in self.servers:
                 server.look()
 
@@ -220,7 +221,7 @@ class Cluster:
 
     def _version_complete(self) -> None:
         """All slices have the next version: what it took is applied, and whom that frees looks again."""
-        slowest, lanes = self.clocks.slowest, [lane for lane, _ in self.dockets[self.version]]
+        slowest, lanes = self.clocks.slowest, [lane for lane, _ in self.commit_sets[self.version]]
         self.clocks.apply(lanes)
         self.audit.advanced(self.clock.now, lanes)
         self.version += 1
@@ -284,13 +285,13 @@ class Cluster:
     def _renew(self) -> None:
         """The servers are others than those of the generation."""
         if self.crew != self._crew:
-            self._install(owning.owners_for(self._owning, self.crew, self.sizes))
+            self._install(slice_balance.owners_for(self._owning, self.crew, self.sizes))
 
     def _measure(self) -> None:
         """Take in how fast servers were. While slices are on their way nothing is proposed."""
         if self.crew == self._crew and tuple(self.holder) == self.owner:
             shown = {number: self.servers[number].applied for number in self.crew}
-            self._owning, change = owning.measured(
+            self._owning, change = slice_balance.measured(
                 self._owning, self.clock.now, self._since, self.owner, self.sizes, self.crew, shown, self._limits
             )
             if change is not None:
@@ -299,7 +300,7 @@ class Cluster:
     def _install(self, owners: tuple[int, ...]) -> None:
         """A generation begins; servers hear of it one by one, and slices that change hands are fetched."""
         self.owner, self._crew, self._since = owners, list(self.crew), self.clock.now
-        self._owning = owning.installed(self._owning, self.clock.now, owners, self.crew, self._limits)
+        self._owning = slice_balance.installed(self._owning, self.clock.now, owners, self.crew, self._limits)
         self.generation += 1
         self._trace = hash((self._trace, self.clock.now, owners))
         runs: dict[Server, list[int]] = {}
@@ -316,9 +317,9 @@ class Cluster:
                 self.clock.after(0.1 * self.random.random(), self._fetch, index, self.generation)
 
     def _fetch(self, index: int, generation: int) -> None:
-        """Fence a record and copy it. The process that had it may be gone; its shelf is not."""
+        """Fence a record and copy it. The process that had it may be gone; its set of values is not."""
         if generation == self.generation:
-            record = self.servers[self.holder[index]].shelf[index]
+            record = self.servers[self.holder[index]].values[index]
             record.generation = generation
             self.changes += 1
             self.clock.after(0.01 + 0.1 * self.random.random(), self._fetched, index, generation, record.moved())
@@ -326,8 +327,8 @@ class Cluster:
     def _fetched(self, index: int, generation: int, record: Record) -> None:
         target = self.servers[self.owner[index]]
         if generation == self.generation and target.alive:
-            del self.servers[self.holder[index]].shelf[index]
-            self.holder[index], target.shelf[index] = target.number, record
+            del self.servers[self.holder[index]].values[index]
+            self.holder[index], target.values[index] = target.number, record
             self.count["moved"] += 1
             self.changes += 1
             target.look()
@@ -358,7 +359,7 @@ def draw(seed: int, large: bool = False) -> Config:
     lanes = 1000 if large else rng.randrange(1, 11)
     names = ["exact", "bounded:0", f"bounded:{rng.randrange(1, 5)}", "async", "local:3"]
     names += [f"quorum:{rng.randrange(max(lanes // 2, 1), lanes + 1)}"] * 2
-    mode = clocks.parse(rng.choice(names), lanes)
+    mode = modes.parse(rng.choice(names), lanes)
     kinds = [kind for kind in KINDS if rng.random() < 0.5] or ([rng.choice(KINDS)] if large else [])
     number = rng.choice((30, 60, 120) if large else (0, 3, 8, 20)) if kinds else 0
     span = rng.choice((1.0, 3.0, 6.0) if large else (0.5, 1.0, 3.0))

@@ -2,7 +2,7 @@
 
 Built once per process, at the script's first collective operation. The first worker of a run fills the
 arena from its own weights; every other one drops its weights and looks at the arena's. How lanes keep step may change
-while the run is going (see `turning`); then the worker gets another member, over the same memory.
+while the run is going (see `boundary`); then the worker gets another member, over the same memory.
 """
 
 from __future__ import annotations
@@ -14,41 +14,42 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from holdfast.config.run import board_rows
-from holdfast.coordinator import blueprint
-from holdfast.coordinator import messages as say
-from holdfast.coordinator.blueprint import Part
-from holdfast.core.clocks import Mode, parse
+from holdfast.config.run_config import board_rows
+from holdfast.control.membership import blueprint
+from holdfast.control.membership.blueprint import Part
+from holdfast.control.protocol import messages as say
 from holdfast.core.placement import bundled
-from holdfast.core.shares import parted
-from holdfast.core.staleness import Staleness
-from holdfast.core.standing import Crewed
+from holdfast.core.roles import Assignment
+from holdfast.core.sync.modes import Mode, parse
+from holdfast.core.sync.staleness import Staleness
+from holdfast.core.sync.weights import parted
+from holdfast.dataplane.memory import board as cells
+from holdfast.dataplane.memory import manifest, mode_sections
+from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.board import Board, ModeRecord, board_bytes
+from holdfast.dataplane.memory.space import Space, dtype_name, typed
+from holdfast.dataplane.reduce import buffers, gradients, optimizer
+from holdfast.dataplane.reduce.buffers import Buffers
+from holdfast.dataplane.reduce.gradients import LaneGradients
+from holdfast.dataplane.reduce.member import Member
+from holdfast.dataplane.reduce.optimizer import SliceOptimizer
+from holdfast.dataplane.reduce.partial_step import wholly
+from holdfast.dataplane.reduce.schema import Schemas, optimizer_parts, probe
+from holdfast.dataplane.relaxed.inner_state import InnerState, state_bytes
+from holdfast.dataplane.relaxed.local_sgd import LocalMember, outer_optimizer
+from holdfast.dataplane.relaxed.push_gradients import PushGradients
+from holdfast.dataplane.relaxed.pushes import Pushes
+from holdfast.dataplane.relaxed.relaxed_member import RelaxedMember
 from holdfast.errors import ConfigError
-from holdfast.exchange import annex, buffers, chart, optimizer, slots
-from holdfast.exchange import board as cells
-from holdfast.exchange.board import Board, Pace, board_bytes
-from holdfast.exchange.buffers import Buffers
-from holdfast.exchange.crew import Member
-from holdfast.exchange.inner import Inner, state_bytes
-from holdfast.exchange.local import Local, outer_optimizer
-from holdfast.exchange.optimizer import SliceOptimizer
-from holdfast.exchange.paced import Paced
-from holdfast.exchange.partial import wholly
-from holdfast.exchange.pushes import Pushes
-from holdfast.exchange.pushslots import PushSlots
-from holdfast.exchange.schema import Schemas, optimizer_parts, probe
-from holdfast.exchange.slots import LaneSlots
-from holdfast.exchange.space import Space, dtype_name, typed
-from holdfast.train import evaluation, schedule
+from holdfast.train import evaluation, optimizer_settings
+from holdfast.train.control_link import Alone, ControlLink
 from holdfast.train.numerics import golden, numerics
-from holdfast.train.schedule import Settings
-from holdfast.train.steering import Alone, Steered
-from holdfast.transport.arena import Arena, Sections
+from holdfast.train.optimizer_settings import Settings
 
-__all__ = ["Binding", "Crewing", "check_parts"]
+__all__ = ["Binding", "CrewSettings", "check_parts"]
 
 
-class Crewing(Protocol):
+class CrewSettings(Protocol):
     """What a binding needs to know of its run."""
 
     lanes: int
@@ -56,7 +57,7 @@ class Crewing(Protocol):
     finite: bool
     worker: int
     row: int
-    steered: Steered | None  #: None in a run of one process
+    steered: ControlLink | None  #: None in a run of one process
     mode: Mode  #: with which the run was started
     outer: tuple[float, float]  #: learning rate and momentum of the step after local ones
 
@@ -71,7 +72,7 @@ class Binding:
     """The arena as this worker uses it."""
 
     def __init__(
-        self, crewing: Crewing, models: Sequence[nn.Module], user: torch.optim.Optimizer, space: Space,
+        self, crewing: CrewSettings, models: Sequence[nn.Module], user: torch.optim.Optimizer, space: Space,
         settings: Settings, facts: Sequence[Part],
     ) -> None:  # fmt: skip
         self._crewing, self._space, self.settings = crewing, space, settings
@@ -86,27 +87,27 @@ class Binding:
         sections = Sections()
         sections.add("board", board_bytes(crewing.lanes, rows, len(space.layout.slices)))
         optimizer.add_sections(sections, space, schemas, rows)
-        slots.add_sections(sections, space, crewing.lanes)
+        gradients.add_sections(sections, space, crewing.lanes)
         buffers.add_sections(sections, space, crewing.lanes)
         self._sizes = optimizer.state_sizes(space, schemas)
         outer = optimizer.state_sizes(space, self._outer_schemas)
         outer["undo"] = optimizer.undo_bytes(space, self._outer_schemas) * rows
         reads = crewing.staleness(parse("async")).compensates
         self._room = space.room(crewing.lanes, reads=reads)._replace(state=state_bytes(self._sizes), outer=outer)
-        annex.add_sections(sections, self._room, mode)
-        schedule.add_sections(sections, rows)
+        mode_sections.add_sections(sections, self._room, mode)
+        optimizer_settings.add_sections(sections, rows)
         evaluation.add_sections(sections)
         for index, parameter in enumerate(space.fixed):
             sections.add(f"fixed/{index}", parameter.numel() * parameter.element_size())
         kinds = optimizer.state_kinds(space, schemas)
-        self._chart = chart.add_section(sections, space, self._room, rows, paced=not mode.exact, kinds=kinds)
+        self._manifest = manifest.add_section(sections, space, self._room, rows, relaxed=not mode.exact, kinds=kinds)
         self.late = False
         self._stop_at: int | None = None
         self._wanted, self._turn_at = mode.name, 0
         self._fd = -1
         welcome, arena = self._arena(sections, user, schemas, facts)
-        self.arena = self._annex = arena
-        self.pace = Pace(0, mode.name)  #: how this worker keeps step
+        self.arena = self._mode_sections = arena
+        self.pace = ModeRecord(0, mode.name)  #: how this worker keeps step
         self.mode = mode
         self.rebound: Callable[[], None] = lambda: None  #: called when there is another member
         self.board = Board(arena.section("board"), crewing.lanes, rows, len(space.layout.slices))
@@ -115,8 +116,8 @@ class Binding:
         self.buffers = Buffers(models, space, arena, crewing.lanes)
         self.evaluation = evaluation.Table(arena)
         controls = self._steered or Alone()
-        self.controls: Alone | Steered = controls
-        self._slots = LaneSlots(space, arena, self.board)
+        self.controls: Alone | ControlLink = controls
+        self._slots = LaneGradients(space, arena, self.board)
         self.member = self._new_member()
         self._seeds = welcome is None or welcome.seed
 
@@ -124,7 +125,7 @@ class Binding:
         """Fill the arena or look at it; then take a place in the crew."""
         if self._seeds:
             self._seed()
-        chart.write_chart(self.arena, self.board, self._chart)
+        manifest.write_manifest(self.arena, self.board, self._manifest)
         self.board.claim(self._crewing.row, self._crewing.worker, os.getpid())
         if not self.catch_up():
             self._look()
@@ -132,17 +133,17 @@ class Binding:
         if self._steered is None:
             lanes = self._crewing.lanes
             self.member.guarded = False
-            self.member.install(0, Crewed([0], [self._crewing.row], [0] * lanes))
+            self.member.install(0, Assignment([0], [self._crewing.row], [0] * lanes))
             return
         if self._seeds:
             self._steered.seeded()
         self._steered.installed = self._installed
-        self._steered.muster(self._ready)
+        self._steered.cluster_hosts(self._ready)
         self.late = self.board.op()[0] >= 0 or self.board.epoch()[0] >= 0
         self.buffers.load(min(self.board.versions()), everything=True)
 
     @property
-    def steered(self) -> Steered:
+    def steered(self) -> ControlLink:
         """What steers this worker; an error of ours in a run of one process."""
         assert self._steered is not None
         return self._steered
@@ -158,13 +159,13 @@ class Binding:
         return self.pace.version - self.pace.step
 
     @property
-    def paced(self) -> Paced | None:
-        """The member where lanes need not keep step; None in exact training."""
-        return self.member if isinstance(self.member, Paced) else None
+    def relaxed(self) -> RelaxedMember | None:
+        """The member in relaxed modes; None in exact training."""
+        return self.member if isinstance(self.member, RelaxedMember) else None
 
     def stopping(self, step: int) -> bool:
         """Has the run been asked to end before this step? Where lanes are at several, as soon as may be."""
-        return self._stop_at is not None and (self.paced is not None or step + self.ahead >= self._stop_at)
+        return self._stop_at is not None and (self.relaxed is not None or step + self.ahead >= self._stop_at)
 
     # ------------------------------------------------------------ ways of keeping step
 
@@ -185,8 +186,8 @@ class Binding:
         before = self.member
         self.pace, self.mode = pace, parse(pace.sync)
         sections = Sections()
-        annex.add_sections(sections, self._room, self.mode)
-        self._annex = Arena(sections, fd=self._fd, begin=pace.begin) if pace.size else self.arena
+        mode_sections.add_sections(sections, self._room, self.mode)
+        self._mode_sections = Arena(sections, fd=self._fd, begin=pace.begin) if pace.size else self.arena
         self.optimizer = self._owners()
         self.member = self._new_member()
         self.member.at, self.member.guarded = before.at, before.guarded
@@ -199,20 +200,22 @@ class Binding:
         """The script's optimizer; with local steps lanes run that by themselves, and the owners another one."""
         if not self.mode.rounds:
             return self._script
-        outer = self._annex.section
+        outer = self._mode_sections.section
 
         def section(name: str) -> memoryview:
             return self.arena.section(name) if name.startswith("parameters/") else outer(f"outer/{name}")
 
         return SliceOptimizer(self._outer, self._space, self._outer_schemas, section, self.board.num_rows)
 
-    def _lanes_state(self) -> Inner:
+    def _lanes_state(self) -> InnerState:
         """What lanes' optimizers keep, with local steps."""
-        annexed = self._annex.section
-        return Inner(lambda name: (annexed if annex.passing(name) else self.arena.section)(name), self._sizes)
+        annexed = self._mode_sections.section
+        return InnerState(
+            lambda name: (annexed if mode_sections.passing(name) else self.arena.section)(name), self._sizes
+        )
 
     def _new_member(self) -> Member:
-        kind = Member if self.mode.exact else Local if self.mode.rounds else Paced
+        kind = Member if self.mode.exact else LocalMember if self.mode.rounds else RelaxedMember
         member = kind(self._space, self.board, self._slots, self.optimizer, self.buffers, self.controls)
         member.finite = self._crewing.finite
         return member
@@ -243,16 +246,16 @@ class Binding:
         assert self._steered is not None
         here = install.hosts[install.members.index(self._crewing.worker)]
         # The state may be on its way from another host. Who is asked to pause meanwhile says so, and waits again.
-        fetches = here in install.sources or install.guide >= 0
+        fetches = here in install.sources or install.donor >= 0
         if fetches and not self._steered.attend(lambda: self.board.current() >= install.generation):
             return
         self.catch_up()
         self._wanted, self._turn_at = install.sync, install.turn
-        if self.paced is not None:
-            self.paced.settle(self.turning, install.turn)
+        if self.relaxed is not None:
+            self.relaxed.settle(self.turning, install.turn)
             if install.stop:
-                self.paced.stop()
-        self.member.install(self._crewing.worker, install.crewed(len(self._space.layout.slices)))
+                self.relaxed.stop()
+        self.member.install(self._crewing.worker, install.assignment(len(self._space.layout.slices)))
         if install.stop and self._stop_at is None:
             self._stop_at = install.stop
 
@@ -266,17 +269,17 @@ class Binding:
     def _look(self) -> None:
         """Let the model's parameters be windows into the arena, or into a copy of it where others may change it."""
         mode = self.mode
-        if self.paced is not None:
+        if self.relaxed is not None:
             lanes = self._crewing.lanes
-            self.paced.set_pace(
-                mode, self._crewing.staleness(mode), Pushes(self._annex.section("pushes"), lanes),
-                PushSlots(self._space, self._annex, lanes), self.settings.applied,
+            self.relaxed.set_pace(
+                mode, self._crewing.staleness(mode), Pushes(self._mode_sections.section("pushes"), lanes),
+                PushGradients(self._space, self._mode_sections, lanes), self.settings.applied,
             )
             if self._stop_at is not None:
-                self.paced.stop()
-        if isinstance(self.member, Local):
+                self.relaxed.stop()
+        if isinstance(self.member, LocalMember):
             self.member.set_inner(self._user, self._schemas, self._lanes_state(), self._outer, self._show)
-        self._show(self._space.views(self.optimizer.parameters if self.paced is None else self.paced.parameters))
+        self._show(self._space.views(self.optimizer.parameters if self.relaxed is None else self.relaxed.parameters))
         for index, parameter in enumerate(self._space.fixed):
             parameter.data = self._fixed(index, parameter)
 
@@ -292,7 +295,7 @@ class Binding:
         return flat[: parameter.numel()].view(parameter.shape)
 
 
-def check_parts(optimizer: torch.optim.Optimizer, crewing: Crewing) -> None:
+def check_parts(optimizer: torch.optim.Optimizer, crewing: CrewSettings) -> None:
     """Refuse an optimizer that takes whole steps only, where the mode that the run was started with takes parts."""
     mode = crewing.mode
     what = parted(mode, crewing.lanes)
@@ -305,7 +308,7 @@ def check_parts(optimizer: torch.optim.Optimizer, crewing: Crewing) -> None:
     )  # fmt: skip
 
 
-def _parts(crewing: Crewing) -> list[Part]:
+def _parts(crewing: CrewSettings) -> list[Part]:
     """What two workers must agree on besides what the script has built."""
     mode = crewing.mode
     stale = [] if mode.exact else [("stale pushes", str(crewing.staleness(mode)))]

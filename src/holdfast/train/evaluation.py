@@ -19,12 +19,12 @@ from torch.utils.data import DataLoader
 from holdfast.core.keys import STREAM_EVALUATE, key
 from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import seed_everything
+from holdfast.dataplane.memory import board as cells
+from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.results import PAST, PAST_BYTES, OperationResults
+from holdfast.dataplane.memory.view import NAMES_HEAD as _HEAD
+from holdfast.dataplane.memory.view import TABLE_WIDTH as WIDTH
 from holdfast.errors import OutOfSync, UsageError
-from holdfast.exchange import board as cells
-from holdfast.exchange.hold import NAMES_HEAD as _HEAD
-from holdfast.exchange.hold import TABLE_WIDTH as WIDTH
-from holdfast.exchange.past import PAST, PAST_BYTES, Past
-from holdfast.transport.arena import Arena, Sections
 
 if TYPE_CHECKING:
     from holdfast.train.training import Training
@@ -48,7 +48,7 @@ class Table:
         raw = arena.section("evaluation")
         self._words, self._reals = raw.cast("q"), raw.cast("d")
         self._names = arena.section("evaluation-names")
-        self._past = Past(arena.section("evaluation-past"))
+        self._past = OperationResults(arena.section("evaluation-past"))
 
     def put(self, row: int, tag: int, count: int, values: Mapping[str, float]) -> None:
         """Store one result; the tag goes last."""

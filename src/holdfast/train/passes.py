@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import data_key
+from holdfast.dataplane.reduce.work import StepWork
+from holdfast.dataplane.relaxed.relaxed_member import Boundary, Course, RelaxedMember
 from holdfast.errors import OutOfSync, UsageError
-from holdfast.exchange.paced import Boundary, Course, Paced
-from holdfast.exchange.work import StepWork
-from holdfast.train.turning import stand
+from holdfast.train.boundary import stand
 
 if TYPE_CHECKING:
     from holdfast.train.training import Training
@@ -94,8 +94,8 @@ class Pass:
         training = self._training
         training.close_unit()
         while True:
-            paced = training.bound.paced
-            found = self._next_exact() if paced is None else self._next_paced(paced)
+            relaxed = training.bound.relaxed
+            found = self._next_exact() if relaxed is None else self._next_relaxed(relaxed)
             if not isinstance(found, Boundary):
                 return found
             self._course = replace(self._course, done=found.step)
@@ -122,10 +122,10 @@ class Pass:
             training.begin_unit(work, lane)
             return batch
 
-    def _next_paced(self, paced: Paced) -> Any:
-        """The same where lanes need not keep step: whichever unit of mine may be begun."""
+    def _next_relaxed(self, relaxed: RelaxedMember) -> Any:
+        """The same in relaxed modes: whichever unit of mine may be begun."""
         training, batches = self._training, self._batches
-        found = paced.next_unit(self._course)
+        found = relaxed.next_unit(self._course)
         if found is None:
             training.complete_pass(min(training.first_step + batches.steps, training.committed()))
             self._end(early=training.bound.stopping(training.step))
@@ -134,10 +134,10 @@ class Pass:
             training.settle(found.step)
             return found
         at, lane = found
-        training.turn_to(paced.pushes.base + at)
+        training.turn_to(relaxed.pushes.base + at)
         counts = batches.counts(at)
         lanes = tuple(other for other, count in enumerate(counts) if count)
-        work = StepWork(paced.pushes.base + at, lanes, counts)
+        work = StepWork(relaxed.pushes.base + at, lanes, counts)
         request = self._request(at, lane)
         training.open_unit(work, lane, request)
         batch = batches.fetch(request, partial(self._ahead, at, lane))
@@ -149,9 +149,9 @@ class Pass:
         if not self._going:
             return
         training = self._training
-        if training.bound.paced is not None:
+        if training.bound.relaxed is not None:
             raise UsageError(
-                f"A loop over the loader was left early, and with sync = {training.bound.paced.mode.name} the lanes "
+                f"A loop over the loader was left early, and with sync = {training.bound.relaxed.mode.name} the lanes "
                 "are at different steps: there is none at which all could leave it. Let it run to its end, or use "
                 "--sync exact."
             )

@@ -3,7 +3,7 @@
 Under plain `python` a run is one process that drives all lanes in private memory. Under `holdfast run`
 the same script is one worker of a crew; the worker process sets `_enlisted` before the script's first
 line, and nothing else differs. Under `torchrun`, or any launcher that sets RANK, WORLD_SIZE and MASTER_ADDR, `join`
-itself makes the process a worker (see `adopted`).
+itself makes the process a worker (see `rank_worker`).
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from holdfast.config.run import MAX_LANES
-from holdfast.config.worker import OUTER, WorkerSpec
-from holdfast.core.clocks import Mode, advised, parse
+from holdfast.config.run_config import MAX_LANES
+from holdfast.config.worker_spec import OUTER, WorkerSpec
 from holdfast.core.keys import STREAM_START, key
-from holdfast.core.staleness import COMPENSATION, Staleness, used
+from holdfast.core.sync.modes import Mode, advised, parse
+from holdfast.core.sync.staleness import COMPENSATION, Staleness, used
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything
+from holdfast.dataplane.relaxed import ages
 from holdfast.errors import ConfigError, NotExact, UsageError
-from holdfast.exchange import ages
-from holdfast.train import ranks
-from holdfast.train.audit import Trail
+from holdfast.train.audit_trail import AuditTrail
+from holdfast.train.control_link import ControlLink
 from holdfast.train.evaluation import agree, evaluate
 from holdfast.train.numerics import keep_freed_memory
 from holdfast.train.passes import Pass
-from holdfast.train.steering import Steered
-from holdfast.train.takeover import refuse_lane_clipping
+from holdfast.train.patches import refuse_lane_clipping
+from holdfast.train.torchrun import ranks
 from holdfast.train.training import Training
 
 if TYPE_CHECKING:  # loaded by those who use it
-    from holdfast.store.client import Store
+    from holdfast.store.client.store import Store
     from holdfast.store.handlers import Handler
-    from holdfast.train.storing import Storing
+    from holdfast.train.run_store import RunStore
 
 __all__ = ["Loader", "Run", "enlist", "join"]
 
-_enlisted: tuple[WorkerSpec, Steered] | None = None
+_enlisted: tuple[WorkerSpec, ControlLink] | None = None
 _current: Run | None = None
 
 
-def enlist(spec: WorkerSpec, steered: Steered) -> None:
+def enlist(spec: WorkerSpec, steered: ControlLink) -> None:
     """Make `join` in this process join a crew. Called by the worker process, before the script."""
     global _enlisted
     _enlisted = spec, steered
@@ -111,7 +111,7 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
         )  # fmt: skip
     farewell = None
     if world is not None:  # one of the ranks of another launcher, such as torchrun
-        from holdfast.train.adopted import adopt
+        from holdfast.train.torchrun.rank_worker import adopt
 
         spec, steered, farewell = adopt(world, said)
         enlist(spec, steered)
@@ -147,7 +147,7 @@ class Run:
     """One process's part in a run. Made by `join`."""
 
     def __init__(
-        self, lanes: int, seed: int, threads: int, *, finite: bool, spec: WorkerSpec | None, steered: Steered | None
+        self, lanes: int, seed: int, threads: int, *, finite: bool, spec: WorkerSpec | None, steered: ControlLink | None
     ) -> None:
         self.lanes, self.seed, self.threads, self.finite = lanes, seed, threads, finite
         self.mode = _mode(spec.sync if spec is not None else "exact", lanes)
@@ -156,12 +156,12 @@ class Run:
         self.steered = steered
         self.worker, self.row = (spec.worker, spec.row) if spec is not None else (0, 0)
         self._script = spec.script if spec is not None else ""
-        self._storing: Storing | None = None
+        self._storing: RunStore | None = None
         self._started = time.perf_counter()
         self._training: Training | None = None
         self._models: list[nn.Module] = []
         self._undo: list[Callable[[], None]] = []
-        self._trail = Trail(Path(spec.dir, "audit"), spec.worker) if spec is not None and spec.audit else None
+        self._trail = AuditTrail(Path(spec.dir, "audit"), spec.worker) if spec is not None and spec.audit else None
         torch.set_num_threads(threads)
         keep_freed_memory()
         seed_everything(key(seed, STREAM_START))
@@ -289,9 +289,9 @@ class Run:
             StoreError: it cannot be started, or another worker has asked for another one; says why.
         """
         if self._storing is None:
-            from holdfast.train.storing import Storing
+            from holdfast.train.run_store import RunStore
 
-            self._storing = Storing(self.steered, self.worker, self.row, self._script)
+            self._storing = RunStore(self.steered, self.worker, self.row, self._script)
         return self._storing.open(servers, handler, memory, timeout)
 
     # ------------------------------------------------------------ clipping

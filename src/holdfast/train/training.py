@@ -26,19 +26,19 @@ from torch.utils.data import DataLoader
 
 from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import compute_key, seed_everything
+from holdfast.dataplane.memory import board as cells
+from holdfast.dataplane.memory.board import StepFacts
+from holdfast.dataplane.memory.space import Space
+from holdfast.dataplane.reduce import early
+from holdfast.dataplane.reduce.schema import pin
+from holdfast.dataplane.reduce.work import StepWork, UnitResult
 from holdfast.errors import NonFinite, NotExact
-from holdfast.exchange import board as cells
-from holdfast.exchange import early
-from holdfast.exchange.board import StepFacts
-from holdfast.exchange.schema import pin
-from holdfast.exchange.space import Space
-from holdfast.exchange.work import StepWork, UnitResult
-from holdfast.train.binding import Binding, Crewing, check_parts
+from holdfast.train.binding import Binding, CrewSettings, check_parts
+from holdfast.train.optimizer_settings import Settings, find_schedulers
 from holdfast.train.passes import Pass, left_in_the_middle
-from holdfast.train.schedule import Settings, find_schedulers
-from holdfast.train.takeover import LossTap, take_optimizer
-from holdfast.train.tempo import Tempo
-from holdfast.train.together import FINISHED, Together
+from holdfast.train.patches import LossTap, take_optimizer
+from holdfast.train.scheduler_steps import SchedulerSteps
+from holdfast.train.script_position import FINISHED, ScriptPosition
 
 __all__ = ["Training"]
 
@@ -47,7 +47,11 @@ class Training:
     """One prepared model (or several), one optimizer, any number of loaders."""
 
     def __init__(
-        self, models: Sequence[nn.Module], optimizer: torch.optim.Optimizer, schedulers: Sequence[Any], crewing: Crewing
+        self,
+        models: Sequence[nn.Module],
+        optimizer: torch.optim.Optimizer,
+        schedulers: Sequence[Any],
+        crewing: CrewSettings,
     ) -> None:
         self._models, self._optimizer, self._given = models, optimizer, schedulers
         self._crewing, self.num_lanes = crewing, crewing.lanes
@@ -100,7 +104,7 @@ class Training:
             settings = Settings(self._optimizer, find_schedulers(self._optimizer, self._given))
             facts = [(f"loader {number}", batches.described()) for number, batches in enumerate(self.loaders)]
             self._bound = Binding(self._crewing, self._models, self._optimizer, self.space, settings, facts)
-            self._tempo, self._together = Tempo(settings), Together(self._bound)
+            self._tempo, self._together = SchedulerSteps(settings), ScriptPosition(self._bound)
             self._bound.enter()
             self._watch_gradients()
             self._bound.rebound = self._attach
@@ -119,8 +123,8 @@ class Training:
 
     def committed(self) -> int:
         """Steps that are committed: of which the parameters hold all lanes."""
-        paced = self.bound.paced
-        return self.bound.version - self.bound.ahead if paced is None else paced.committed()
+        relaxed = self.bound.relaxed
+        return self.bound.version - self.bound.ahead if relaxed is None else relaxed.committed()
 
     def _watch_gradients(self) -> None:
         """Tell the exchange of every gradient that backward has made. Worth it only where there are several slices."""
@@ -219,12 +223,12 @@ class Training:
         if self.op < newest or binding.board.op_closed(self.op):
             return False
         self.step = self.committed()
-        while binding.paced is not None and not binding.paced.pull():
+        while binding.relaxed is not None and not binding.relaxed.pull():
             binding.controls.rest(self.step)
         if self.op == newest:
             self._together.check_kind(self.op, kind, binding.board.op_kind())
             self.first_step = first
-            if binding.late or binding.paced is not None:  # there others may have gone on without this worker
+            if binding.late or binding.relaxed is not None:  # there others may have gone on without this worker
                 binding.settings.restore(self.step, self.op if self.step == first else None)
         else:
             self.first_step = self.step
@@ -283,10 +287,10 @@ class Training:
     def begin_unit(self, work: StepWork, lane: int) -> None:
         """Set the stage for a unit: buffers, gradients and randomness as they must be."""
         binding = self.bound
-        if binding.paced is None:
+        if binding.relaxed is None:
             binding.buffers.load(work.version)
-        elif binding.paced.fresh:
-            binding.buffers.load(binding.paced.read)
+        elif binding.relaxed.fresh:
+            binding.buffers.load(binding.relaxed.read)
         for parameter in self.space.trainable:
             parameter.grad = None
         self.clip_norm = self.clip_value = 0.0
@@ -322,7 +326,7 @@ class Training:
         if self.bound.member.finite and (bad := self.bound.member.unclean(gradients)):
             what = f"the gradient of {self.space.few(bad)} is not finite, with a loss of {loss:.6g}"
             raise NonFinite.in_unit(work.step, lane, what, request)
-        exact = self.bound.paced is None
+        exact = self.bound.relaxed is None
         self.bound.member.hyper = self.bound.settings.hyper() if exact else self._tempo.hyper(work.step, self.step)
         self.bound.member.fill(lane, gradients, UnitResult(loss, self.clip_norm, self.clip_value))
         self.bound.settings.filled()
@@ -343,7 +347,7 @@ class Training:
         board = self.bound.board
         if self._tempo.reached(work.step):
             mark = self.bound.settings.write(work.step, self.bound.member.hyper, self.step)
-            if self.bound.paced is None:
+            if self.bound.relaxed is None:
                 board.put_settings(lane, work.version, mark)
         self._crewing.audit(self.order, work.step, lane, request)
         self.bound.member.show(lane)
@@ -379,17 +383,17 @@ class Training:
         self.step += 1
 
     def turn_to(self, step: int) -> None:
-        """Where lanes need not keep step: the next unit of this worker is of this step."""
+        """In relaxed modes: the next unit of this worker is of this step."""
         self._tempo.turn_to(step, self.step)
         self.step = self.committed()
 
     def settle(self, done: int) -> None:
-        """Where lanes need not keep step: all have made `done` steps of the pass."""
+        """In relaxed modes: all have made `done` steps of the pass."""
         self.step = self.committed()
         self._tempo.settle(self.step, None if done else self.op)
 
     def complete_pass(self, end: int) -> None:
-        """Where lanes need not keep step: all units of the loop, before step `end`, were pushed and applied."""
+        """In relaxed modes: all units of the loop, before step `end`, were pushed and applied."""
         self._tempo.complete_pass(end)
         self._note_facts()
         self.step = self.committed()

@@ -14,12 +14,12 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from holdfast.config.worker import WorkerSpec
-from holdfast.coordinator import messages as say
+from holdfast.config.worker_spec import WorkerSpec
+from holdfast.control.protocol import messages as say
 from holdfast.core.keys import STREAM_START, key
 from holdfast.errors import ScriptFailed, Stopped
 from holdfast.train import run as runs
-from holdfast.train.steering import LetGo, Steered
+from holdfast.train.control_link import ControlLink, LetGo
 from holdfast.transport.link import MAX_MESSAGE, Link
 
 __all__ = ["main", "warm_up"]
@@ -46,7 +46,7 @@ def warm_up() -> None:
 
 def main(spec: WorkerSpec, link_fd: int) -> None:
     """Run the script as worker `spec.worker`. Ends the process by returning or by SystemExit."""
-    steered = Steered(spec.worker, Link.from_fd(link_fd))
+    steered = ControlLink(spec.worker, Link.from_fd(link_fd))
     runs.enlist(spec, steered)
     sys.argv = [spec.script, *spec.args]
     sys.path.insert(0, str(Path(spec.script).resolve().parent))
@@ -94,7 +94,7 @@ def _left(leaving: SystemExit) -> None:
 def _instead(run: runs.Run | None) -> str:
     """How a script can end a loop early."""
     training = run._training if run is not None else None
-    if training is None or training._bound is None or training.bound.paced is None:
+    if training is None or training._bound is None or training.bound.relaxed is None:
         return "leave the loop with `break` on run.step"
     return (
         f"end the run from outside (Ctrl-C); with sync = {training.bound.mode.name} there is no step at which all "
@@ -111,7 +111,7 @@ def _result() -> dict[str, str | int | float | bool | list[int] | None]:
     return result
 
 
-def _failure(spec: WorkerSpec, steered: Steered, error: BaseException) -> say.Failed:
+def _failure(spec: WorkerSpec, steered: ControlLink, error: BaseException) -> say.Failed:
     run = runs.current()
     unit = run.unit if run is not None else None
     training = run._training if run is not None else None

@@ -6,7 +6,7 @@ estimate (four hosts at 1 Gbit/s reached 91% of the link instead of 99%), and pa
 between two hosts without a limit took 1.6 times as long). Not every user may choose every algorithm; the first one that
 may be chosen is.
 
-It must be chosen before a connection is made: a socket that BBR has begun to pace is paced for ever. So it is chosen
+It must be chosen before a connection is made: a socket that BBR has begun to pace is relaxed for ever. So it is chosen
 for all, and taken back where the round trip turns out to be long.
 """
 

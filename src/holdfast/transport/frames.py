@@ -8,7 +8,7 @@ All numbers are little-endian and unsigned. Rules:
 * every field is checked before anything is made of it: what a length says is never allocated before it
   was found to be within the bound of its kind;
 * the checksum covers the header, so a reader that lost its place sees it at once. It is no proof of who
-  sent the frame: who may speak at all is decided before the first frame (`greeting`);
+  sent the frame: who may speak at all is decided before the first frame (`handshake`);
 * every frame carries its generation, and a connection belongs to one: a frame of another is refused;
 * the meaning of meta and body is the receiver's business. Nothing is unpickled.
 """
@@ -51,7 +51,7 @@ class Kind(IntEnum):
     PROBE = 9  #: a measurement of the network
     BYE = 10  #: the last frame: this end is meant
     PAST = 11  #: what an evaluation that is over has given
-    PUSH = 12  #: a part of a lane's gradient, where lanes need not keep step, on its way to its owners
+    PUSH = 12  #: a part of a lane's gradient, in relaxed modes, on its way to its owners
     PUSHED = 13  #: that all of it is there, and what the lane says beside it
     SLICES = 14  #: new parameters, on their way to a host that computes with them
     CLOCKS = 15  #: how far all lanes are, with what is published beside parameters

@@ -5,7 +5,7 @@ other side is seen at once, as an end of file. Rules:
 
 * a message is 1 byte to `MAX_MESSAGE` bytes; the sender shortens what is longer (traces);
 * sending never blocks on a link made with `blocking=False`: `send` says False when the message was
-  not taken, and whoever cares says it again (see `coordinator.messages`); `offer` also says why;
+  not taken, and whoever cares says it again (see `control.protocol.messages`); `offer` also says why;
 * what the other side said before its end is read before the end is;
 * every descriptor is close-on-exec, and whoever receives one owns it.
 """
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from holdfast.errors import ResourceError
 
-__all__ = ["MAX_DESCRIPTORS", "MAX_MESSAGE", "DescriptorsLost", "Frame", "Link", "Outcome"]
+__all__ = ["MAX_DESCRIPTORS", "MAX_MESSAGE", "DescriptorsLost", "Link", "LinkMessage", "Outcome"]
 
 #: More than any message needs: a failure with its trace, cut to size.
 MAX_MESSAGE = 64 * 1024
@@ -33,7 +33,7 @@ MAX_DESCRIPTORS = 253
 _ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
-class Frame(NamedTuple):
+class LinkMessage(NamedTuple):
     """One message and the descriptors that came with it; they belong to the receiver."""
 
     data: bytes
@@ -70,7 +70,7 @@ class Link:
     >>> ours.send(b"hello")
     True
     >>> theirs.recv()
-    Frame(data=b'hello', fds=())
+    LinkMessage(data=b'hello', fds=())
     >>> ours.close(); theirs.recv() is None
     True
     >>> theirs.close()
@@ -118,7 +118,7 @@ class Link:
             return Outcome.FULL if error.errno in _FULL else Outcome.GONE
         return Outcome.TAKEN
 
-    def recv(self) -> Frame | None:
+    def recv(self) -> LinkMessage | None:
         """The next message, or None when the other side is gone.
 
         Raises BlockingIOError on a link that does not block and has nothing to read, DescriptorsLost in a process
@@ -138,7 +138,7 @@ class Link:
             if flags & socket.MSG_TRUNC:
                 raise ValueError(f"a message longer than {MAX_MESSAGE} bytes arrived")
             raise DescriptorsLost(data)
-        return Frame(data, fds) if data else None
+        return LinkMessage(data, fds) if data else None
 
     def _receive(self) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
         return self._socket.recvmsg(MAX_MESSAGE, _ROOM, socket.MSG_CMSG_CLOEXEC)

@@ -3,7 +3,7 @@
 Every slice has a number for each sample of each epoch. The optimizer adds MARK to whatever has a gradient, and lr times
 the gradient besides; the loss is made such that this is the weight of the push: 1, or less where it was late or stale.
 So a number is 0 where a push was lost, MARK and a weight where it was applied once, and 2 MARK and more where it was
-applied twice, however little it weighed. `tests/process/tallied.py` reads it.
+applied twice, however little it weighed. `tests/process/counted.py` reads it.
 
 The mark does not hang on lr, and an optimizer whose steps do not is refused where steps have parts. So only what is as
 large as the gradients here leaves one, and what is tried before the run does not.

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.cli.visits import Patience
+from holdfast.cli.rejoin import Patience
 from tests.unit.cli.launched import ENVIRONMENT, Launched, holdfast
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]

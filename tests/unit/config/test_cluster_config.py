@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from holdfast.config.cluster import ClusterConfig, KubernetesConfig, SlurmConfig, check
+from holdfast.config.cluster_config import ClusterConfig, KubernetesConfig, SlurmConfig, check
 from holdfast.errors import ConfigError
 from tests.markdown import ROOT
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.config.run import SECTIONS, CrewConfig, LocalConfig, RunConfig
-from holdfast.config.sources import Sources
+from holdfast.config.resolve import Sources
+from holdfast.config.run_config import SECTIONS, CrewConfig, LocalSgdConfig, RunConfig
 from holdfast.errors import ConfigError, UsageError
 
 
@@ -42,7 +42,7 @@ def test_every_value_is_shown_with_its_source() -> None:
     assert lines["# lanes = 4"] == "default, unless the script's join() says otherwise"
     assert lines["sync = \"exact\""] == "default"
     plain = len(RunConfig.__struct_fields__) - len(SECTIONS)
-    assert len(lines) == plain + len(CrewConfig.__struct_fields__) + len(LocalConfig.__struct_fields__)
+    assert len(lines) == plain + len(CrewConfig.__struct_fields__) + len(LocalSgdConfig.__struct_fields__)
 
 
 def test_what_is_shown_can_be_a_file_again() -> None:

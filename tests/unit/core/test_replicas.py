@@ -1,10 +1,10 @@
-"""Who holds the state where lanes need not keep step, and along which chain copies of it travel."""
+"""Who holds the state in relaxed modes, and along which chain copies of it travel."""
 
 from __future__ import annotations
 
 import pytest
 
-from holdfast.core.standing import Link, home_of, link_of
+from holdfast.core.roles import ChainLink, chain_link, primary_of
 
 
 @pytest.mark.parametrize("home", range(5))
@@ -12,15 +12,15 @@ from holdfast.core.standing import Link, home_of, link_of
 def test_the_chain_leads_from_the_home_through_every_replica_once(home: int, number: int) -> None:
     hosts = [0, 1, 2, 3, 4]
     replicas = [host for host in (3, 1, 4, 0, 2) if host != home][:number]
-    walked, link = [home], link_of(home, home, replicas)
+    walked, link = [home], chain_link(home, home, replicas)
     assert link.before is None
     while link.after is not None:
-        assert link_of(link.after, home, replicas).before == walked[-1], "both sides know of each other"
+        assert chain_link(link.after, home, replicas).before == walked[-1], "both sides know of each other"
         walked.append(link.after)
-        link = link_of(link.after, home, replicas)
+        link = chain_link(link.after, home, replicas)
     assert walked == [home, *replicas]
-    assert all(link_of(host, home, replicas) == Link() for host in set(hosts).difference(walked))
+    assert all(chain_link(host, home, replicas) == ChainLink() for host in set(hosts).difference(walked))
 
 
 def test_the_home_is_the_host_that_needs_no_source() -> None:
-    assert home_of([0, 1, 1, 2], {0: 2, 1: 2}) == 2
+    assert primary_of([0, 1, 1, 2], {0: 2, 1: 2}) == 2

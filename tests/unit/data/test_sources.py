@@ -123,7 +123,7 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
             header = bytes([0, 0, 8, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape)
             body = random.integers(0, 10 if len(shape) == 1 else 256, shape, np.uint8).tobytes()
             unpacked[name] = header + body
-            files.append(fashion_mnist._File(name, shape, hashlib.sha256(header + body).hexdigest()))
+            files.append(fashion_mnist._DataFile(name, shape, hashlib.sha256(header + body).hexdigest()))
         table[split] = tuple(files)
     monkeypatch.setattr(fashion_mnist, "_FILES", table)
     return unpacked

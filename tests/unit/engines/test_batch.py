@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.cluster import SlurmConfig
-from holdfast.config.run import RunConfig
-from holdfast.config.sources import Sources
+from holdfast.config.cluster_config import SlurmConfig
+from holdfast.config.resolve import Sources
+from holdfast.config.run_config import RunConfig
 from holdfast.engines import batch
-from holdfast.engines.batch import ATTEMPTS, BatchJob, Share, Shell
+from holdfast.engines.batch import ATTEMPTS, BatchJob, NodeShare, Shell
 from holdfast.errors import ConfigError, ResourceError, UsageError
 
 JOB = BatchJob("name", "/shared/run", "train.py")
@@ -46,13 +46,13 @@ def test_what_is_passed_on_means_the_same_there() -> None:
 def test_one_worker_with_one_thread_unless_more_are_asked_for() -> None:
     job = batch.plan(RunConfig("train.py"), {}, name="n", dir="/d", hosts=2, holdfast=["holdfast"])
     assert (job.workers, job.threads, job.options) == (1, 1, ())
-    assert batch.share(job, SlurmConfig()) == Share(1, 0, 0)
+    assert batch.share(job, SlurmConfig()) == NodeShare(1, 0, 0)
 
 
 def test_a_machine_is_asked_for_what_all_its_workers_need() -> None:
     job = BatchJob("name", "/d", "train.py", workers=3, threads=2)
-    assert batch.share(job, SlurmConfig()) == Share(6, 0, 0)
-    assert batch.share(job, SlurmConfig(cpus=4, gpus=1, memory="2GiB")) == Share(12, 3, 3 * 2 * 2**30)
+    assert batch.share(job, SlurmConfig()) == NodeShare(6, 0, 0)
+    assert batch.share(job, SlurmConfig(cpus=4, gpus=1, memory="2GiB")) == NodeShare(12, 3, 3 * 2 * 2**30)
 
 
 def test_servers_are_passed_on_and_there_is_room_for_them_on_every_machine() -> None:
@@ -62,7 +62,7 @@ def test_servers_are_passed_on_and_there_is_room_for_them_on_every_machine() -> 
         "holdfast", "run", "--on", "local", "--hosts", "3", "--workers", "2", "--servers", "1", "train.py",
     ]  # fmt: skip
     assert job.join("a:1") == ["holdfast", "join", "a:1", "--workers", "2"]
-    assert batch.share(job, SlurmConfig(cpus=4, gpus=1, memory="2GiB")) == Share(12, 2, 3 * 2 * 2**30)
+    assert batch.share(job, SlurmConfig(cpus=4, gpus=1, memory="2GiB")) == NodeShare(12, 2, 3 * 2 * 2**30)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from holdfast import errors
-from holdfast.config.cluster import KubernetesConfig
+from holdfast.config.cluster_config import KubernetesConfig
 from holdfast.engines import kubernetes
 from holdfast.engines.batch import BatchJob, job_name
 from holdfast.errors import UsageError
-from holdfast.transport import token
+from holdfast.transport.auth import token
 from tests.unit.engines.submitted import golden, said, tool
 
 FILES = {"train.py": "import model\n\nprint('trains')\n", "model.py": "\tx = 1\n"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.engines import ray_cluster
-from holdfast.engines.placement import Needs
+from holdfast.engines.nodes import Needs
 from holdfast.engines.ray import RayFleet
 from holdfast.engines.ray_cluster import RayCluster
 from holdfast.errors import HoldfastError, Unreachable, UsageError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config.cluster import SlurmConfig
+from holdfast.config.cluster_config import SlurmConfig
 from holdfast.engines import slurm
 from holdfast.engines.batch import BatchJob
 from holdfast.errors import DirectoryBusy, ResourceError, UsageError

@@ -132,7 +132,7 @@ def test_empty_logs_are_swept_and_others_kept(tmp_path: Path) -> None:
     with create(tmp_path) as run:
         (run.logs / "worker-0.stack").write_text("")
         (run.logs / "worker-1.stack").write_text("stack")
-        (run.logs / "nursery.log").write_text("")
+        (run.logs / "forkserver.log").write_text("")
         (run.logs / "worker-0.log").write_text("")
     assert {path.name for path in (tmp_path / "logs").iterdir()} == {"worker-1.stack", "worker-0.log"}
 

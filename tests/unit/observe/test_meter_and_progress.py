@@ -3,16 +3,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.coordinator.roster import HostView, Person, Snapshot
-from holdfast.core.clocks import Held, Reason
-from holdfast.exchange.ages import Ages
-from holdfast.exchange.glance import Plan
+from holdfast.control.membership.roster import CrewStatus, HostStatus, WorkerStatus
+from holdfast.core.sync.modes import HeldBack, Reason
+from holdfast.dataplane.memory.board_snapshot import BoardPlan
+from holdfast.dataplane.relaxed.ages import Ages
 from holdfast.observe import status
-from holdfast.observe.meter import Meter, View
+from holdfast.observe.meter import Meter, RunView
 from holdfast.observe.progress import line
 from tests.unit.observe.rows import row
 
-PLAN = Plan(steps_per_epoch=100, epochs=3, batch=32)
+PLAN = BoardPlan(steps_per_epoch=100, epochs=3, batch=32)
 
 
 def test_speeds_are_those_of_the_last_seconds() -> None:
@@ -38,7 +38,7 @@ def test_a_lost_workers_samples_still_count() -> None:
 
 
 def test_nothing_is_known_at_first() -> None:
-    view = Meter().update([], Plan(0, 0, 0), 0.0)
+    view = Meter().update([], BoardPlan(0, 0, 0), 0.0)
     assert (view.step, view.loss, view.eta, view.samples_per_second) == (0, None, None, 0.0)
     assert line(view) == "step 0"
 
@@ -49,12 +49,12 @@ def test_a_loss_that_is_not_finite_is_not_drawn() -> None:
 
 
 def test_the_line_names_the_worst_waiters_of_a_large_crew() -> None:
-    text = line(View(step=1, waits={worker: worker / 100 for worker in range(20)}))
+    text = line(RunView(step=1, waits={worker: worker / 100 for worker in range(20)}))
     assert text == "step 1  wait w12 12% w13 13% w14 14% w15 15% w16 16% w17 17% w18 18% w19 19% and 12 less"
 
 
 def test_a_narrow_line_leaves_out_the_lesser_things() -> None:
-    view = View(step=300, total_steps=938, epochs=3, losses=(2.0, 1.0), waits={0: 0.5, 1: 0.25}, eta=21)
+    view = RunView(step=300, total_steps=938, epochs=3, losses=(2.0, 1.0), waits={0: 0.5, 1: 0.25}, eta=21)
     whole = "step 300/938  epoch 1/3  loss 1 █▁  wait w0 50% w1 25%  eta 0:21"
     assert line(view) == line(view, len(whole)) == whole
     assert line(view, len(whole) - 1) == "step 300/938  epoch 1/3  loss 1  wait w0 50% w1 25%  eta 0:21"
@@ -62,16 +62,16 @@ def test_a_narrow_line_leaves_out_the_lesser_things() -> None:
     assert line(view, 9) == "step 300/"
 
 
-def snapshot() -> Snapshot:
-    return Snapshot(
+def snapshot() -> CrewStatus:
+    return CrewStatus(
         generation=3, step=7, wanted=2, members=[0, 2], drivers=[0, 0, 2, 2],
-        people=[Person(2, 102, 1, "member", [2, 3]), Person(0, 100, 0, "member", [0, 1])],
+        people=[WorkerStatus(2, 102, 1, "member", [2, 3]), WorkerStatus(0, 100, 0, "member", [0, 1])],
         lost=1, changing=False, waiting=[], stopping=False,
     )
 
 
 def test_status_has_the_promised_names() -> None:
-    view = View(step=7, total_steps=300, epoch=0, epochs=3, losses=(0.5,), speeds={0: 10.0}, steps={0: 7}, eta=2.0)
+    view = RunView(step=7, total_steps=300, epoch=0, epochs=3, losses=(0.5,), speeds={0: 10.0}, steps={0: 7}, eta=2.0)
     told = status.of_going(snapshot(), view, pid=9, host="here", seconds=1.5, directory="runs/x")
     assert {"step", "epoch", "generation", "coordinator", "workers", "servers"} <= set(told)
     assert told["coordinator"] == {"pid": 9, "host": "here"}
@@ -91,7 +91,7 @@ def test_status_shows_what_servers_own_and_how_fast_they_apply() -> None:
     for second in range(1, 3):
         shown = row(2, owned=3, applied=10 * second, applied_bytes=8_000_000 * second, applying_seconds=0.1 * second)
         view = meter.update([shown], PLAN, float(second))
-    people = [Person(2, 102, 1, "member", [], 0, True, 0.25), Person(3, 103, 2, "member", [], 0, True)]
+    people = [WorkerStatus(2, 102, 1, "member", [], 0, True, 0.25), WorkerStatus(3, 103, 2, "member", [], 0, True)]
     told = status.of_going(
         msgspec.structs.replace(snapshot(), people=people), view, pid=9, host="here", seconds=1.5, directory="runs/x"
     )
@@ -103,14 +103,14 @@ def test_status_shows_what_servers_own_and_how_fast_they_apply() -> None:
 
 
 def test_status_says_why_a_worker_waits_where_that_is_known() -> None:
-    held = Held((3,), Reason.AHEAD, lane=0, ahead=2, most=1)
+    held = HeldBack((3,), Reason.AHEAD, lane=0, ahead=2, most=1)
     view = Meter().update([row(0, waiting_for=2, why=held.word), row(2, waiting_for=0), row(5)], PLAN, 0.0)
     assert view.waiting == {0: (2, "lane 0 is 2 pushes ahead of lane 3, and 1 is allowed"), 2: (0, "")}
     told = status.of_going(snapshot(), view, pid=9, host="here", seconds=1.5, directory="runs/x")
     assert [(worker["waits_for"], worker["why"]) for worker in told["workers"]] == [(2, view.waiting[0][1]), (0, None)]
     assert status.table(told).splitlines()[-1] == f"  worker 0 waits for worker 2: {view.waiting[0][1]}"
     serving = msgspec.structs.replace(
-        snapshot(), people=[Person(2, 102, 1, "member", [], 0, True), Person(0, 100, 0, "member", [0, 1])]
+        snapshot(), people=[WorkerStatus(2, 102, 1, "member", [], 0, True), WorkerStatus(0, 100, 0, "member", [0, 1])]
     )
     told = status.of_going(serving, view, pid=9, host="here", seconds=1.5, directory="runs/x")
     assert status.table(told).splitlines()[-1] == f"  worker 0 waits for server 2: {view.waiting[0][1]}"
@@ -137,11 +137,11 @@ def test_status_says_for_whom_a_worker_waits_a_lot_and_nothing_of_a_moment() -> 
 
 def test_status_of_several_hosts() -> None:
     crew = msgspec.structs.replace(
-        snapshot(), people=[Person(0, 100, 0, "member", [0, 1], 0), Person(2, 102, 1, "starting", [], 1)],
-        hosts=[HostView(1, "there", 2, -1, "SIGTERM"), HostView(0, "here", 1, 7)],
+        snapshot(), people=[WorkerStatus(0, 100, 0, "member", [0, 1], 0), WorkerStatus(2, 102, 1, "starting", [], 1)],
+        hosts=[HostStatus(1, "there", 2, -1, "SIGTERM"), HostStatus(0, "here", 1, 7)],
     )  # fmt: skip
     told = status.of_going(
-        crew, View(step=7), pid=9, host="here", seconds=1.5, directory="runs/x", peers={1: "10.0.0.2:5000"}
+        crew, RunView(step=7), pid=9, host="here", seconds=1.5, directory="runs/x", peers={1: "10.0.0.2:5000"}
     )
     assert told["hosts"] == [
         {
@@ -163,10 +163,10 @@ def test_status_of_several_hosts() -> None:
 
 
 def test_status_of_several_hosts_of_which_one_holds_the_state() -> None:
-    hosts = [HostView(n, "there", 1, level, "", role) for n, level, role in
+    hosts = [HostStatus(n, "there", 1, level, "", role) for n, level, role in
              ((0, 3, "home"), (1, -1, "replica"), (2, -1, "mirror"), (3, -1, ""))]  # fmt: skip
     crew = msgspec.structs.replace(snapshot(), hosts=hosts)
-    told = status.of_going(crew, View(step=7), pid=9, host="here", seconds=1.5, directory="runs/x")
+    told = status.of_going(crew, RunView(step=7), pid=9, host="here", seconds=1.5, directory="runs/x")
     assert [there["role"] for there in told["hosts"]] == ["home", "replica", "mirror", None]
     assert [line.partition("slots, ")[2] for line in status.table(told).splitlines()[-4:]] == [
         "the home: holds the state", "holds a replica", "mirrors the state", "no state yet",
@@ -176,8 +176,8 @@ def test_status_of_several_hosts_of_which_one_holds_the_state() -> None:
 def test_the_meter_puts_hosts_together() -> None:
     meter = Meter()
     meter.looked(0, [row(0, step=3, samples=10)], PLAN, 0.0)
-    meter.looked(1, [], Plan(0, 0, 0), 0.1)
-    view = meter.looked(1, [row(1, step=4, samples=5)], Plan(0, 0, 0), 0.2)
+    meter.looked(1, [], BoardPlan(0, 0, 0), 0.1)
+    view = meter.looked(1, [row(1, step=4, samples=5)], BoardPlan(0, 0, 0), 0.2)
     assert (view.step, view.samples, view.total_steps, set(view.steps)) == (4, 15, 300, {0, 1})
     meter.gone(1)
     assert set(meter.looked(0, [row(0, step=5, samples=12)], PLAN, 0.4).steps) == {0}
@@ -192,16 +192,16 @@ def test_the_meter_adds_up_what_was_applied_on_hosts_that_are_there_and_on_those
     meter.gone(1)
     view = meter.looked(0, [row(0)], PLAN._replace(ages=Ages((1, 0, 1), 2, 2)), 0.2)
     assert view.ages == Ages((5, 2, 1), 4, 2)
-    assert meter.looked(0, [row(0)], Plan(0, 0, 0), 0.3).ages == view.ages, "its memory is closed; it was so"
+    assert meter.looked(0, [row(0)], BoardPlan(0, 0, 0), 0.3).ages == view.ages, "its memory is closed; it was so"
 
 
 def test_status_shows_how_stale_pushes_were() -> None:
-    view = View(ages=Ages((195, 4, *[0] * 29, 1), 68, 64))
+    view = RunView(ages=Ages((195, 4, *[0] * 29, 1), 68, 64))
     told = status.of_going(snapshot(), view, pid=9, host="here", seconds=1.5, directory="runs/x")
     assert (told["staleness"], told["staleness_mean"], told["staleness_most"]) == ([195, 4, *[0] * 29, 1], 0.34, 64)
     shown = "  staleness of pushes: 0: 98%, 1: 2%, 31+: 0.5% (mean 0.34, most 64)"
     assert shown in status.table(told).splitlines()
-    told = status.of_going(snapshot(), View(), pid=9, host="here", seconds=1.5, directory="runs/x")
+    told = status.of_going(snapshot(), RunView(), pid=9, host="here", seconds=1.5, directory="runs/x")
     assert (told["staleness"], told["staleness_mean"], told["staleness_most"]) == ([], None, None)
     ended = status.of_ended({"outcome": "ok", "staleness": [3], "staleness_mean": 0.0, "staleness_most": 0}, "runs/x")
     assert (ended["staleness"], ended["staleness_mean"], ended["staleness_most"]) == ([3], 0.0, 0)
@@ -221,6 +221,6 @@ def test_the_line_shows_no_waits_of_servers() -> None:
             row(0, units=units, samples=8 * units, busy_seconds=now, step=units),
             row(1, owned=3, wait_seconds=now, step=units),
         ]  # fmt: skip
-        view = meter.update(rows, Plan(0, 0, 0), now)
+        view = meter.update(rows, BoardPlan(0, 0, 0), now)
     assert view.waits[1] == 1.0 and view.idle == {1}
     assert line(view) == "step 4  loss 0  32 samples/s  wait w0 0%"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ResourceError
-from holdfast.store.heap import Place
-from holdfast.store.ledger import MAX_CLIENTS, MAX_KEYS, Change, Ledger
+from holdfast.store.dedup import DedupWindow
+from holdfast.store.heap import Extent
 from holdfast.store.messages import Meta
 from holdfast.store.region import Owned, create
-from holdfast.store.tally import Tally
+from holdfast.store.server.ledger import MAX_CLIENTS, MAX_KEYS, Ledger, LedgerChange
 
 META = Meta("float32", (3, 4), "a")
 
@@ -45,41 +45,41 @@ def region() -> Iterator[Owned]:
     region.close()
 
 
-def state(ledger: Ledger, key: int, client: int) -> tuple[int, int, Tally, int]:
+def state(ledger: Ledger, key: int, client: int) -> tuple[int, int, DedupWindow, int]:
     return ledger.version(key), ledger.current(key), ledger.tally(key, client), ledger.changes
 
 
 def test_what_is_written_is_there_for_the_next_one(region: Owned) -> None:
     ledger = Ledger(region)
     client, key = ledger.add_client("a"), ledger.add_key("w", META)
-    place = Place(4096, 8192, 64, 48)
+    place = Extent(4096, 8192, 64, 48)
     ledger.put_buffer(key, 3, place)
     ledger.note_process(client, 77)
     ledger.note_top(123456)
-    change = Change(key, 3, 1, client, Tally(5, 2))
+    change = LedgerChange(key, 3, 1, client, DedupWindow(5, 2))
     ledger.begin(change)
     ledger.end(change)
     again = Ledger(region)
     assert again.clients == ["a"] and again.keys == [("w", META)] and again.under_way() is None
-    assert state(again, key, client) == (1, 3, Tally(5, 2), 1)
+    assert state(again, key, client) == (1, 3, DedupWindow(5, 2), 1)
     assert [p for p in again.buffers(key) if p] == [place] == [again.buffers(key)[3]]
     assert (again.process(client), again.top, again.add_client("a")) == (77, 123456, client)
 
 
-@pytest.mark.parametrize("rows", [None, (Place(4096, 4096, 0, 8), Place(4096, 4096, 64, 48))], ids=["whole", "rows"])
-def test_a_change_happens_or_does_not_wherever_it_is_cut(rows: tuple[Place, Place] | None) -> None:
+@pytest.mark.parametrize("rows", [None, (Extent(4096, 4096, 0, 8), Extent(4096, 4096, 64, 48))], ids=["whole", "rows"])
+def test_a_change_happens_or_does_not_wherever_it_is_cut(rows: tuple[Extent, Extent] | None) -> None:
     seen = set()
     for lives in range(60):
         region = Owned(create())
         ledger = Ledger(region)
         client, key = ledger.add_client("a"), ledger.add_key("w", META)
         meeting = ledger.add_key("\0barrier", Meta("", (), "a"))
-        first = Change(key, 0, 1, client, Tally(1, 0))
+        first = LedgerChange(key, 0, 1, client, DedupWindow(1, 0))
         ledger.begin(first)
         ledger.end(first)
         before = (*state(ledger, key, client), ledger.version(meeting))
         ledger._words = Mortal(ledger._words, lives)  # type: ignore[assignment]
-        change = Change(key, 1, 2, client, Tally(2, 1), meeting, 1, rows)
+        change = LedgerChange(key, 1, 2, client, DedupWindow(2, 1), meeting, 1, rows)
         try:
             ledger.begin(change)
             ledger.end(change)
@@ -90,7 +90,7 @@ def test_a_change_happens_or_does_not_wherever_it_is_cut(rows: tuple[Place, Plac
             assert found == change
             again.end(found)
         after = (*state(again, key, client), again.version(meeting))
-        assert after in (before, (2, 1, Tally(2, 1), 2, 1))
+        assert after in (before, (2, 1, DedupWindow(2, 1), 2, 1))
         assert again.under_way() is None
         seen.add(after)
         os.close(region.fd)

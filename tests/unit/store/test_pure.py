@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import UsageError
-from holdfast.store.heap import Heap, Place, room_for
-from holdfast.store.line import Line
-from holdfast.store.meeting import Meeting
+from holdfast.store.dedup import WINDOW, DedupVerdict, DedupWindow
+from holdfast.store.heap import Extent, Heap, room_for
 from holdfast.store.owners import MAX_NAME, checked_name, owner, parts, server_of
-from holdfast.store.tally import WINDOW, Tally, Verdict
+from holdfast.store.server.key_queue import KeyQueue
+from holdfast.store.server.rounds import Rounds
 
 # ------------------------------------------------------------ owners
 
@@ -56,43 +56,47 @@ def test_names() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=80))
 def test_a_tally_remembers_what_a_client_may_still_ask_for(pushes: list[tuple[int, bool]]) -> None:
-    tally, truth, number = Tally(), {}, 0
+    tally, truth, number = DedupWindow(), {}, 0
     for ahead, ok in pushes:
         number += ahead
-        assert tally.judge(number) is Verdict.NEW
+        assert tally.judge(number) is DedupVerdict.NEW
         tally = tally.settle(number, ok=ok)
         truth[number] = ok
     for settled, ok in truth.items():
         if number - settled < WINDOW:
-            assert tally.judge(settled) is (Verdict.APPLIED if ok else Verdict.FAILED)
-    assert tally.judge(number + 1) is Verdict.NEW
+            assert tally.judge(settled) is (DedupVerdict.APPLIED if ok else DedupVerdict.FAILED)
+    assert tally.judge(number + 1) is DedupVerdict.NEW
     assert 0 <= tally.failed < 1 << 63  # it is kept in a signed word
 
 
 @given(st.lists(st.booleans(), max_size=WINDOW))
 def test_what_counts_ends_before_the_first_that_failed(pushes: list[bool]) -> None:
-    tally = Tally()
+    tally = DedupWindow()
     for number, ok in enumerate(pushes, 1):
         tally = tally.settle(number, ok=ok)
     assert tally.counted == ([*pushes, False].index(False))
     for number in range(tally.counted + 1, len(pushes) + 1):  # who begins again there repeats all that is missing
-        if tally.judge(number) is Verdict.FAILED:
+        if tally.judge(number) is DedupVerdict.FAILED:
             tally = tally.settle(number, ok=True)
     assert tally.counted == len(pushes)
 
 
 def test_what_failed_may_be_tried_again_under_its_number() -> None:
-    tally = Tally().settle(1, ok=False).settle(2, ok=True).settle(1, ok=True)
-    assert [tally.judge(number) for number in (1, 2, 3)] == [Verdict.APPLIED, Verdict.APPLIED, Verdict.NEW]
+    tally = DedupWindow().settle(1, ok=False).settle(2, ok=True).settle(1, ok=True)
+    assert [tally.judge(number) for number in (1, 2, 3)] == [
+        DedupVerdict.APPLIED,
+        DedupVerdict.APPLIED,
+        DedupVerdict.NEW,
+    ]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=60))
 def test_however_pushes_are_repeated_each_number_counts_once(arrivals: list[tuple[int, int]]) -> None:
     """A client repeats a run of pushes that ends at its newest one; servers die between any two of them."""
-    tally, applied, newest = Tally(), [], 0
+    tally, applied, newest = DedupWindow(), [], 0
     for back, new in arrivals:
         for number in range(max(1, newest - back), newest + new + 1):
-            if tally.judge(number) is Verdict.NEW:
+            if tally.judge(number) is DedupVerdict.NEW:
                 applied.append(number)
                 tally = tally.settle(number, ok=True)
         newest += new
@@ -103,14 +107,14 @@ def test_however_pushes_are_repeated_each_number_counts_once(arrivals: list[tupl
 
 
 class Stub:
-    """A request of `client`; whole or not."""
+    """A request of `store`; whole or not."""
 
     def __init__(self, client: str, whole: bool = True) -> None:
         self.client, self.whole = client, whole
 
 
-def line_of(*items: Stub) -> Line[Stub]:
-    line: Line[Stub] = Line(lambda item: item.client, lambda item: item.whole)
+def line_of(*items: Stub) -> KeyQueue[Stub]:
+    line: KeyQueue[Stub] = KeyQueue(lambda item: item.client, lambda item: item.whole)
     for item in items:
         line.join(item)
     return line
@@ -158,7 +162,7 @@ def _whole_first(items: list[Stub]) -> list[Stub]:
 
 
 def test_a_round_is_over_when_all_have_arrived() -> None:
-    meeting = Meeting(done=4)
+    meeting = Rounds(done=4)
     assert not meeting.arrive("late", 4)  # its round is over
     assert meeting.arrive("a", 5) and meeting.arrive("a", 5) and not meeting.over(2)
     meeting.lose("a")
@@ -192,4 +196,4 @@ def test_what_is_given_back_is_used_again() -> None:
     top = heap.top
     heap.give(big)
     assert heap.take(100 * 2**20) == big and heap.top == top
-    assert Place(0, 100, 10, 20).part(5, 3) == Place(0, 100, 15, 3)
+    assert Extent(0, 100, 10, 20).part(5, 3) == Extent(0, 100, 15, 3)

@@ -12,27 +12,27 @@ import torch
 
 from holdfast import store
 from holdfast.errors import UsageError
-from holdfast.store.heap import Place
+from holdfast.store.heap import Extent
 from holdfast.store.messages import (
     Failed,
     Grown,
     Hello,
     Init,
-    Meet,
+    JoinRound,
     Meta,
     Open,
     Pull,
-    Push,
-    Release,
+    PushRequest,
+    ReleaseView,
     Welcome,
     answers,
     pack,
-)  # fmt: skip
+)
 from holdfast.store.region import Region, create
 from holdfast.transport.link import Link
 
 META = Meta("float32", (3,), "x")
-NOWHERE = Place(2**40, 4096, 0, 12)
+NOWHERE = Extent(2**40, 4096, 0, 12)
 
 
 @pytest.fixture
@@ -87,15 +87,15 @@ def test_who_begins_with_anything_but_hello_is_sent_away(group: store.Group, dat
     "message",
     [
         Init(1, "w", META, NOWHERE),
-        Init(1, "w", META, Place(0, 4096, 4090, 12)),
-        Init(1, "w", META, Place(0, 4096, 0, 13)),
-        Init(1, "w", Meta("Tensor", (3,), "x"), Place(0, 4096, 0, 12)),
-        Init(1, "w", Meta("float32", (-3,), "x"), Place(0, 4096, 0, 12)),
-        Push(1, "good", 1, META, NOWHERE, 12),
-        Push(1, "good", 1, META, Place(0, 4096, 0, 12), 12, NOWHERE),
-        Push(1, "good", 1, META, Place(0, 4096, 0, 12), 12, Place(0, 4096, 0, 9)),
-        Pull(1, "good", Place(0, 4096, 0, 8), Place(0, 4096, 0, 5)),
-        Meet(1, "m", 1, 1, "k", META, NOWHERE),
+        Init(1, "w", META, Extent(0, 4096, 4090, 12)),
+        Init(1, "w", META, Extent(0, 4096, 0, 13)),
+        Init(1, "w", Meta("Tensor", (3,), "x"), Extent(0, 4096, 0, 12)),
+        Init(1, "w", Meta("float32", (-3,), "x"), Extent(0, 4096, 0, 12)),
+        PushRequest(1, "good", 1, META, NOWHERE, 12),
+        PushRequest(1, "good", 1, META, Extent(0, 4096, 0, 12), 12, NOWHERE),
+        PushRequest(1, "good", 1, META, Extent(0, 4096, 0, 12), 12, Extent(0, 4096, 0, 9)),
+        Pull(1, "good", Extent(0, 4096, 0, 8), Extent(0, 4096, 0, 5)),
+        JoinRound(1, "m", 1, 1, "k", META, NOWHERE),
     ],
     ids=str,
 )  # fmt: skip
@@ -112,7 +112,7 @@ def test_what_lies_nowhere_is_refused(group: store.Group, message: Any) -> None:
 
 def test_what_is_about_nothing_is_ignored(group: store.Group) -> None:
     with welcomed(group) as link:
-        for message in (Grown(99, 5), Release("w", 3), Release("good", -1), Release("good", 99)):
+        for message in (Grown(99, 5), ReleaseView("w", 3), ReleaseView("good", -1), ReleaseView("good", 99)):
             link.send(pack(message))
         still_serves(group)
 
@@ -122,7 +122,7 @@ def test_a_place_that_is_not_there() -> None:
     with pytest.raises(UsageError) as caught:
         region.bytes(NOWHERE)
     assert str(caught.value) == (
-        "Place(run=1099511627776, length=4096, offset=0, size=12) is beyond the 0 bytes that there are. Both sides "
+        "Extent(run=1099511627776, length=4096, offset=0, size=12) is beyond the 0 bytes that there are. Both sides "
         "must be of one version."
     )
     region.close()

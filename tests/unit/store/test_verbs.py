@@ -24,11 +24,11 @@ from holdfast.errors import (
     UnknownKey,
     UsageError,
 )
-from holdfast.store.errands import PIECE
-from holdfast.store.heap import Place
+from holdfast.store.client.keyed_requests import PIECE
+from holdfast.store.client.pending import Pending
+from holdfast.store.heap import Extent
 from holdfast.store.messages import Init, Meta, Pull
 from holdfast.store.owners import owner
-from holdfast.store.pending import Pending
 from tests.unit.store.conftest import connected
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8]
@@ -37,7 +37,9 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int
 def until_met(mine: store.Store, meeting: str, client: str) -> None:
     """Until a client has arrived at a meeting."""
     deadline = time.monotonic() + 10.0
-    while client not in mine._errands.ask(owner(meeting.removeprefix("\0broadcast "), 2), meeting, deadline).here:
+    while (
+        client not in mine._keyed_requests.ask(owner(meeting.removeprefix("\0broadcast "), 2), meeting, deadline).here
+    ):
         time.sleep(0.001)
 
 
@@ -229,7 +231,7 @@ def test_a_deadline_names_the_server_the_client_and_what_it_waits_for() -> None:
         handle = mine.push("w", torch.ones(3))
         with pytest.raises(StoreTimeout) as caught:
             handle.wait(timeout=0.05)
-        pid = mine._errands.wires[0].pid
+        pid = mine._keyed_requests.wires[0].pid
         assert str(caught.value) == (
             f"Server 0 did not answer in time: client 'a' waits for a push of key 'w'. It is process {pid}. Allow more "
             "time (timeout=), or see what keeps it."
@@ -302,8 +304,8 @@ def test_a_push_that_nobody_would_wait_for_still_gets_through() -> None:
     [
         (Pull(1, "w"), False, 100.0),
         (Pull(1, "w"), True, None),
-        (Init(1, "w", Meta("float32", (), "a"), Place(0, 0, 0, 0)), False, 100.0),
-        (Init(1, "w", Meta("float32", (), "a"), Place(0, 0, 0, 0)), True, 50.0),
+        (Init(1, "w", Meta("float32", (), "a"), Extent(0, 0, 0, 0)), False, 100.0),
+        (Init(1, "w", Meta("float32", (), "a"), Extent(0, 0, 0, 0)), True, 50.0),
     ],
     ids=["pull", "overdue pull", "init", "overdue init"],
 )  # fmt: skip
@@ -597,7 +599,7 @@ def test_what_failed_is_not_taken_for_applied_after_a_takeover(size: int) -> Non
         failing[0] = False
         handle = mine.push("w", torch.ones(size), number=2)
         handle.wait()
-        wire, request = mine._errands.wires[0], handle._pending[0].request
+        wire, request = mine._keyed_requests.wires[0], handle._pending[0].request
         request = msgspec.structs.replace(request, id=wire.next_id(), number=1, here=4 * size, again=True)
         repeated = wire.post(request, "a push", deadline=mine._deadline(5.0))
         wire.wait(repeated, mine._deadline(5.0))

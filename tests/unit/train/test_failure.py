@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.config.worker import WorkerSpec
+from holdfast.config.worker_spec import WorkerSpec
 from holdfast.train.worker import _failure
 
 SPEC = WorkerSpec(worker=3, row=0, script="train.py", args=(), dir="runs/x")

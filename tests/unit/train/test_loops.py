@@ -12,8 +12,8 @@ from torch import nn, optim
 from torch.utils.data import DataLoader
 
 import holdfast as hf
+from holdfast.dataplane.memory import board as cells
 from holdfast.errors import ConfigError, NonFinite, NotExact, OutOfSync, UsageError
-from holdfast.exchange import board as cells
 from tests.unit.train.problems import assert_close, batches_of, loader_of, loss_of, net, plain, points, train
 
 STEPS = 4  # in an epoch

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from holdfast.core.clocks import parse
+from holdfast.core.sync.modes import parse
 from holdfast.errors import ConfigError, NotExact
 from tests.unit.train.problems import (
     assert_close,

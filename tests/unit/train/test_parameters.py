@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 
+from holdfast.dataplane.memory.space import Space
+from holdfast.dataplane.reduce.schema import optimizer_parts, probe
 from holdfast.errors import NotExact
-from holdfast.exchange.schema import optimizer_parts, probe
-from holdfast.exchange.space import Space
 from tests.unit.train.problems import assert_close, batches_of, loader_of, loss_of, net, plain, points, train
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.transport import token
-from holdfast.transport.credentials import Credentials
-from holdfast.transport.dial import connect
-from holdfast.transport.doorkeeper import Doorkeeper
-from holdfast.transport.greeting import Hello
+from holdfast.transport.auth import token
+from holdfast.transport.auth.credentials import Credentials
+from holdfast.transport.auth.dial import connect
+from holdfast.transport.auth.handshake import Hello
+from holdfast.transport.auth.listener import Listener
 from holdfast.transport.stream import Stream
 
 #: Nothing here takes long; who waits this long waits for ever.
@@ -45,10 +45,10 @@ def _descriptors() -> set[tuple[str, str]]:
 
 @dataclass
 class Door:
-    """A doorkeeper with open ears: who came, and what it complained about."""
+    """A listener with open ears: who came, and what it complained about."""
 
     credentials: Credentials
-    keeper: Doorkeeper = field(init=False)
+    keeper: Listener = field(init=False)
     came: queue.Queue[tuple[Hello, Stream]] = field(default_factory=queue.Queue)
     complaints: queue.Queue[str] = field(default_factory=queue.Queue)
 
@@ -89,7 +89,7 @@ def door(
     """A door that is closed at the end, with everybody who came in."""
     opened = Door(credentials or Credentials(token.make()))
     options.setdefault("came", lambda hello, stream: opened.came.put((hello, stream)))
-    opened.keeper = Doorkeeper(bind, opened.credentials, admit=admit, complain=opened.complaints.put, **options)
+    opened.keeper = Listener(bind, opened.credentials, admit=admit, complain=opened.complaints.put, **options)
     try:
         yield opened
     finally:

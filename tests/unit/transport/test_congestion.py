@@ -19,7 +19,7 @@ def of(sock: socket.socket) -> str:
 
 @pytest.fixture
 def both() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Who called, and who was called, made as the doorkeeper and `dial` make them."""
+    """Who called, and who was called, made as the listener and `dial` make them."""
     with socket.socket() as listener, socket.socket() as caller:
         congestion.prefer_short(listener)
         listener.bind(("127.0.0.1", 0))

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from holdfast.transport.link import MAX_MESSAGE, DescriptorsLost, Frame, Link, Outcome
+from holdfast.transport.link import MAX_MESSAGE, DescriptorsLost, Link, LinkMessage, Outcome
 from tests.unit.transport.lines import nothing_left
 
 
@@ -23,7 +23,7 @@ def test_messages_keep_their_boundaries(pair: tuple[Link, Link]) -> None:
     for data in (b"a", b"bb" * 100, b"c" * MAX_MESSAGE):
         assert ours.send(data)
     assert [theirs.recv() for _ in range(3)] == [
-        Frame(b"a", ()), Frame(b"bb" * 100, ()), Frame(b"c" * MAX_MESSAGE, ()),
+        LinkMessage(b"a", ()), LinkMessage(b"bb" * 100, ()), LinkMessage(b"c" * MAX_MESSAGE, ()),
     ]
 
 
@@ -55,7 +55,7 @@ def test_an_end_is_seen_at_once_after_what_was_said(pair: tuple[Link, Link]) -> 
     ours, theirs = pair
     ours.send(b"last words")
     ours.close()
-    assert theirs.recv() == Frame(b"last words", ())
+    assert theirs.recv() == LinkMessage(b"last words", ())
     assert theirs.recv() is None
     assert not theirs.send(b"anybody?")
 
@@ -65,7 +65,7 @@ def test_last_words_are_heard_though_ours_were_not(pair: tuple[Link, Link]) -> N
     ours.send(b"unread")
     theirs.send(b"last words")
     theirs.close()
-    assert ours.recv() == Frame(b"last words", ())
+    assert ours.recv() == LinkMessage(b"last words", ())
     assert ours.recv() is None
 
 
@@ -125,4 +125,4 @@ def test_an_end_can_be_handed_over() -> None:
     ours, theirs = Link.pair()
     with ours, Link.from_fd(theirs.detach()) as again:
         ours.send(b"hello")
-        assert again.recv() == Frame(b"hello", ())
+        assert again.recv() == LinkMessage(b"hello", ())

@@ -1,4 +1,4 @@
-"""Measuring, against a responder in this process. Between hosts of their own: tests/unit/cli/test_between.py."""
+"""Measuring, against a responder in this process. Between hosts of their own: tests/unit/cli/test_network_report.py."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECOND = Address("127.0.0.2", "lo2", "loopback")  # another name: another wire
 
 
 class Listening:
-    """A host without a doorkeeper: whoever connects is answered."""
+    """A host without a listener: whoever connects is answered."""
 
     def __init__(self, *, asked: bool = False) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.transport import token
-from holdfast.transport.credentials import Credentials
+from holdfast.transport.auth import token
+from holdfast.transport.auth.credentials import Credentials
+from holdfast.transport.auth.tls import Authority
 from holdfast.transport.stream import PlainStream, Stream, name_of
-from holdfast.transport.tls import Authority
 from tests.unit.transport.lines import SOON, door, nothing_left
 
 MIB = 1 << 20

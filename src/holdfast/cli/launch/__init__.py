@@ -1,0 +1,1 @@
+"""What 'holdfast run' does once its options are checked."""

@@ -1,0 +1,97 @@
+"""How a run ended: its exit code, its summary and its last line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast import errors
+from holdfast.config.run_config import DEFAULTS_OF_JOIN
+from holdfast.control.protocol.commands import EndRun, FailRun
+from holdfast.errors import HoldfastError
+from holdfast.observe.meter import RunView
+from holdfast.observe.progress import short_number
+
+__all__ = ["Ending", "last_line", "summary"]
+
+_BUG = 70  # EX_SOFTWARE
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a run ended. `signal` is the number of the signal that asked for it, 0 if none did."""
+
+    end: EndRun | FailRun
+    signal: int = 0
+    view: RunView = field(default_factory=RunView)
+    generations: int = 0
+    lost: int = 0
+    story: int = 0
+    trained: float = 0.0  #: seconds since the first generation began
+    modes: Sequence[tuple[int, str]] = ()  #: (step, how lanes kept step from there on)
+
+    @property
+    def outcome(self) -> str:
+        """ok, stopped or failed."""
+        if isinstance(self.end, FailRun):
+            return "stopped" if self.end.kind == "Stopped" else "failed"
+        return "stopped" if self.signal else "ok"
+
+    @property
+    def exit_code(self) -> int:
+        """By class of error; 128 + signal when a signal asked for the end."""
+        if isinstance(self.end, FailRun) and self.outcome == "failed":
+            kind = getattr(errors, self.end.kind, None)
+            return kind.exit_code if isinstance(kind, type) and issubclass(kind, HoldfastError) else _BUG
+        return 128 + self.signal if self.signal else 0
+
+
+def summary(ending: Ending, record: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """What a script may rely on: see the design, section 4."""
+    view, failed = ending.view, ending.end if isinstance(ending.end, FailRun) else None
+    told: dict[str, Any] = {
+        "outcome": ending.outcome,
+        "reason": "" if isinstance(ending.end, FailRun) else ending.end.reason,
+        "error": f"{failed.kind}: {failed.message}" if failed else None,
+        "exit_code": ending.exit_code,
+        "steps": view.step,
+        "epochs": view.epochs,
+        "samples": view.samples,
+        "weights_sha256": None,
+        "seconds": 0.0,
+        "samples_per_second": 0.0,
+        "generations": ending.generations,
+        "workers_lost": ending.lost,
+        "modes": [{"step": step, "sync": sync} for step, sync in ending.modes],
+        "loss": view.loss,
+        "story": ending.story,
+        "host": record["host"],
+        "started": record["started"],
+    }
+    result = {} if isinstance(ending.end, FailRun) else ending.end.result
+    told.update(result)
+    seen = result.get("staleness")
+    if ending.view.ages.pushes > (sum(seen) if isinstance(seen, list) else 0):  # it failed, or hosts were lost
+        told.update(view.ages.facts())
+    # A worker that came late knows less about time than we do: all of it, and what of it was training.
+    told["seconds"] = round(seconds, 3)
+    if ending.trained > 0 and isinstance(told["samples"], int):
+        told["samples_per_second"] = round(told["samples"] / ending.trained, 1)
+    config = dict(record["config"])
+    for name, default in DEFAULTS_OF_JOIN.items():  # the script may have stated its own
+        if config[name] is None:
+            config[name] = result.get(name, default)
+    told["config"] = config
+    return told
+
+
+def last_line(facts: dict[str, Any], ending: Ending, directory: str) -> str:
+    """What is said when a run has ended well, or early."""
+    how = "done" if ending.outcome == "ok" else f"stopped ({facts['reason']})"
+    rate = short_number(float(facts["samples_per_second"] or 0.0))
+    lost = f", {ending.lost} workers lost" if ending.lost > 1 else ", 1 worker lost" if ending.lost else ""
+    return (
+        f"{how}: {facts['steps']} steps in {facts['seconds']:.1f} s, {rate} samples/s{lost}; "
+        f"weights_sha256 {facts['weights_sha256'] or 'unknown'}\nsummary: {directory}/summary.json"
+    )

@@ -1,0 +1,392 @@
+"""The launcher: wires spawner, machine, monitor and screen together, and sees the run to its end.
+
+However it ends, the run's directory gets a summary, the exit code tells the class of the end, and no
+process, descriptor or socket is left. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import os
+import platform
+import secrets
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.cli.launch.cluster_hosts import ClusterHosts
+from holdfast.cli.launch.display import Display
+from holdfast.cli.launch.ending import Ending, last_line, summary
+from holdfast.cli.launch.failure import present
+from holdfast.cli.launch.invitation import Invitation
+from holdfast.cli.launch.store_service import StoreService
+from holdfast.config.resolve import Resolved
+from holdfast.config.run_config import DEFAULTS_OF_JOIN, RunConfig
+from holdfast.config.worker_spec import WorkerSpec
+from holdfast.control.membership.liveness import SilenceLimits
+from holdfast.control.membership.roster import CrewLimits
+from holdfast.control.protocol.commands import EndRun, FailRun
+from holdfast.control.protocol.events import ScaleRequested, ServersRequested, SyncRequested
+from holdfast.control.protocol.ports import HostPort, Spawner
+from holdfast.control.protocol.requests import Ask, Scale, Set
+from holdfast.control.shell.control_socket import ControlSocket
+from holdfast.control.shell.coordinator import Coordinator
+from holdfast.control.story import Sentence
+from holdfast.dataplane.memory.board_snapshot import BoardPlan, BoardRow
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.hosts.admission import Admission
+from holdfast.hosts.fork_spawner import ForkSpawner
+from holdfast.hosts.forkserver import DEFAULT_ENTRY
+from holdfast.hosts.local_host import LocalHost
+from holdfast.observe import agent_directory, status
+from holdfast.observe.directory import RunDirectory, default_path, host, recover, recover_siblings
+from holdfast.observe.meter import Meter
+from holdfast.observe.monitor import BoardMonitor
+from holdfast.observe.notebook import RunStoryWriter
+from holdfast.observe.screen import Screen
+from holdfast.observe.watch import WatchLimits
+from holdfast.transport import memory
+from holdfast.transport.doorbell import ordered_stores
+
+__all__ = ["conduct", "launch"]
+
+_NEVER_JOINED = (
+    "The script came to its end without hf.join(), so every worker ran all of it by itself. Join the run and hand over "
+    "what is trained: run = hf.join(); model, optimizer, loader = run.prepare(model, optimizer, loader)."
+)
+
+
+def launch(
+    resolved: Resolved, *, cluster_hosts: Callable[[RunConfig, Path], ClusterHosts] | None = None,
+    entry: str = DEFAULT_ENTRY,
+) -> int:  # fmt: skip
+    """Run it. `cluster_hosts` has a cluster start the hosts; `entry` is what a worker calls (tests put their own)."""
+    config = resolved.config
+    if not Path(config.script).is_file():
+        raise UsageError(f"{config.script}: there is no such script. Give the path of a Python file.")
+    screen = Screen(sys.stderr, sys.stdout)
+    began = time.time()
+    path = Path(config.dir) if config.dir else default_path(config.script, began)
+    run = f"{path.name}-{secrets.token_hex(4)}"
+    invitation = Invitation(config, run) if config.listen and cluster_hosts is None else None
+    for swept in filter(None, [recover(path), *recover_siblings(path if not config.dir else Path("runs", "-"))]):
+        screen.say(swept)
+    agent_directory.sweep()
+    with (
+        RunDirectory.create(path, complain=screen.say, unique=not config.dir) as directory,
+        contextlib.ExitStack() as stack,
+    ):
+        record: dict[str, Any] = {
+            "run": run, "pid": os.getpid(), "host": host(), "started": began, "argv": sys.argv, "cwd": os.getcwd(),
+            "scratch": directory.scratch, "config": msgspec.to_builtins(config), "sources": resolved.sources,
+        }
+
+        def make() -> _Launcher:
+            if cluster_hosts is None:
+                return _Launcher(config, run, directory, screen, invitation=invitation, entry=entry)
+            hosts = cluster_hosts(config, directory.logs)
+            stack.callback(hosts.close)
+            there = hosts.connect(screen.say)
+            return _Launcher(
+                there, run, directory, screen, invitation=Invitation(there, run), cluster_hosts=hosts, entry=entry
+            )
+
+        return conduct(directory, screen, record, make)
+
+
+def conduct(directory: RunDirectory, screen: Screen, record: dict[str, Any], make: Callable[[], _Launcher]) -> int:
+    """Begin a run in its directory, see it to its end, and tell how it ended; the exit code."""
+    directory.begin(msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n")
+    began = time.monotonic()
+    ending = _see_through(make)
+    seconds = time.monotonic() - began
+    screen.end()
+    if isinstance(ending.end, FailRun):
+        directory.write("failure.txt", f"{ending.end.kind}: {ending.end.message}\n\n{ending.end.trace}\n")
+        screen.say(present(ending.end.kind, ending.end.message, ending.end.trace, _near(directory.path)))
+    facts = summary(ending, record, seconds)
+    directory.write_summary(facts)
+    if isinstance(ending.end, EndRun):
+        screen.say(last_line(facts, ending, _near(directory.path)))
+    return ending.exit_code
+
+
+def _see_through(make: Callable[[], _Launcher] | _Launcher) -> Ending:
+    """Run to the end; errors of the shell become an ending too, so that every run gets its summary."""
+    try:
+        one = make if isinstance(make, _Launcher) else make()
+        return asyncio.run(one.run())
+    except HoldfastError as error:
+        return Ending(FailRun(type(error).__name__, str(error)))
+    except Exception as error:
+        text = f"holdfast itself failed ({type(error).__name__}: {error}). This is a bug: please report failure.txt."
+        return Ending(FailRun("Bug", text, traceback.format_exc()))
+
+
+class _Launcher:
+    """One run, from its first process to its last."""
+
+    def __init__(
+        self, config: RunConfig, run: str, directory: RunDirectory, screen: Screen, *, invitation: Invitation | None,
+        cluster_hosts: ClusterHosts | None = None, entry: str = DEFAULT_ENTRY,
+    ) -> None:  # fmt: skip
+        self._config, self._run, self._directory, self._screen = config, run, directory, screen
+        self._invitation, self._cluster_hosts, self._entry = invitation, cluster_hosts, entry
+        alone = _alone(platform.machine())
+        self._workers = config.workers if config.workers is not None else 1 if alone else _default_workers(config)
+        self._spec = WorkerSpec(
+            worker=-1, row=-1, script=config.script, args=config.args, dir=str(directory.path),
+            crew=config.workers or 0, scratch=directory.scratch, audit=config.audit, sync=config.sync,
+            staleness=config.staleness, compensation=config.compensation,
+            outer=(config.local.lr, config.local.momentum), **config.overrides(),
+        )
+        crew = config.crew
+        self._watching = WatchLimits(
+            frozen=crew.frozen_limit, hang=crew.hang_limit, hang_factor=crew.hang_factor, idle=crew.idle_limit
+        )
+        self._story_writer = RunStoryWriter(directory, screen)
+        self._meter = Meter()
+        self._store_service = self._make_store_service()
+        self._server = Coordinator(
+            _limits(config, self._workers, alone), story_writer=self._story_writer, exit_grace=crew.exit_grace,
+            pulse=SilenceLimits(least=crew.silence_limit, factor=crew.silence_factor, most=crew.silence_most),
+            store_service=self._store_service,
+        )
+        self._display = Display(screen, self._server, self._meter, directory.logs)
+        self._gate: Admission | None = None
+        self._host: LocalHost | None = None
+        self._signal = 0
+
+    async def run(self) -> Ending:
+        """The whole run. What is opened here is closed here."""
+        control: ControlSocket | None = None
+        listened: list[int] = []
+        try:
+            self._screen.say(f"run directory: {_near(self._directory.path)}")
+            self._story_writer.note(0.0, "Limits", self._watching.told())
+            self._open_gate()
+            self._open_host()
+            control = self._open_control()
+            listened = self._listen()
+            async with asyncio.TaskGroup() as group:
+                shower = group.create_task(self._display.show(), name="screen")
+                end = await self._server.run([self._host] if self._host is not None else [])
+                ended = self._server.now()
+                shower.cancel()
+                if self._cluster_hosts is not None:
+                    await self._cluster_hosts.farewell()
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from None
+        finally:
+            for number in listened:
+                asyncio.get_running_loop().remove_signal_handler(number)
+            if control is not None:
+                control.close()
+            if self._gate is not None:
+                self._gate.close()
+            if self._cluster_hosts is not None:
+                self._cluster_hosts.close()
+            if self._host is not None:
+                self._host.close()  # the server has, unless it never came to run
+            self._store_service.close()
+        self._display.echo(last=True)
+        if isinstance(end, EndRun) and end.result.get("joined") is False:
+            end = FailRun("UsageError", _NEVER_JOINED)
+        snapshot = self._server.snapshot()
+        since = self._server.training_since
+        return Ending(
+            end, self._signal, self._meter.view, generations=snapshot.generation, lost=snapshot.lost,
+            story=self._story_writer.length, trained=0.0 if since is None else ended - since, modes=snapshot.modes,
+        )
+
+    def _make_store_service(self) -> StoreService:
+        """Who keeps a store for the script, should it ask for one."""
+        invited, clients = self._invitation, max(1, self._workers) + self._config.servers
+        if invited is None:
+            return StoreService(self._config.script, clients)
+        clients = max(1, self._config.hosts) * max(1, self._workers) + self._config.servers
+        return StoreService(
+            self._config.script, clients, bind=invited.bind, ours=invited.credentials, theirs=invited.theirs
+        )
+
+    def _open_gate(self) -> None:
+        """Listen for other machines, where that was asked for."""
+        if self._invitation is None:
+            return
+        script = str(Path(self._config.script).resolve())
+        self._gate = Admission(
+            self._invitation.bind, self._invitation.credentials, run=self._run,
+            spec=msgspec.structs.replace(self._spec, script=script), watching=dataclasses.asdict(self._watching),
+            callbacks=self, host=host() if self._workers else None,
+        )  # fmt: skip
+        port = self._gate.address[1]
+        self._screen.say(self._invitation.write(self._directory.path, self._gate.addresses, port))
+        if self._cluster_hosts is not None:
+            self._cluster_hosts.open(self._gate.addresses[0], port, self._invitation.theirs.text, self)
+
+    def _open_host(self) -> None:
+        """The share of the run that this machine takes itself, unless it only coordinates."""
+        if not self._workers:
+            return
+        spawner = self.spawner()
+        monitor = BoardMonitor(
+            self._watching, self._directory, spawner.signal, functools.partial(self._meter.looked, 0)
+        )
+        self._host = LocalHost(
+            0, name=host(), slots=self._workers, spawner=spawner, monitor=monitor,
+            peers=self._gate.peers if self._gate is not None else None,
+        )  # fmt: skip
+
+    def spawner(self) -> Spawner:
+        """What starts the workers of this machine."""
+        return ForkSpawner(self._spec, logs=self._directory.logs, entry=self._entry)
+
+    # ------------------------------------------------------------ what the gate needs: see `gate.AdmissionCallbacks`
+
+    @property
+    def over(self) -> bool:
+        """Nobody can join any more, or not yet."""
+        return self._server.over
+
+    def number(self) -> int:
+        """A number for a new host."""
+        return self._server.number()
+
+    def admit(self, host: HostPort) -> None:
+        """A host has joined."""
+        self._server.admit(host)
+
+    def note(self, sentence: str, *, aloud: bool) -> None:
+        """A sentence for the story."""
+        self._story_writer.tell([Sentence(self._server.now(), "Network", sentence)], aloud=aloud)
+
+    def showed(self, host: int, rows: list[BoardRow], plan: BoardPlan) -> None:
+        """What another host's board shows."""
+        self._meter.looked(host, rows, plan, self._server.now())
+
+    def keep(self, name: str, data: bytes) -> None:
+        """Add to a file in the run's directory."""
+        if name.startswith("audit/"):
+            with contextlib.suppress(OSError):  # `append` meets the same, and says so
+                (self._directory.path / "audit").mkdir(exist_ok=True)
+        self._directory.append(name, data)
+
+    def gone(self, host: int) -> None:
+        """A host has no part in the run any more."""
+        self._meter.gone(host)
+
+    def unattended(self, error: HoldfastError) -> None:
+        """No hosts come any more from a cluster: see `cluster_hosts.HostRegistrar`."""
+        snapshot = self._server.snapshot()
+        if snapshot.generation and snapshot.hosts:
+            self.note(str(error), aloud=True)
+        else:
+            self._server.broke(0, error)
+
+    # ------------------------------------------------------------ what people want
+
+    def _listen(self) -> list[int]:
+        """First signal: drain. Second: kill the tree."""
+        loop, taken = asyncio.get_running_loop(), []
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                loop.add_signal_handler(number, self._asked_to_end, number)
+                taken.append(int(number))
+        return taken
+
+    def _asked_to_end(self, number: signal.Signals) -> None:
+        name = "Ctrl-C" if number == signal.SIGINT else number.name
+        if self._signal:
+            self._screen.say(f"{name} again: killing every process of the run")
+            self._server.abort(f"killed by a second {name}", self._signal)
+            return
+        self._signal = number
+        if self._cluster_hosts is not None:
+            self._cluster_hosts.rest()
+        self._screen.say(f"{name}: the run ends at its next step and keeps what it has; once more kills it at once")
+        self._server.drain(name, int(number))
+
+    def _open_control(self) -> ControlSocket | None:
+        try:
+            return ControlSocket(self._directory.socket, self._answer)
+        except OSError as error:
+            self._screen.say(
+                f"warning: {self._directory.socket} cannot be made ({error.strerror}): "
+                "this run cannot be asked by holdfast status or scale"
+            )
+            return None
+
+    def _answer(self, ask: Ask) -> dict[str, Any]:
+        if isinstance(ask, Scale):
+            return self._scale(ask)
+        if isinstance(ask, Set):
+            return self._set(ask)
+        return status.of_going(
+            self._server.snapshot(), self._meter.view, pid=os.getpid(), host=host(),
+            seconds=self._server.now(), directory=str(self._directory.path),
+            peers=self._gate.peer_addresses() if self._gate is not None else {},
+        )
+
+    def _set(self, ask: Set) -> dict[str, Any]:
+        before = self._server.snapshot().sync_wanted
+        sentence = self._server.ask(SyncRequested(ask.sync, *memory.available()))
+        now = self._server.snapshot().sync_wanted
+        if now != ask.sync:
+            return {"error": f"The mode stays {now}: {sentence}."}
+        return {"sync": now, "before": before, "sentence": sentence}
+
+    def _scale(self, ask: Scale) -> dict[str, Any]:
+        told: dict[str, Any] = {"sentence": ""}
+        for what, wanted in (("workers", ask.workers), ("servers", ask.servers)):
+            if wanted is None:
+                continue
+            before = getattr(self._server.snapshot(), _WANTED[what])
+            sentence = self._server.ask(ScaleRequested(wanted) if what == "workers" else ServersRequested(wanted))
+            now = getattr(self._server.snapshot(), _WANTED[what])
+            if now != wanted:
+                return {"error": f"The number of {what} stays {now}: {sentence}."}
+            told |= {what: now, "before": before, "sentence": "\n".join(filter(None, (told["sentence"], sentence)))}
+        return told
+
+
+#: What the crew's snapshot calls what somebody asked for.
+_WANTED = {"workers": "wanted", "servers": "servers_wanted"}
+
+
+def _default_workers(config: RunConfig) -> int:
+    """One per CPU that we may use, at most one per lane."""
+    cpus = len(os.sched_getaffinity(0)) // (config.threads or DEFAULTS_OF_JOIN["threads"])
+    return max(1, min(cpus, config.lanes or DEFAULTS_OF_JOIN["lanes"]))
+
+
+def _alone(machine: str) -> str:
+    """Why this kind of machine can have one worker only; empty where it can have more."""
+    if ordered_stores(machine):
+        return ""
+    return f"several workers share memory in an order that {machine} does not promise (x86-64 does)"
+
+
+def _limits(config: RunConfig, workers: int, alone: str) -> CrewLimits:
+    crew = config.crew
+    return CrewLimits(
+        lanes=config.lanes or max(DEFAULTS_OF_JOIN["lanes"], workers), workers=workers, servers=config.servers,
+        sync=config.sync, join_grace=crew.join_grace,
+        luck_budget=crew.luck_budget, unit_attempts=crew.unit_attempts, gather=crew.gather, frozen=crew.frozen_limit,
+        repeat=crew.repeat, settle=crew.settle, alone=alone, hosts=config.hosts, listening=bool(config.listen),
+        replicas=config.replicas, staleness=config.staleness, sums_only=config.optimizer == "workers",
+    )
+
+
+def _near(path: Path) -> str:
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)

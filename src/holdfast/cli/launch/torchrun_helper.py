@@ -1,0 +1,291 @@
+"""The helper of a node whose workers are ranks of another launcher: see `train.torchrun.rank_worker`.
+
+On the first node it is what `holdfast run` is elsewhere: it coordinates the run, and keeps its directory. On every
+other node it is what `holdfast join` is: the agent of its machine. It lives as long as a rank of its node does, and no
+longer than the run. Signals that end a whole job are heard by the ranks, which pass them on.
+
+Run as `python -m holdfast.cli.launch.launcher.torchrun_helper`, by the first rank of a node only. Nothing here imports
+torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import faulthandler
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.cli.launch import launcher
+from holdfast.cli.launch.display import Display
+from holdfast.cli.launch.ending import Ending
+from holdfast.cli.launch.invitation import Invitation
+from holdfast.cli.launch.rank_supervisor import LAST, RankSupervisor
+from holdfast.config.run_config import RunConfig, check
+from holdfast.config.worker_spec import WorkerSpec
+from holdfast.control.protocol.commands import FailRun
+from holdfast.control.protocol.ports import Monitor, Spawner
+from holdfast.dataplane.memory.board_snapshot import BoardPlan, BoardRow
+from holdfast.errors import CrewLost, HoldfastError, NetworkError
+from holdfast.hosts.admission import Admission
+from holdfast.hosts.agent import Agent, AgentEnd
+from holdfast.hosts.torchrun import rank_messages as say
+from holdfast.hosts.torchrun.rank_listener import RankListener
+from holdfast.hosts.torchrun.rank_spawner import RankSpawner, SignalVerdict
+from holdfast.observe import agent_directory
+from holdfast.observe.agent_directory import AgentDirectory
+from holdfast.observe.directory import RunDirectory, default_path, host, recover
+from holdfast.observe.monitor import BoardMonitor
+from holdfast.observe.screen import Screen
+from holdfast.observe.watch import WatchLimits
+from holdfast.transport.auth.credentials import Credentials
+from holdfast.transport.auth.dial import connect
+from holdfast.transport.auth.handshake import Hello
+from holdfast.transport.stream import Stream
+
+__all__ = ["main"]
+
+#: Seconds that one try to reach the run takes, and that all of them take.
+_DIAL, _PATIENCE = 5.0, 60.0
+#: Seconds that ranks may take to come and hear why there is no run for them.
+_LATE = 5.0
+#: Characters of an error that a rank is told.
+_LONGEST = 4096
+_DESERTED = (
+    "All ranks of the first node are gone, and what coordinates the run goes with them. The output of the ranks, or of "
+    "their launcher, says why."
+)
+#: What a rank that has no part in the run yet is told when a visit ends so.
+_KINDS = {"refused": "Refused", "released": "Stopped"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Speak for a node until the run ends, or its last rank."""
+    parser = argparse.ArgumentParser(prog="holdfast.cli.launch.launcher.torchrun_helper")
+    parser.add_argument("--socket", type=int, required=True, help="descriptor of the socket that ranks come to")
+    parser.add_argument("--leader", type=int, required=True, help="descriptor of the process that started this one")
+    options = parser.parse_args(argv)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for fd in (options.socket, options.leader):
+        os.set_inheritable(fd, False)
+    rank_listener = RankListener(socket.socket(fileno=options.socket), options.leader)
+    data = sys.stdin.buffer.read()
+    if not data:
+        return 1  # whoever wanted us is gone already
+    charge = say.decode_charge(data)
+    try:
+        return _visit(charge, rank_listener) if charge.places else _coordinate(charge, rank_listener)
+    except HoldfastError as error:
+        rank_listener.tell_all(_barred(error), ranks=len(charge.ranks), seconds=_LATE)
+        return error.exit_code
+    finally:
+        rank_listener.close()
+
+
+def _barred(error: Exception) -> say.Barred:
+    return say.Barred(type(error).__name__, str(error)[:_LONGEST])
+
+
+# ---------------------------------------------------------------- the first node
+
+
+def _coordinate(charge: say.HelperTask, rank_listener: RankListener) -> int:
+    script = charge.script if charge.script.endswith(".py") else "ranks.py"  # python -c, and the like
+    config = RunConfig(
+        script=script, args=charge.args, workers=len(charge.ranks), lanes=charge.lanes, seed=charge.seed,
+        threads=charge.threads, dir=charge.dir, listen=charge.listen, hosts=charge.nodes,
+    )  # fmt: skip
+    sources = dict.fromkeys(("lanes", "seed", "threads"), "hf.join")
+    sources |= {"workers": "the launcher", "hosts": "the launcher", "dir": "HOLDFAST_DIR", "listen": "HOLDFAST_LISTEN"}
+    check(config, sources)
+    screen = Screen(sys.stderr, sys.stdout)
+    began = time.time()
+    path = Path(config.dir) if config.dir else default_path(config.script, began)
+    run = f"{path.name}-{secrets.token_hex(4)}"
+    invitation = Invitation(config, run) if config.listen else None
+    if swept := recover(path):
+        screen.say(swept)
+    agent_directory.sweep()
+    # A launcher that starts its ranks anew starts a new run.
+    with RunDirectory.create(path, complain=screen.say, unique=not config.dir or charge.restart > 0) as directory:
+        record: dict[str, Any] = {
+            "run": run, "pid": os.getpid(), "host": host(), "started": began, "argv": [charge.script, *charge.args],
+            "cwd": os.getcwd(), "scratch": directory.scratch, "config": msgspec.to_builtins(config), "sources": sources,
+        }  # fmt: skip
+        return launcher.conduct(
+            directory, screen, record,
+            lambda: _Adopting(
+                config, run, directory, screen, invitation=invitation, charge=charge, rank_listener=rank_listener
+            ),
+        )  # fmt: skip
+
+
+class _Adopting(launcher._Launcher):
+    """A run whose workers on this machine are ranks that run already."""
+
+    def __init__(
+        self, config: RunConfig, run: str, directory: RunDirectory, screen: Screen, *, invitation: Invitation | None,
+        charge: say.HelperTask, rank_listener: RankListener,
+    ) -> None:  # fmt: skip
+        super().__init__(config, run, directory, screen, invitation=invitation)
+        self._ward = RankSupervisor(len(charge.ranks), rank_listener)
+        # What ranks print, the launcher shows.
+        self._display = Display(screen, self._server, self._meter, Path(os.devnull))
+
+    async def run(self) -> Ending:
+        """The run, and a look at the ranks meanwhile. Who has no part in it yet when it ends is told why."""
+        rank_listener = self._ward.rank_listener
+        try:
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(self._ward.watch(self._deserted, self._act), name="ranks")
+                try:
+                    ending = await super().run()
+                finally:
+                    watching.cancel()
+        except ExceptionGroup as several:  # the group's, around the one thing that went wrong
+            error = several.exceptions[0]
+            rank_listener.tell_all(_barred(error), ranks=self._ward.ranks, seconds=_LATE)
+            raise error from None
+        finally:
+            faulthandler.dump_traceback_later(LAST, exit=True)
+            rank_listener.tell_all(say.RunOver())
+        if isinstance(ending.end, FailRun):
+            rank_listener.tell_all(say.Barred(ending.end.kind, ending.end.message[:_LONGEST]))
+        return ending
+
+    def _deserted(self) -> None:
+        if not self._server.over:
+            self._server.broke(0, CrewLost(_DESERTED))
+
+    def _act(self, verdict: SignalVerdict) -> None:
+        if verdict.everybody:
+            self._asked_to_end(signal.Signals[verdict.signal])
+        for event in self._ward.leaving(verdict):
+            self._server.heard(0, event)
+
+    def _listen(self) -> list[int]:
+        return []  # the ranks hear signals, and pass them on
+
+    def _open_gate(self) -> None:
+        """Listen for the other nodes. Nobody else is invited: who has a part in this run, its launcher says."""
+        if self._invitation is None:
+            return
+        self._gate = Admission(
+            self._invitation.bind, self._invitation.credentials, run=self._run,
+            spec=msgspec.structs.replace(self._spec, script=os.devnull),  # ranks have their own: nothing travels
+            watching=dataclasses.asdict(self._watching), callbacks=self, host=host(),
+        )  # fmt: skip
+        where = say.Listening(self._gate.addresses, self._gate.address[1], self._invitation.credentials.token)
+        self._ward.rank_listener.keep(0, where)
+
+    def _open_host(self) -> None:
+        super()._open_host()
+        assert self._host is not None
+        self._host.refills = False
+
+    def spawner(self) -> RankSpawner:
+        """What makes workers of the ranks on this machine."""
+        return self._ward.adopt(self._spec, lambda sentence: self._server.told(0, sentence))
+
+
+# ---------------------------------------------------------------- other nodes
+
+
+def _visit(charge: say.HelperTask, rank_listener: RankListener) -> int:
+    agent_directory.sweep()
+    farewell = asyncio.run(_RankSite(charge, rank_listener).run())
+    faulthandler.dump_traceback_later(LAST, exit=True)
+    rank_listener.tell_all(say.RunOver())
+    if farewell.kind != "over":
+        rank_listener.tell_all(say.Barred(_KINDS.get(farewell.kind, "NetworkError"), farewell.sentence[:_LONGEST]))
+    if farewell.kind != "over" or farewell.code:
+        end = "; its ranks are ended, since nobody can use what they do" if farewell.kind == "lost" else ""
+        print(f"holdfast: {host()}: {farewell.sentence}{end}", file=sys.stderr, flush=True)
+    return farewell.code
+
+
+class _RankSite:
+    """This node's part in a run that is coordinated on another. See `agent.AgentSite`."""
+
+    def __init__(self, charge: say.HelperTask, rank_listener: RankListener) -> None:
+        self._charge, self._ward = charge, RankSupervisor(len(charge.ranks), rank_listener)
+        self._agent: Agent | None = None
+        self._agent_directory: AgentDirectory | None = None
+        self.path = Path()
+
+    async def run(self) -> AgentEnd:
+        """From joining to the end."""
+        credentials = Credentials(self._charge.token)
+        stream = await asyncio.to_thread(self._reach, credentials)
+        with AgentDirectory() as self._agent_directory:
+            self.path = self._agent_directory.path
+            self._agent = Agent(
+                stream, name=host(), slots=self._ward.ranks, credentials=credentials, site=self, say=_quiet
+            )
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(self._ward.watch(self._deserted, self._act), name="ranks")
+                farewell = await self._agent.serve()
+                watching.cancel()
+        return farewell
+
+    def _reach(self, credentials: Credentials) -> Stream:
+        """A connection to the run, at the first of its addresses that answers."""
+        hello = Hello("join", facts={"name": host(), "slots": self._ward.ranks, "refills": 0})
+        until = time.monotonic() + _PATIENCE
+        while True:
+            for place in self._charge.places:
+                try:
+                    return connect(place, hello, credentials, _DIAL)
+                except NetworkError as error:
+                    problem = error
+                    if self._ward.rank_listener.deserted() or time.monotonic() >= until:
+                        raise problem from None
+            time.sleep(0.5)
+
+    def equip(
+        self, spec: WorkerSpec, watching: dict[str, float], show: Callable[[list[BoardRow], BoardPlan, float], None]
+    ) -> tuple[Spawner, Monitor]:
+        """A spawner and monitor."""
+        assert self._agent_directory is not None
+        spawner = self._ward.adopt(spec, self._tell)
+        monitor = BoardMonitor(
+            WatchLimits(**watching),
+            self._agent_directory,
+            spawner.signal,
+            lambda rows, plan, now: show(list(rows), plan, now),
+        )
+        return spawner, monitor
+
+    def _tell(self, sentence: str) -> None:
+        assert self._agent is not None
+        self._agent.told(self._agent.number, sentence)
+
+    def _deserted(self) -> None:
+        assert self._agent is not None
+        self._agent.abort("no rank is left on this machine")
+
+    def _act(self, verdict: SignalVerdict) -> None:
+        assert self._agent is not None
+        if verdict.everybody:
+            self._agent.leave(verdict.signal)
+        for event in self._ward.leaving(verdict):
+            self._agent.heard(self._agent.number, event)
+
+
+def _quiet(sentence: str) -> None:
+    """What the run has to tell is told by its first node."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,254 @@
+"""RunConfig: everything a run is told, as one frozen tree, and the rules its values must keep.
+
+Rules of this file: values and sentences only. Where a value comes from (default, file, flag) is the
+business of `resolve`; no value is read from the environment. `lanes`, `seed` and `threads` fix the
+result: `None` means that nobody overrode them, so the script's own `join()` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+import msgspec
+
+from holdfast.config import ray_config
+from holdfast.config.cluster_config import KubernetesConfig, SlurmConfig
+from holdfast.config.ray_config import RayConfig
+from holdfast.config.worker_spec import OUTER
+from holdfast.core.sync import modes
+from holdfast.core.sync.staleness import COMPENSATION, TREATMENTS, treatment
+from holdfast.errors import ConfigError
+
+__all__ = [
+    "DEFAULTS_OF_JOIN", "ENGINES", "MAX_LANES", "MAX_SERVERS", "SECTIONS", "CrewConfig", "LocalSgdConfig", "RunConfig",
+    "board_rows", "check",
+]  # fmt: skip
+
+#: What `hf.join()` takes when neither the script nor the command line says anything.
+DEFAULTS_OF_JOIN = {"lanes": 4, "seed": 0, "threads": 1}
+
+#: The wake-up descriptors of a whole crew travel in one message, and the kernel takes 253 of them.
+MAX_LANES = 234
+#: On one host, for the same reason; more would have little to do.
+MAX_SERVERS = 16
+
+#: What a run can be on (`cli.launch.engine_table`).
+ENGINES = ("local", "ray", "slurm", "kubernetes")
+
+
+def board_rows(lanes: int) -> int:
+    """Rows on the board: twice as many as there may be processes, so that successors have one before the lost give
+    theirs up.
+    """
+    return 2 * (lanes + MAX_SERVERS)
+
+
+class CrewConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How patient the run is with its crew. All times are seconds (`--set crew.settle=30s` works too)."""
+
+    #: After the first worker is ready, wait this long for the others before training without them.
+    join_grace: float = 5.0
+    #: Workers that may be lost in a row, by bad luck, without one step of progress.
+    luck_budget: int = 5
+    #: Workers that may be lost at one unit before it is called bad.
+    unit_attempts: int = 3
+    #: A worker stopped by the system (SIGSTOP) for longer than this, and than 5 units, is replaced.
+    frozen_limit: float = 1.0
+    #: A unit may take at least this long before its worker counts as hung ...
+    hang_limit: float = 30.0
+    #: ... and at least so many times the slowest unit seen.
+    hang_factor: float = 20.0
+    #: The same outside of a unit (start-up, evaluation, saving), where we know less.
+    idle_limit: float = 600.0
+    #: Least time between two changes made only for speed.
+    settle: float = 1.0
+    #: An unanswered message is said again after this.
+    repeat: float = 0.5
+    #: How long identical failures are gathered, so that they are told once.
+    gather: float = 0.3
+    #: How long a worker may take to leave after its script has ended.
+    exit_grace: float = 10.0
+    #: A host that is silent for so many steps counts as lost ...
+    silence_factor: float = 4.0
+    #: ... but not before this time ...
+    silence_limit: float = 1.5
+    #: ... and not later than this.
+    silence_most: float = 30.0
+
+
+class LocalSgdConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The outer step of `local:H`: SGD with Nesterov momentum on how far the lanes have gone.
+
+    DiLoCo's authors use 0.7 and 0.9, with AdamW inside. With SGD and momentum inside that overshoots: neither on
+    handwritten digits nor on Fashion-MNIST did it settle. These were the best of three tried there.
+    """
+
+    lr: float = OUTER[0]
+    momentum: float = OUTER[1]
+
+
+class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One run."""
+
+    script: str
+    args: tuple[str, ...] = ()
+    #: On this machine. None means: one per CPU, at most one per lane; 0, with `listen`: it only coordinates.
+    workers: int | None = None
+    lanes: int | None = None
+    seed: int | None = None
+    threads: int | None = None
+    sync: str = "exact"
+    #: What becomes of a push that was computed from older parameters (`core.sync.staleness`): "plain" (it counts like
+    #: any other), "scale" (the less the staler), "compensate" (it is moved to where the parameters are now), or "auto":
+    #: scaled with bounded:S and async; quorum:K has weights of its own.
+    staleness: str = "auto"
+    #: How far a push is moved with staleness = compensate: the factor lambda of DC-ASGD.
+    compensation: float = COMPENSATION
+    #: Processes on one machine that own the parameters and run the optimizer; 0: the workers do.
+    servers: int = 0
+    #: Who runs the optimizer where there are servers: they do, or with "workers" they only sum the gradients.
+    optimizer: str = "servers"
+    #: Other machines that hold a copy of the state in relaxed modes; with exact all machines do.
+    replicas: int = 0
+    #: Empty means: a new directory under runs/.
+    dir: str = ""
+    on: str = "local"
+    #: Where other machines can join, as ADDRESS or ADDRESS:PORT; empty means: nowhere.
+    listen: str = ""
+    #: Machines that must be there before the first step, this one included.
+    hosts: int = 1
+    #: Encrypt what goes over a network, with certificates made for this run.
+    tls: bool = False
+    #: A file with the secret that lets machines in; empty means: a new one, in the run's directory.
+    token_file: str = ""
+    #: Write down which samples each unit used (DIR/audit); `holdfast explain DIR --samples` judges it.
+    audit: bool = False
+    crew: CrewConfig = CrewConfig()
+    local: LocalSgdConfig = LocalSgdConfig()
+    slurm: SlurmConfig = SlurmConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
+    ray: RayConfig = RayConfig()
+
+    def overrides(self) -> dict[str, int]:
+        """What was said about the result, beyond what the script says itself."""
+        said = {"lanes": self.lanes, "seed": self.seed, "threads": self.threads}
+        return {name: value for name, value in said.items() if value is not None}
+
+
+#: The parts of the tree that have a name of their own: `crew.settle`.
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "crew": CrewConfig, "local": LocalSgdConfig, "slurm": SlurmConfig, "kubernetes": KubernetesConfig, "ray": RayConfig,
+}  # fmt: skip
+
+
+def check(config: RunConfig, sources: Mapping[str, str]) -> None:
+    """Raise the first ConfigError that `config` deserves; `resolve` says who set each value."""
+
+    def wrong(field: str, value: object, problem: str, fix: str = "") -> ConfigError:
+        return ConfigError(field, value, problem, source=sources.get(field, "default"), fix=fix)
+
+    if config.workers is not None and config.workers < (0 if config.listen else 1):
+        least = "must be 0 (this machine only coordinates) or more" if config.listen else "must be 1 or more"
+        raise wrong("workers", config.workers, least, "Use --workers 1.")
+    if config.lanes is not None and not 1 <= config.lanes <= MAX_LANES:
+        raise wrong("lanes", config.lanes, f"must be 1 to {MAX_LANES}", "Use --lanes 4.")
+    if config.threads is not None and config.threads < 1:
+        raise wrong("threads", config.threads, "must be 1 or more", "Use --threads 1.")
+    if config.seed is not None and not 0 <= config.seed < 2**63:
+        raise wrong("seed", config.seed, "must be 0 to 2**63 - 1", "Use --seed 0.")
+    if (config.workers or 0) > (most := MAX_LANES if config.lanes is None else config.lanes):
+        raise wrong(
+            "workers", config.workers, f"more than lanes = {most}, and a lane has one worker at a time",
+            f"Use --workers {most} or fewer, or --lanes {config.workers} "
+            "(the number of lanes changes the result, the number of workers does not).",
+        )
+    if config.servers < 0:
+        raise wrong("servers", config.servers, "must be 0 or more", "Use --servers 0.")
+    if config.servers > MAX_SERVERS:
+        raise wrong("servers", config.servers, f"must be 0 to {MAX_SERVERS}", "Use --servers 1.")
+    try:
+        mode = modes.parse(config.sync, config.lanes)
+    except ValueError as error:
+        fix = f"Use --sync {modes.advised(config.sync, config.lanes)}, or leave it out."
+        raise wrong("sync", config.sync, str(error), fix) from None
+    if config.optimizer not in ("servers", "workers"):
+        raise wrong("optimizer", config.optimizer, "must be servers or workers", "Leave it out.")
+    if config.optimizer == "workers" and not config.servers:
+        raise wrong(
+            "optimizer", config.optimizer, "without servers the workers run it anyway",
+            "Leave it out, or add --servers 1.",
+        )
+    if config.optimizer == "workers" and not mode.exact:
+        raise wrong(
+            "optimizer", config.optimizer, f"with sync = {mode.name} servers apply pushes as they come, so they have "
+            "to run the optimizer", "Leave it out, or use --sync exact.",
+        )
+    if config.replicas < 0:
+        raise wrong("replicas", config.replicas, "must be 0 or more", "Use --replicas 1.")
+    if config.replicas and not config.listen and config.on == "local":
+        raise wrong(
+            "replicas", config.replicas, "replicas are on other machines, and none can join a run that does not listen",
+            "Say where: --listen 0.0.0.0, or an address of this machine.",
+        )
+    try:
+        stale = treatment(config.staleness, mode)
+    except ValueError as error:
+        fix = ", or use --sync bounded:4" * (config.staleness in TREATMENTS)
+        raise wrong("staleness", config.staleness, str(error), f"Leave it out{fix}.") from None
+    if not 0.0 <= config.compensation < inf:
+        raise wrong(
+            "compensation", config.compensation, "must be a number of at least 0", f"The default is {COMPENSATION}."
+        )
+    if config.compensation != COMPENSATION and not stale.compensates:
+        raise wrong(
+            "compensation", config.compensation, f"nothing is compensated with staleness = {config.staleness}",
+            "Leave it out, or add --set staleness=compensate.",
+        )
+    if not config.local.lr > 0.0:
+        raise wrong("local.lr", config.local.lr, "must be more than 0", "The default is 0.8.")
+    if not 0.0 <= config.local.momentum < 1.0:
+        raise wrong("local.momentum", config.local.momentum, "must be 0 or more and less than 1", "The default is 0.3.")
+    if config.on not in ENGINES:
+        from difflib import get_close_matches  # rarely needed
+
+        near = get_close_matches(config.on, ENGINES, 1) or ["local"]
+        raise wrong("on", config.on, f"unknown; there is {', '.join(ENGINES)}", f"Use --on {near[0]}.")
+    if config.hosts < 1:
+        raise wrong("hosts", config.hosts, "must be 1 or more", "Use --hosts 1.")
+    if config.on == "ray":
+        if config.workers == 0:
+            raise wrong("workers", 0, "every host of the cluster has 1 or more", "Use --workers 1.")
+        ray_config.check(config.ray, sources)
+        if 0 < config.ray.most < config.hosts:
+            raise wrong(
+                "ray.most", config.ray.most, f"fewer than hosts = {config.hosts}, which the first step waits for",
+                f"Use --set ray.most={config.hosts}, or --hosts {config.ray.most}.",
+            )
+    for name, source in sources.items():
+        # A file may serve several clusters; what is typed for one and given to another was meant otherwise.
+        section, _, key = name.partition(".")
+        if source == "--set" and section in ENGINES and section not in ("local", config.on):
+            value = getattr(getattr(config, section), key)
+            problem = f"this run is on {config.on}, which does not look at it"
+            raise wrong(name, value, problem, f"Add --on {section}, or leave it out.")
+    if config.on == "local" and not config.listen:
+        if config.hosts > 1:
+            raise wrong(
+                "hosts", config.hosts, "other machines cannot join a run that does not listen",
+                "Say where: --listen 0.0.0.0, or an address of this machine.",
+            )
+        if config.tls:
+            raise wrong(
+                "tls", config.tls, "there is no connection to encrypt in a run that does not listen",
+                "Say where: --listen 0.0.0.0, or leave --tls out.",
+            )
+        if config.token_file:
+            raise wrong(
+                "token_file", config.token_file, "nobody is let in by a token in a run that does not listen",
+                "Say where: --listen 0.0.0.0, or leave --token-file out.",
+            )
+    for field in msgspec.structs.fields(CrewConfig):
+        value = getattr(config.crew, field.name)
+        if value <= 0:
+            raise wrong(f"crew.{field.name}", value, "must be more than 0", f"The default is {field.default}.")

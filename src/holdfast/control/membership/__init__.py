@@ -1,0 +1,1 @@
+"""Who takes part: workers and hosts, their numbers and names, and when one counts as lost. Pure."""

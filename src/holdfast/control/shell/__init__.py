@@ -1,0 +1,1 @@
+"""The thin I/O around the machine: the coordinator process, its control socket and that socket's client."""

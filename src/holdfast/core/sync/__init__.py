@@ -1,0 +1,1 @@
+"""How lanes keep step: the modes and their rules. Pure."""

@@ -1,0 +1,270 @@
+"""The hold: an arena as the peer session handles it, where bytes are taken from and put to. No torch.
+
+Everything that goes to other hosts or comes from them is one of a few things, each with its place (`manifest`), and
+each is marked on the board after its bytes are there, as a worker of this host would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.transfers import Facts, SliceSums, SumPiece
+from holdfast.core.tree import Node, bits, cover
+from holdfast.dataplane.memory import board as cells
+from holdfast.dataplane.memory.board import Board
+from holdfast.dataplane.memory.board_snapshot import level
+from holdfast.dataplane.memory.manifest import Manifest
+from holdfast.dataplane.memory.pieces import Pieces
+from holdfast.dataplane.memory.results import OperationResults
+from holdfast.errors import FrameError
+
+__all__ = ["CELL", "CELL_HEAD", "NAMES_HEAD", "TABLE_WIDTH", "ArenaView"]
+
+#: Bytes of one settings cell (`train.optimizer_settings`), and of its head: tag, length, spare.
+CELL, CELL_HEAD = 16 * 1024, 24
+#: Words in a row of an evaluation's table (`train.evaluation`), and bytes of its names' head: length, tag.
+TABLE_WIDTH, NAMES_HEAD = 32, 16
+
+
+class ArenaView:
+    """One arena."""
+
+    def __init__(self, memory: memoryview, manifest: Manifest) -> None:
+        self.memory, self.manifest = memory, manifest
+        self.board = Board(memory, manifest.lanes, manifest.rows, len(manifest.slices))
+        self.pieces = Pieces(self.section("pieces"), manifest.lanes, len(manifest.slices))
+        self._present = self.section("present")
+        self._changed = self.section("buffers-changed")
+        self._buffers = self.section("buffers")
+        self._settings = self.section("settings")
+        self._table = self.section("evaluation")
+        self._tags = self._table.cast("q")[::TABLE_WIDTH]
+        self._names = self.section("evaluation-names")
+        self.past = OperationResults(self.section("evaluation-past"))
+
+    def section(self, name: str) -> memoryview:
+        """The bytes of a section."""
+        begin, size = self.manifest.sections[name]
+        return self.memory[begin : begin + size]
+
+    def run(self, section: str, first: int, last: int) -> memoryview:
+        """The bytes of slices [first, last) in a flat space: `slot/3`, `sum` or `host`."""
+        space, begin, _ = self.manifest.slices[first]
+        other, _, end = self.manifest.slices[last - 1]
+        if space != other or not begin < end:
+            raise FrameError(f"slices {first} to {last - 1} are no run of one space")
+        return self.section(f"{section}/{space}")[begin:end]
+
+    def check_run(self, first: int, last: int) -> None:
+        """Refuse numbers of slices that cannot be."""
+        if not 0 <= first < last <= len(self.manifest.slices):
+            raise FrameError(f"it names slices {first} to {last - 1} of {len(self.manifest.slices)}")
+
+    # ------------------------------------------------------------ pieces and totals
+
+    def piece(self, transfers: SumPiece) -> memoryview:
+        """The bytes of a partial sum, to be sent."""
+        return self.run("host" if transfers.merged else f"slot/{transfers.node.lane}", transfers.first, transfers.last)
+
+    def total(self, transfers: SliceSums) -> memoryview:
+        """The bytes of a sum, to be sent."""
+        return self.run("sum", transfers.first, transfers.last)
+
+    def norms(self, transfers: SliceSums) -> list[float]:
+        """The norms that go with it."""
+        return self.board.norms(transfers.first, transfers.last)
+
+    def place_for_piece(self, step: int, node: Node, first: int, last: int, again: bool) -> memoryview | None:
+        """Where a partial sum that comes in goes; None where it is here already, unless it comes `again`, corrected."""
+        self.check_run(first, last)
+        if not 0 <= node.lane < node.lane + node.span <= self.manifest.lanes:
+            raise FrameError(f"it names lanes {node.lane} to {node.lane + node.span - 1} of {self.manifest.lanes}")
+        if step < min(self.board.versions()):
+            return None
+        if not again and all(self.pieces.holds(node, step, slice_) for slice_ in range(first, last)):
+            return None
+        return self.run(f"slot/{node.lane}", first, last)
+
+    def covers(self, step: int, first: int, last: int) -> bool:
+        """Are partial sums of all lanes here for one of these slices, as far as is known?"""
+        nodes = self.board.nodes(step)
+        wanted, but = self.board.work_bits(step) & ~cover(nodes), bits(node.lane for node in nodes)
+        return any(not self.pieces.missing(step, slice_, wanted, but) for slice_ in range(first, last))
+
+    def place_for_total(self, step: int, first: int, last: int) -> memoryview | None:
+        """Where a sum that comes in goes; None where it is here already, or not wanted any more."""
+        self.check_run(first, last)
+        summed, versions = self.board.summed(), self.board.versions()
+        if any(summed[s] > step or versions[s] != step for s in range(first, last)):
+            return None
+        return self.run("sum", first, last)
+
+    def land_total(self, step: int, first: int, norms: Sequence[float]) -> None:
+        """The bytes of a sum are there."""
+        for index, norm in enumerate(norms):
+            self.board.publish_norm(first + index, step + 1, norm)
+
+    # ------------------------------------------------------------ facts
+
+    def facts(self, transfers: Facts) -> list[bytes]:
+        """What lanes gave besides gradients: for each its words, its flags and the buffers it changed."""
+        manifest, out = self.manifest, []
+        for lane in transfers.lanes:
+            record = transfers.step % 2 * manifest.lanes + lane
+            present = self._present[record * manifest.entries : (record + 1) * manifest.entries]
+            changed = bytes(self._changed[record * len(manifest.buffers) : (record + 1) * len(manifest.buffers)])
+            words = bytes(self.board.facts_words(lane, transfers.step))
+            out += [lane.to_bytes(8, "little"), words, bytes(present), changed]
+            base = (2 + record) * manifest.buffers_size
+            for flag, (begin, size) in zip(changed, manifest.buffers, strict=True):
+                if flag:
+                    out.append(bytes(self._buffers[base + begin : base + begin + size]))
+        return out
+
+    def most_facts(self) -> int:
+        """So many bytes the facts of all lanes can have, and whatever else comes with buffers."""
+        manifest = self.manifest
+        lane = (
+            8 + self.board.facts_words(0, 0).nbytes + manifest.entries + len(manifest.buffers) + manifest.buffers_size
+        )
+        return manifest.lanes * lane + manifest.sections.get("buffers-versions", (0, 0))[1]
+
+    def land_facts(self, step: int, data: memoryview) -> None:
+        """Put in place what `facts` made on another host: nothing of it, unless all of it is as it must be.
+
+        The mark of a lane goes last.
+        """
+        manifest, flags = self.manifest, len(self.manifest.buffers)
+        for lane, at in self._read_facts(step, data):
+            words = self.board.facts_words(lane, step)
+            if words[0] >= step + 1:
+                continue  # they are here, and somebody may be reading them
+            record, after = step % 2 * manifest.lanes + lane, at + words.nbytes + manifest.entries
+            self._present[record * manifest.entries : (record + 1) * manifest.entries] = data[at + words.nbytes : after]
+            changed = data[after : after + flags]
+            self._changed[record * flags : (record + 1) * flags] = changed
+            base, after = (2 + record) * manifest.buffers_size, after + flags
+            for flag, (begin, count) in zip(changed, manifest.buffers, strict=True):
+                if flag:
+                    self._buffers[base + begin : base + begin + count] = data[after : after + count]
+                    after += count
+            values = memoryview(bytes(data[at : at + words.nbytes])).cast("q")
+            words[1:] = values[1:]
+            words[0] = values[0]
+
+    def _read_facts(self, step: int, data: memoryview) -> list[tuple[int, int]]:
+        """(lane, where what it says begins), after a look at all of it."""
+        manifest, flags, found, at = self.manifest, len(self.manifest.buffers), [], 0
+        while at < len(data):
+            lane = int.from_bytes(data[at : at + 8], "little")
+            if lane >= manifest.lanes:
+                raise FrameError(f"it names lane {lane} of {manifest.lanes}")
+            at += 8
+            found.append((lane, at))
+            words = self.board.facts_words(lane, step).nbytes
+            mark = int.from_bytes(data[at : at + 8], "little", signed=True)
+            if len(data) >= at + 8 and mark != step + 1:
+                raise FrameError(f"facts of step {step} are marked as those of step {mark - 1}")
+            at += words + manifest.entries
+            changed = data[at : at + flags]
+            at += flags + sum(count for flag, (_, count) in zip(changed, manifest.buffers, strict=False) if flag)
+        if at != len(data):
+            raise FrameError(f"its facts have {len(data)} bytes, where {at} are due")
+        return found
+
+    # ------------------------------------------------------------ rows, settings, the table
+
+    def row(self, row: int) -> tuple[int, int, int, int]:
+        """(row, worker, newest step it arrived at, newest operation it entered)."""
+        board = self.board
+        return (
+            row, board.cell(row, cells.R_WORKER), board.cell(row, cells.R_ARRIVED), board.cell(row, cells.R_OP)
+        )
+
+    def cells(self, rows: Sequence[int]) -> dict[int, int]:
+        """Cell -> tag, for the settings cells of these rows that hold something."""
+        tags = {cell: self._cell_tag(cell) for row in rows for cell in range(3 * row, 3 * row + 3)}
+        return {cell: tag for cell, tag in tags.items() if tag}
+
+    def cell(self, cell: int) -> bytes:
+        """One settings cell, as far as it is filled."""
+        at = cell * CELL
+        length = self._settings[at + 8 : at + 16].cast("q")[0]
+        return bytes(self._settings[at : at + CELL_HEAD + length])
+
+    def land_cell(self, cell: int, data: memoryview) -> None:
+        """Put a settings cell in place, unless a newer one is there."""
+        at = cell * CELL
+        if not 0 <= at < len(self._settings) or not CELL_HEAD <= len(data) <= CELL:
+            raise FrameError(f"it names settings cell {cell} with {len(data)} bytes")
+        if data[:8].cast("q")[0] <= self._cell_tag(cell):
+            return
+        head = self._settings[at : at + 8].cast("q")
+        head[0] = 0
+        self._settings[at + 8 : at + len(data)] = data[8:]
+        head[0] = data[:8].cast("q")[0]
+
+    def _cell_tag(self, cell: int) -> int:
+        return self._settings[cell * CELL : cell * CELL + 8].cast("q")[0]
+
+    def table_tag(self) -> int:
+        """Which evaluation the table holds, 0 for none."""
+        return self._names[8:16].cast("q")[0]
+
+    def table_rows(self, rows: int | None = None) -> list[int]:
+        """The rows of the table that are filled for its evaluation."""
+        tag = self.table_tag()
+        return [row for row, seen in enumerate(self._tags[:rows].tolist()) if tag and seen == tag]
+
+    def table_row(self, row: int) -> bytes:
+        """One row."""
+        return bytes(self._table[8 * TABLE_WIDTH * row : 8 * TABLE_WIDTH * (row + 1)])
+
+    def names(self) -> bytes:
+        """What the columns are called, with their head."""
+        return bytes(self._names[: NAMES_HEAD + self._names[:8].cast("q")[0]])
+
+    def land_table(self, names: memoryview, rows: Sequence[int], data: memoryview) -> None:
+        """Put rows of the table in place; the names first, the tag of a row last."""
+        size = 8 * TABLE_WIDTH
+        if len(names) < NAMES_HEAD or len(names) > len(self._names) or len(data) != size * len(rows):
+            raise FrameError(f"it holds {len(data)} bytes for {len(rows)} rows of a table")
+        if any(not 0 <= row < len(self._tags) for row in rows):
+            raise FrameError(f"it names rows {min(rows)} to {max(rows)} of a table of {len(self._tags)}")
+        tag = names[8:16].cast("q")[0]
+        if self.table_tag() < tag:
+            self._names[NAMES_HEAD : len(names)] = names[NAMES_HEAD:]
+            self._names[:8] = names[:8]
+            self._names[8:16] = names[8:16]
+        elif self.table_tag() > tag:
+            return
+        for index, row in enumerate(rows):
+            at = size * row
+            self._table[at + 8 : at + size] = data[size * index + 8 : size * (index + 1)]
+            self._table[at : at + 8] = data[size * index : size * index + 8]
+
+    def land_past(self, op: int, data: memoryview) -> None:
+        """Keep what an operation has given elsewhere."""
+        if op < 0 or not self.past.fits(data):
+            raise FrameError(f"it brings {len(data)} bytes as the result of operation {op}")
+        self.past.put(op, data)
+
+    # ------------------------------------------------------------ a generation begins
+
+    def begin(self, lanes: frozenset[int]) -> None:
+        """Make ready for a generation in which these lanes are this host's; nobody writes meanwhile.
+
+        Everybody says and sends again what matters. What was merged was merged of other lanes. Where the step at hand
+        is decided here, or begun to be finished, this host needs nobody for it, and keeps all it has. Else sums are
+        made anew: that all of them are here means that every home has made its own only within one generation. And a
+        partial sum with a lane of another host is let go, so that what comes from there never meets it.
+        """
+        board = self.board
+        self.pieces.clear()
+        decided = level(self.memory) > min(board.versions(), default=0)
+        board.forget_sums(gathered_only=decided)
+        if decided:
+            return
+        for node in board.nodes(min(board.versions(), default=0)):
+            if not lanes.issuperset(range(node.lane, node.lane + node.span)):
+                board.open_slot(node.lane)

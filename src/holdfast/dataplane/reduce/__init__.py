@@ -1,0 +1,1 @@
+"""Steps in mode exact: gradients into sums, sums into parameters."""

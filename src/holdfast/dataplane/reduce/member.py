@@ -1,0 +1,402 @@
+"""One worker's part in the exchange: carry out what `core.sync.exact` says, on the arena.
+
+This is the thin acting half; every decision is `next_action`'s. The loop over units belongs to the
+user's script, so the worker is driven from outside:
+
+    member.next_lane(work)   acts and waits until a lane is mine to compute, or the step is complete
+    member.fill(...)         takes the gradient of the unit that was computed
+    member.show()            lets the others use it, once the unit's user code is through
+
+Whoever waits, waits on its doorbell and on the link to the coordinator together (`Controls`), so a
+death elsewhere ends the wait at once with a new generation.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from holdfast.core.roles import Assignment, Role
+from holdfast.core.slices import owners
+from holdfast.core.sync import exact as decide
+from holdfast.core.tree import Node, contribution, uncovered
+from holdfast.dataplane.memory import board as cells
+from holdfast.dataplane.memory.board import Board, StepFacts
+from holdfast.dataplane.memory.space import Space
+from holdfast.dataplane.reduce.board_view import complete, look
+from holdfast.dataplane.reduce.buffers import Buffers
+from holdfast.dataplane.reduce.early import Early
+from holdfast.dataplane.reduce.finite import finite, unclean
+from holdfast.dataplane.reduce.gradients import LaneGradients
+from holdfast.dataplane.reduce.optimizer import SliceOptimizer
+from holdfast.dataplane.reduce.work import StepWork, UnitResult
+from holdfast.errors import NonFinite, NotExact, listed
+
+__all__ = ["Controls", "Member", "clip_scale", "norm_of"]
+
+
+class Controls(Protocol):
+    """How a worker is steered: by the coordinator's link, or by nobody in a run of one process."""
+
+    @property
+    def pausing(self) -> bool:
+        """The coordinator asked for quiet."""
+
+    def look(self) -> None:
+        """Read what the link has to say, without waiting."""
+
+    def rest(self, step: int) -> None:
+        """Say that this worker is quiet; return when the next generation is installed."""
+
+    def wait(self, changed: Callable[[], bool]) -> None:
+        """Wait until `changed()` or the link speaks."""
+
+    def ring(self) -> None:
+        """Wake the others: the board changed."""
+
+
+class Member:
+    """This worker as a member of the crew."""
+
+    def __init__(
+        self, space: Space, board: Board, slots: LaneGradients, optimizer: SliceOptimizer, buffers: Buffers,
+        controls: Controls,
+    ) -> None:  # fmt: skip
+        self.space, self.board, self.slots, self.optimizer, self.buffers = space, board, slots, optimizer, buffers
+        self._controls = controls
+        self._early = Early(space, slots, board, controls.ring)
+        self.at = Role()  #: where this worker stands in the generation
+        self._work = StepWork(-1, (), ())
+        self.hyper: list[dict[str, Any]] = []  #: per parameter group, for the step at hand
+        self.before_wait: Callable[[], None] = lambda: None  #: raises where waiting would be for ever
+        self.before_finish: Callable[[], None] = lambda: None  #: has `hyper` set where no unit of mine did
+        self.finite = True  #: refuse NaN and infinities
+        self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit
+        self.guarded = True  #: copy a slice before it is changed; off only where nobody could ever take over
+        self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
+        self._applying = 0  # when the slice at hand was begun, in nanoseconds
+        self._marks = b""  # of the board, from before it was last looked at
+        self._seen: decide.BoardView | None = None
+        self._news: decide.BoardView | None = None  # what ended a wait, and was not decided on yet
+
+    # ------------------------------------------------------------ generations
+
+    def install(self, worker: int, crew: Assignment) -> None:
+        """Take my place in a new generation.
+
+        Everybody was quiet when it was made. Others may have installed it before me and act already; they
+        touch neither my lanes nor my slices.
+        """
+        share = partial(owners, self.space.layout)
+        self.at = Role.of(worker, crew, share, self.board.versions(), complete=complete(self.board))
+        self.board.put(cells.R_OWNED, self.at.slices)
+        self.slots.install(self.at.driver, worker)
+        self.optimizer.forget()
+        # I may be given more lanes of the step at hand, and then run user code for it again.
+        self.board.put(cells.R_ARRIVED, min(self.board.cell(self.board.row, cells.R_ARRIVED), self._work.version - 1))
+        self._mend()
+
+    def _mend(self) -> None:
+        """Put torn slices that are mine now back to the version they had before their owner died."""
+        for row in range(self.board.num_rows):
+            undo = self.board.undo(row)
+            if undo is None or self.at.owner[undo.slice] != self.at.worker:
+                continue
+            if self.board.versions()[undo.slice] == undo.version:  # else the new version was out already
+                self.optimizer.restore(undo.slice, row)
+            self.board.clear_undo(row)
+            self._controls.ring()
+
+    # ------------------------------------------------------------ one step
+
+    def next_lane(self, work: StepWork) -> int | None:
+        """Act and wait until a lane is mine to compute; None when the step is complete."""
+        self._work, self._news = work, None
+        self.board.put_work(work.version, work.lanes)
+        self._controls.look()
+        while True:
+            # What is decided on is what a wait compares with: a change between the two cannot be missed.
+            self._seen, self._news = self._news or self._look(), None
+            action = decide.next_action(self.at.place(work.version), self._seen)
+            match action:
+                case decide.Compute(lane):
+                    return lane
+                case decide.Advance():
+                    self._advance()
+                    return None
+                case decide.Arrive():
+                    self.board.put(cells.R_ARRIVED, work.version)
+                    self._controls.ring()
+                case decide.Gather(slices):
+                    self._gather(slices)
+                    self._controls.ring()
+                case decide.Sum(slices):
+                    self._sum(slices)
+                    self._controls.ring()
+                case decide.Finish(slices):
+                    self.before_finish()
+                    self._finish(slices)
+                    self._controls.ring()
+                case decide.Wait():
+                    self._await(action.workers[0])
+                    self._news = self._heeding(self._news)
+                case decide.Quiesce():
+                    self._controls.rest(work.step)
+
+    def _await(self, whom: int, why: int = 0) -> None:
+        """Wait until something has moved, or the link speaks; show for whom, and why (a word of `HeldBack`)."""
+        self.before_wait()
+        self.wait_for(whom, self.changed, why)
+
+    def wait_for(self, whom: int, come: Callable[[], bool], why: int = 0) -> None:
+        """Wait until something has come, or the link speaks; show for whom, and why."""
+        start = time.perf_counter_ns()
+        self.board.put(cells.R_WHY, why)
+        self.board.put(cells.R_WAITING_FOR, whom)
+        self._controls.wait(come)
+        self.board.put(cells.R_WAITING_FOR, -1)
+        self.board.put(cells.R_WHY, 0)
+        self.board.add(cells.R_WAIT_NS, time.perf_counter_ns() - start)
+        self._controls.look()
+
+    def _heeding(self, news: decide.BoardView | None) -> decide.BoardView | None:
+        """What ended a wait, with what the link has said since."""
+        return news and news._replace(pausing=self._controls.pausing)
+
+    @property
+    def version(self) -> int:
+        """The version that is published as a whole."""
+        return min(self.board.versions())
+
+    def rows(self) -> Sequence[tuple[int, int]]:
+        """(member, its row on the board)."""
+        return tuple(self.at.rows.items())
+
+    def drives(self, lane: int) -> bool:
+        """Is this lane mine in this generation?"""
+        return self.at.driver[lane] == self.at.worker
+
+    def driver(self, lane: int) -> int:
+        """Who drives this lane in this generation."""
+        return self.at.driver[lane]
+
+    def driven(self) -> list[int]:
+        """My lanes in this generation."""
+        return [lane for lane, driver in enumerate(self.at.driver) if driver == self.at.worker]
+
+    def changed(self) -> bool:
+        """Has the board moved since this worker began to wait?"""
+        if self._marked() == self._marks:
+            return self._news is not None
+        news = self._look()
+        self._news = news if news != self._seen else None
+        return self._news is not None
+
+    def begin(self, lane: int) -> None:
+        """The unit of `lane` begins. Is it the last one this host owes the others, its gradients go as they come."""
+        at, work = self.at, self._work
+        if at.home is None or len(at.local) > 1 or not at.sums(work.version) or at.following or all(at.home):
+            return
+        mine = [n for n in work.lanes if at.driver[n] == at.worker]
+        if uncovered(mine, self.board.nodes(work.version)) == [lane]:
+            wanted = [index for index, home in enumerate(at.home) if not home]
+            self._early.begin(work.version, lane, work.lanes, work.weight(lane), wanted)
+
+    def came(self, entry: int) -> None:
+        """Backward has made the gradient of a trainable parameter."""
+        self._early.came(entry)
+
+    def _marked(self) -> bytes:
+        marks = self.board.marks()
+        return marks if self.at.home is None else marks + self.slots.pieces.marks()
+
+    def _look(self) -> decide.BoardView:
+        self._marks = self._marked()  # before the look: what changes during it is seen next time
+        return look(self.at, self._work, self.board, self.slots.pieces, pausing=self._controls.pausing)
+
+    def unclean(self, gradients: Sequence[Tensor | None]) -> list[int]:
+        """Which gradients of a unit are not finite, as far as a glance shows; `_finish` looks at every number."""
+        return unclean(gradients, whole=False)
+
+    def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
+        """Take what the unit of `lane` gave. Nobody uses it before `show`."""
+        self.buffers.record(lane, self._work.version)
+        count = self._work.counts[lane]
+        self.board.put_result(lane, self._work.version, count, result.loss, result.clip_norm, result.clip_value)
+        self.slots.fill(self._work.version, lane, gradients, self._work.weight(lane))
+        self._early.end()
+
+    def show(self, lane: int) -> None:
+        """Let the others use the unit of `lane`, which was filled last."""
+        self.board.close_facts(lane, self._work.version)
+        self.slots.show()
+        self._early.close()
+
+    def _loss(self) -> float:
+        """The mean loss of the step at hand, weighted by samples, in lane order."""
+        step = self._work.version
+        total = sum(self.board.result(lane, step)[1] * self._work.counts[lane] for lane in self._work.lanes)
+        return total / sum(self._work.counts)
+
+    def _gather(self, slices: Sequence[int]) -> None:
+        work = self._work
+        merged, parts, _ = contribution(self.board.nodes(work.version), self.board.num_lanes)
+        assert merged is not None
+        inside = [lane for lane in work.lanes if merged.lane <= lane < merged.lane + merged.span]
+        for index in slices:
+            piece = self.space.layout.slices[index]
+            self.slots.total(piece, parts, inside, 1.0, self.slots.gathered(piece))
+            self.board.publish_gathered(index, work.version + 1)
+
+    def _sum(self, slices: Sequence[int]) -> None:
+        work, nodes = self._work, self.board.nodes(self._work.version)
+        clips = self.board.result(work.lanes[0], work.version)[2] > 0.0
+        sums, pieces = self.at.sums(work.version), self.slots.pieces
+        self._begin_applying()
+        for index in slices:
+            piece = self.space.layout.slices[index]
+            total = self.slots.sum_of(piece)
+            partial = [*nodes, *pieces.nodes(work.version, index, but=nodes)] if sums else nodes
+            # Without clipping, the factor is applied where the sum is used: one way through memory less.
+            self.slots.total(piece, partial, work.lanes, work.factor if clips else 1.0, total)
+            if sums and self.finite and not finite(total):
+                raise self._not_finite(index, partial)  # here lie the lanes apart, elsewhere only their sum
+            self.board.publish_norm(index, work.version + 1, norm_of(total) if clips else 0.0)
+            if self.at.summer:  # it is all that I do with it
+                self.board.add(cells.R_APPLIED, 1)
+                self.board.add(cells.R_APPLIED_BYTES, piece.nbytes)
+            self._count_time()
+
+    def _finish(self, slices: Sequence[int]) -> None:
+        work, board, optimizer = self._work, self.board, self.optimizer
+        nodes = board.nodes(work.version)
+        absent = self.slots.absent(work.version, work.lanes)
+        self._check_settings()
+        clip_norm, clip_value = self._clipping()
+        grad_norm = self._grad_norm() if clip_norm > 0.0 else 0.0
+        self._begin_applying()
+        for index in slices:
+            piece = self.space.layout.slices[index]
+            gradient = optimizer.scratch(piece)
+            if clip_norm > 0.0:
+                torch.mul(self.slots.sum_of(piece), clip_scale(clip_norm, grad_norm), out=gradient)
+            elif self.at.sums(work.version):
+                torch.mul(self.slots.sum_of(piece), work.factor, out=gradient)
+            else:
+                self.slots.total(piece, nodes, work.lanes, work.factor, gradient)
+            if clip_value > 0.0:
+                gradient.clamp_(-clip_value, clip_value)
+            if self.finite and not finite(gradient):
+                raise self._not_finite(index, nodes)
+            if self.guarded and not self._undo_free():
+                return
+            self._begin_change(index, work.version)
+            if index == 0:
+                self.buffers.merge(work.version, work.lanes, dict(enumerate(work.counts)))
+                samples = board.step_facts(work.version).samples + sum(work.counts)
+                board.put_step(work.version + 1, StepFacts(self._loss(), samples, grad_norm))
+            optimizer.apply(index, self.hyper[piece.group], absent)
+            self._end_change(index, work.version)
+
+    def _grad_norm(self) -> float:
+        """The norm of the whole gradient, from those of all slices."""
+        return math.sqrt(math.fsum(norm * norm for norm in self.board.norms()))
+
+    def _begin_change(self, index: int, version: int) -> None:
+        """From here on a slice may be torn: keep it as it is."""
+        if self.guarded:
+            self.optimizer.guard(index, self.board.row)
+            self.board.begin_undo(index, version)
+
+    def _end_change(self, index: int, version: int) -> None:
+        """The slice has its next version."""
+        self.board.publish(index, version + 1)
+        self.board.clear_undo(self.board.row)
+        self.board.add(cells.R_APPLIED, 1)
+        self.board.add(cells.R_APPLIED_BYTES, self.space.layout.slices[index].nbytes)
+        self._count_time()
+
+    def _begin_applying(self) -> None:
+        """From here on time is what summing and updating slices takes, until it is counted."""
+        self._applying = time.perf_counter_ns()
+
+    def _count_time(self) -> None:
+        """A slice is summed or updated: show how long that took. How fast an owner is follows from it."""
+        now = time.perf_counter_ns()
+        self.board.add(cells.R_APPLYING_NS, now - self._applying)
+        self._applying = now
+
+    def _clipping(self) -> tuple[float, float]:
+        """(norm, value) that this step is clipped to: what its units asked for, all alike."""
+        asked = {lane: self.board.result(lane, self._work.version)[2:] for lane in self._work.lanes}
+        first = asked[self._work.lanes[0]]
+        for lane, other in asked.items():
+            if other != first:
+                raise NotExact(
+                    f"in step {self._work.step} lane {self._work.lanes[0]} asked for clipping to (norm, value) = "
+                    f"{first} and lane {lane} to {other} (0: none)",
+                    "Clip with the same number in every unit of a step, not by what one lane sees.",
+                )
+        return first
+
+    def _check_settings(self) -> None:
+        """Every unit of a step must have been made with the same settings, or its meaning hangs on the crew."""
+        lanes, step = self._work.lanes, self._work.version
+        odd = [lane for lane in lanes if self.board.settings(lane, step) != self.board.settings(lanes[0], step)]
+        if odd:
+            raise NotExact(
+                f"in step {self._work.step} the optimizer's settings (learning rate and the like), or the schedulers "
+                f"that were called, differ between lane {lanes[0]} and lanes {odd}",
+                "Set them by what is the same for the whole step, such as run.step, not by a count of batches, and "
+                "call schedulers in every unit alike.",
+            )
+
+    def _undo_free(self) -> bool:
+        """My undo section may still hold a torn slice of the row's last holder; its new owner clears it."""
+        row = self.board.row
+        while (undo := self.board.undo(row)) is not None:
+            self._controls.look()
+            if self._controls.pausing:
+                return False
+            self.board.put(cells.R_WAITING_FOR, self.at.owner[undo.slice])
+            self._controls.wait(lambda: self.board.undo(row) is None)
+            self.board.put(cells.R_WAITING_FOR, -1)
+            self._begin_applying()  # that was waiting
+        return True
+
+    def _advance(self) -> None:
+        self.buffers.advance(self._work.version)
+        self.facts = self.board.step_facts(self._work.version + 1)
+        self.board.put(cells.R_STEP, self._work.step + 1)
+
+    def _not_finite(self, index: int, nodes: Sequence[Node]) -> NonFinite:
+        piece = self.space.layout.slices[index]
+        bad = self.slots.culprits(piece, nodes)
+        lanes = sorted({lane for node in bad for lane in range(node.lane, node.lane + node.span)})
+        names = self.space.within(piece)
+        samples = [f"of lane {lane} {listed(self.samples_of(self._work.step, lane))}" for lane in lanes[:4]]
+        return NonFinite(
+            f"Step {self._work.step}: the gradient of {names} is not finite (lanes {lanes or 'none alone'}; loss "
+            f"{self._loss():.6g}). The step was not committed. {_told(samples)}Lower the learning rate, clip with "
+            "run.clip_grad_norm_, or look at the step's data; hf.join(finite=False) lets such steps pass."
+        )
+
+
+def _told(samples: Sequence[str]) -> str:
+    return f"The samples are, {'; '.join(samples)}. " if samples else ""
+
+
+def norm_of(total: Tensor) -> float:
+    """Of a slice's gradient; in single precision or better, for a sum of squares in bfloat16 says nothing."""
+    return float(torch.linalg.vector_norm(total, dtype=torch.promote_types(total.dtype, torch.float32)))
+
+
+def clip_scale(limit: float, norm: float) -> float:
+    """What a gradient of this norm is multiplied by, as torch clips it."""
+    return min(1.0, limit / (norm + 1e-6))

@@ -1,0 +1,1 @@
+"""Steps in relaxed modes: pushes, commit sets and the owners that apply them."""

@@ -1,0 +1,111 @@
+"""Packing: parts of an arena as frames for another host.
+
+What is large stays where it is and is handed on as a view; what is small is copied. `changes` remembers what it has
+packed, and packs it again only when it has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from holdfast.core.transfers import Facts, SumPiece, Transfers
+from holdfast.dataplane.memory.view import ArenaView
+from holdfast.transport.frames import MAX_BODY, Kind, pack
+
+__all__ = ["SPLIT", "Buffers", "Packer", "framed"]
+
+Buffers = list[bytes | memoryview]
+_encode = msgspec.msgpack.Encoder().encode
+#: What may be larger than a frame: it holds buffers of the model, as many and as large as those are.
+SPLIT = frozenset({Kind.FACTS, Kind.PUSHED, Kind.CLOCKS})
+
+
+def framed(kind: Kind, generation: int, meta: bytes, body: bytes) -> Buffers:
+    """One of these as a frame, after as many of its parts as do not fit into that."""
+    out: Buffers = []
+    rest, most = memoryview(body), MAX_BODY[Kind.PART]
+    while len(rest) > MAX_BODY[kind]:
+        part, rest = rest[:most], rest[most:]
+        out += [pack(Kind.PART, generation, b"", len(part)), part]
+    return [*out, pack(kind, generation, meta, len(rest)), *([rest] if rest else [])]
+
+
+@dataclass(slots=True)
+class Packer:
+    """Packs for one other host."""
+
+    hold: ArenaView
+    generation: int
+    rows: Sequence[int]  #: whose words and settings are packed
+    mine: Callable[[int], bool]  #: is this row of an evaluation's table ours to send
+    there: set[int] = field(default_factory=set)  #: rows of the table that the other host has
+    _begun: set[int] = field(init=False)
+    _table: int = 0  #: the evaluation that `there` is about
+    _complete: int = 0  #: an evaluation of which all was packed
+    _rows: tuple[tuple[int, int, int, int], ...] = ()
+    _cells: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._begun = set(self.hold.table_rows())  # whoever computed them: the other host may have missed them
+
+    def transfers(self, transfers: Transfers) -> Buffers:
+        """Facts, a partial sum or a sum."""
+        hold = self.hold
+        if isinstance(transfers, Facts):
+            return framed(Kind.FACTS, self.generation, _encode(transfers.step), b"".join(hold.facts(transfers)))
+        if isinstance(transfers, SumPiece):
+            data = hold.piece(transfers)
+            meta = _encode([transfers.step, *transfers.node, transfers.first, transfers.last, transfers.again])
+            return [pack(Kind.PIECE, self.generation, meta, data.nbytes), data]
+        data = hold.total(transfers)
+        meta = _encode([transfers.step, transfers.first, hold.norms(transfers)])
+        return [pack(Kind.SUM, self.generation, meta, data.nbytes), data]
+
+    def past(self, op: int, result: bytes) -> Buffers:
+        """What an evaluation that is over has given."""
+        return [pack(Kind.PAST, self.generation, _encode(op), len(result)), result]
+
+    def where(self, rows: tuple[tuple[int, int, int, int], ...]) -> Buffers:
+        """Where workers stand, if that has changed."""
+        if rows == self._rows:
+            return []
+        self._rows = rows
+        return [pack(Kind.ROWS, self.generation, _encode(rows))]
+
+    def changes(self) -> Buffers:
+        """Settings and results of an evaluation that have changed."""
+        out: Buffers = []
+        tags = self.hold.cells(self.rows)
+        for cell, tag in tags.items():
+            if self._cells.get(cell) != tag:
+                data = self.hold.cell(cell)
+                out += [pack(Kind.SETTINGS, self.generation, _encode(cell), len(data)), data]
+        self._cells = tags
+        return out + self._evaluation()
+
+    def _evaluation(self) -> Buffers:
+        hold = self.hold
+        tag = hold.table_tag()
+        if tag in (0, self._complete):
+            return []
+        if tag != self._table:
+            if self._table:
+                self._begun.clear()
+                self.there.clear()
+            self._table = tag
+        # A worker goes on when the table is full, and nobody uses it anew before all have gone on.
+        over = hold.board.op()[0] != tag - 1
+        filled = hold.table_rows(None if over or self._begun else hold.board.op_kind())
+        if over:
+            self._complete = tag
+        rows = [row for row in filled if row not in self.there and (row in self._begun or self.mine(row))]
+        self._begun.clear()
+        if not rows:
+            return []
+        self.there.update(rows)
+        body = b"".join([hold.names(), *map(hold.table_row, rows)])
+        meta = _encode([len(hold.names()), rows])
+        return [pack(Kind.TABLE, self.generation, meta, len(body)), body]

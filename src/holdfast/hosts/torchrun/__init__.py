@@ -1,0 +1,1 @@
+"""Workers that torchrun, or another launcher like it, has started already."""

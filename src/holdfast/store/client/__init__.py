@@ -1,0 +1,1 @@
+"""A client of the parameter store: the verbs, and the requests they are made of."""

@@ -1,0 +1,1 @@
+"""A server of the parameter store: the process, the values it holds, and its supervisor."""

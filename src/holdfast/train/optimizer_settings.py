@@ -1,0 +1,330 @@
+"""Learning rates and other settings of the optimizer: kept the same on every worker, early or late.
+
+A scheduler is stepped by the user's loop, once per *unit*; it must move once per *step*, as it would on
+one machine. So a call inside a unit only notes that the scheduler was called; it moves when the step is
+complete. A call outside (at the end of an epoch) moves it at once.
+
+A worker that joins late has not made the calls of the steps it missed. Therefore each worker writes
+into its row's *settings* cells in the arena: before it shows a unit, what its settings are and which
+schedulers were called in that step; and before it begins a collective operation, its settings then. Whoever
+needs the settings with which step `t` begins takes the newest cell from before and makes the noted calls.
+Nothing is pickled: the cells are msgpack of plain numbers.
+"""
+
+from __future__ import annotations
+
+import types
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.view import CELL as _CELL
+from holdfast.dataplane.memory.view import CELL_HEAD as _HEAD
+from holdfast.errors import NotExact
+
+__all__ = ["Settings", "add_sections", "find_schedulers"]
+
+_encoder = msgspec.msgpack.Encoder()
+_TENSORS = ("params", "param_names")  # what a parameter group holds besides its settings
+
+
+def add_sections(sections: Sections, num_rows: int) -> None:
+    """Three cells per row: the newest always replaces the oldest, so what it follows stays readable."""
+    sections.add("settings", 3 * _CELL * num_rows)
+
+
+class Settings:
+    """The optimizer's settings and its schedulers on this worker."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, schedulers: Sequence[Any]) -> None:
+        self._optimizer, self._schedulers = optimizer, list(schedulers)
+        self._pending: list[list[float]] = []  # [scheduler, metrics...] called in the step at hand
+        self._called_in_unit: list[list[float]] = []
+        self._in_unit = self._unit_filled = False
+        self._written: bytes | None = None
+        self._fingerprint = 0
+        self._unmoved: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
+        self._tag_written, self._cell = 0, 0
+        self._cells: memoryview | None = None
+        self._row = 0
+        self._scheduled = _scheduled(optimizer)
+        for index, scheduler in enumerate(self._schedulers):
+            _take_over(scheduler, index, self)
+
+    # ------------------------------------------------------------ what the user's loop does
+
+    def begin_unit(self) -> None:
+        """Calls from now on belong to a step."""
+        self._in_unit, self._unit_filled = True, False
+        self._called_in_unit.clear()
+
+    def filled(self) -> None:
+        """`optimizer.step()` was called in this unit."""
+        self._unit_filled = True
+
+    def end_units(self) -> None:
+        """The step is complete: make the noted calls."""
+        self._in_unit = False
+        for index, *metrics in self._pending:
+            scheduler = self._schedulers[int(index)]
+            scheduler._holdfast_step(*metrics)
+        self._pending = []
+
+    def leave_units(self) -> None:
+        """The loop over the loader has ended: calls take effect at once again, those of a unit given up never."""
+        self._in_unit = False
+        self._pending = []
+
+    def called(self, index: int, metrics: tuple[Any, ...]) -> None:
+        """The user called a scheduler."""
+        if not self._in_unit:
+            self._schedulers[index]._holdfast_step(*metrics)
+            return
+        if metrics and isinstance(self._schedulers[index], ReduceLROnPlateau):
+            raise NotExact(
+                "ReduceLROnPlateau was stepped inside a unit with a number that only this lane knows",
+                "Step it once per epoch with a value from run.evaluate(...).",
+            )
+        name = type(self._schedulers[index]).__name__
+        if any(index == noted[0] for noted in self._called_in_unit):
+            raise NotExact(f"{name} was stepped twice in one unit", "Step it once per batch.")
+        if not self._unit_filled:
+            raise NotExact(
+                f"{name} was stepped before optimizer.step() in a unit, and would act on the step before it is made",
+                "Call optimizer.step() first, as torch asks for since 1.1.",
+            )
+        call = [index, *map(float, metrics)]
+        self._called_in_unit.append(call)
+        before = next((noted for noted in self._pending if noted[0] == index), None)
+        if before is None:
+            self._pending.append(call)
+        elif before != call:
+            raise NotExact(
+                f"{name} was stepped with {before[1:]} in one unit and with {call[1:]} in another of the same step",
+                "Step it with what is the same for the whole step, such as run.step, not with a count of batches.",
+            )
+
+    def check_newcomer(self) -> None:
+        """Refuse a first scheduler that was made after we looked for them: its calls would count per unit."""
+        if not self._scheduled and _scheduled(self._optimizer):
+            raise NotExact(
+                "an LR scheduler was made after the first loop over the loader had begun",
+                "Make it before that loop, or hand it to run.prepare(...).",
+            )
+
+    def close(self) -> None:
+        """Give the schedulers back."""
+        for scheduler in self._schedulers:
+            for name in _OURS:
+                scheduler.__dict__.pop(name, None)
+
+    def hyper(self) -> list[dict[str, Any]]:
+        """The settings of each parameter group now; a rate that is a tensor as a copy, for it is changed in place."""
+        return [
+            {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in group.items() if k not in _TENSORS}
+            for group in self._optimizer.param_groups
+        ]
+
+    # ------------------------------------------------------------ cells
+
+    def attach(self, arena: Arena, row: int) -> None:
+        """Use the cells of this row from now on."""
+        self._cells, self._row = arena.section("settings"), row
+        self._written, self._tag_written = None, 0
+
+    def enter(self, step: int, op: int) -> None:
+        """The script is about to begin operation `op` at `step`: leave the settings it begins with."""
+        now = self._plain()
+        self._write(_tag(step, op + 1), now[0], now, step)
+
+    def write(self, step: int, applied: list[dict[str, Any]], least: int) -> int:
+        """Before a unit of `step` is shown: leave its settings for whoever comes later.
+
+        `applied` are those the step is made with, taken at `optimizer.step()`. Returns a fingerprint of the
+        settings and of this unit's calls, which must be the same in all units of the step. Whoever comes later begins
+        at step `least` at the soonest.
+        """
+        if self._written is not None and not self._pending and (applied, self.hyper()) == self._unmoved:
+            return self._fingerprint  # no call and no other settings since: what was written still holds
+        made, now = [_plain(group) for group in applied], self._plain()
+        self._write(_tag(step + 1), made, now, least)
+        self._fingerprint = zlib.crc32(_encoder.encode([made, now, self._called_in_unit]))
+        self._unmoved = (applied, self.hyper()) if not self._pending else None
+        return self._fingerprint
+
+    def applied(self, step: int) -> list[dict[str, Any]]:
+        """The settings that `step` is made with, from a worker that computed a unit of it."""
+        found = self._newest(_tag(step + 1))
+        if found is None:
+            return self.hyper()
+        now = self.hyper()
+        return [_like(mine, values) for mine, values in zip(now, found[0], strict=True)]
+
+    def _write(self, tag: int, made: list[Any], now: list[Any], least: int) -> None:
+        if self._cells is None:
+            return
+        data = _encoder.encode([made, now, self._pending])
+        if (data == self._written and not self._pending) or (tag, data) == (self._tag_written, self._written):
+            return  # nothing moved: the cell that is there says the same
+        if len(data) > _CELL - _HEAD:
+            raise NotExact(
+                f"the settings of optimizer and schedulers take {len(data)} bytes, more than {_CELL - _HEAD}",
+                "Use fewer parameter groups or a simpler scheduler.",
+            )
+        mine = range(3 * self._row, 3 * self._row + 3)
+        if tag != self._tag_written:
+            # What begins with `least` is kept, however far this worker is beyond it.
+            kept = max((cell for cell in mine if self._head(cell)[0] < _tag(least + 1)), key=self._tag_of, default=-1)
+            self._cell = min((cell for cell in mine if cell != kept), key=self._tag_of)
+        at = self._cell * _CELL
+        head = self._cells[at : at + 16].cast("q")
+        head[0] = 0
+        self._cells[at + _HEAD : at + _HEAD + len(data)] = data
+        head[1] = len(data)
+        head[0] = tag
+        self._written, self._tag_written = data, tag
+
+    def restore(self, step: int, op: int | None = None) -> None:
+        """Take over the settings that hold when `step` begins: those of the newest cell before it.
+
+        With `op`, also what was left on entering that operation counts; without, calls made between two
+        operations are still to be made by this worker's own script.
+        """
+        found = self._newest(_tag(step, 0 if op is None else op + 1))
+        if found is None:
+            return
+        _, (groups, states), pending = found
+        for group, values in zip(self._optimizer.param_groups, groups, strict=True):
+            group.update(_like({k: v for k, v in group.items() if k not in _TENSORS}, values))
+        for scheduler, values in zip(self._schedulers, states, strict=True):
+            scheduler.__dict__.update(_like(_state(scheduler), values))
+        self._pending, self._written = pending, None
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # by others; torch would warn that nobody did
+        self.end_units()
+
+    def _newest(self, latest: int) -> tuple[Any, Any, Any] | None:
+        """(applied, (groups, schedulers), pending) of the newest cell whose tag is at most `latest`."""
+        if self._cells is None:
+            return None
+        best, where = 0, -1
+        for cell in range(len(self._cells) // _CELL):
+            tag = self._head(cell)[0]
+            if best < tag <= latest:
+                best, where = tag, cell
+        if where < 0:
+            return None
+        at, length = where * _CELL + _HEAD, self._head(where)[1]
+        applied, plain, pending = msgspec.msgpack.decode(bytes(self._cells[at : at + length]))
+        return applied, plain, pending
+
+    def _tag_of(self, cell: int) -> int:
+        return self._head(cell)[0]
+
+    def _head(self, cell: int) -> tuple[int, int]:
+        """(tag, length) of a cell."""
+        assert self._cells is not None
+        head = self._cells[cell * _CELL : cell * _CELL + 16].cast("q")
+        return head[0], head[1]
+
+    def _plain(self) -> list[Any]:
+        return [[_plain(group) for group in self.hyper()], [_plain(_state(s)) for s in self._schedulers]]
+
+
+def find_schedulers(optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> list[Any]:
+    """The schedulers of this optimizer: those handed over, and those that hooked it without being handed over.
+
+    A scheduler leaves no list of itself on the optimizer, only a wrapper around `step` that its
+    constructor made, so it is looked for among the objects that refer to the optimizer.
+    """
+    import gc
+
+    found = list(given)
+    if "step" in optimizer.__dict__ or _scheduled(optimizer):
+        for holder in gc.get_objects():
+            # By type, not isinstance: that would wake lazy attributes of strangers' objects.
+            if issubclass(type(holder), LRScheduler) and holder.optimizer is optimizer and holder not in found:
+                found.append(holder)
+    return _outermost(found)
+
+
+def _scheduled(optimizer: torch.optim.Optimizer) -> bool:
+    return any("initial_lr" in group for group in optimizer.param_groups)
+
+
+def _outermost(schedulers: list[Any]) -> list[Any]:
+    """Without those that another one drives (SequentialLR, ChainedScheduler): their owner steps them."""
+    inner = {id(child) for s in schedulers for child in getattr(s, "_schedulers", ())}
+    return [s for s in schedulers if id(s) not in inner]
+
+
+def _take_over(scheduler: Any, index: int, settings: Settings) -> None:
+    """Make `scheduler.step` note its calls; `Settings.close` puts it back."""
+    scheduler._holdfast_step = types.MethodType(type(scheduler).step, scheduler)
+
+    def step(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Once per unit in the loop; moves once per step."""
+        settings.called(index, (*args, *kwargs.values()))
+
+    def state_dict(self: Any) -> dict[str, Any]:
+        """The scheduler's own state: torch takes all attributes, and ours are none of it."""
+        return {k: v for k, v in type(self).state_dict(self).items() if k not in _OURS}
+
+    scheduler.step = types.MethodType(step, scheduler)
+    scheduler.state_dict = types.MethodType(state_dict, scheduler)
+
+
+def _tag(step: int, entry: int = 0) -> int:
+    """Cells in the order in which they come about: the units before `step`, then entries at `step` by operation."""
+    return step << 32 | entry
+
+
+_OURS = ("step", "state_dict", "_holdfast_step")
+
+
+def _state(scheduler: Any) -> dict[str, Any]:
+    """What moves in a scheduler: its plain attributes, and those of the schedulers it drives."""
+    return {k: v for k, v in scheduler.__dict__.items() if k not in (*_OURS, "optimizer") and _is_plain(v)}
+
+
+def _is_plain(value: Any) -> bool:
+    if value is None or isinstance(value, bool | int | float | str | numpy.generic):
+        return True
+    if isinstance(value, list | tuple):
+        return all(_is_plain(v) or isinstance(v, LRScheduler) for v in value)
+    return isinstance(value, dict) and all(_is_plain(v) for v in value.values())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, LRScheduler):
+        return _plain(_state(value))
+    if isinstance(value, torch.Tensor):
+        return float(value)
+    if isinstance(value, numpy.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def _like(old: Any, new: Any) -> Any:
+    """The new value with the old one's types: msgpack knows neither tuples nor Counters nor tensors."""
+    if isinstance(old, LRScheduler):
+        old.__dict__.update(_like(_state(old), new))
+        return old
+    if isinstance(old, torch.Tensor):
+        return torch.full_like(old, new)
+    if isinstance(old, dict):
+        return type(old)({k: _like(old[k], v) if k in old else v for k, v in new.items()})
+    if isinstance(old, tuple) and isinstance(new, list):
+        return tuple(_like(o, n) for o, n in zip(old, new, strict=True)) if len(old) == len(new) else tuple(new)
+    if isinstance(old, list) and isinstance(new, list):
+        return [_like(o, n) for o, n in zip(old, new, strict=True)] if len(old) == len(new) else new
+    return new

@@ -1,0 +1,1 @@
+"""How a rank of torchrun, or of another launcher like it, becomes a worker."""

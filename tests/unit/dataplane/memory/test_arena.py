@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from holdfast.dataplane.memory.arena import Arena, Sections
+
+
+def sections() -> Sections:
+    made = Sections()
+    made.add("one", 10)
+    made.add("none", 0)
+    made.add("two", 5000)
+    return made
+
+
+def test_sections_follow_each_other_on_pages_of_their_own() -> None:
+    made = sections()
+    assert made.spans == {"one": (0, 10), "none": (4096, 0), "two": (8192, 5000)}
+    assert made.size == 8192 + 8192
+
+
+def test_a_name_can_be_added_once() -> None:
+    made = sections()
+    with pytest.raises(ValueError, match="section 'two' was added twice"):
+        made.add("two", 1)
+
+
+def test_private_memory_is_zero_and_writable() -> None:
+    arena = Arena(sections())
+    section = arena.section("two")
+    assert (len(section), bytes(section)) == (5000, bytes(5000))
+    section[4999] = 7
+    assert arena.section("two")[4999] == 7
+    section.release()
+    arena.close()
+
+
+def test_two_arenas_over_one_descriptor_share_their_bytes_and_outlive_it() -> None:
+    made = sections()
+    fd = os.memfd_create("test")
+    os.ftruncate(fd, made.size)
+    one, two = Arena(made, fd=fd), Arena(made, fd=fd)
+    os.close(fd)
+    one.section("one")[3] = 9
+    one.close()
+    assert two.section("one")[3] == 9
+    two.close()
+
+
+def test_close_leaves_memory_that_is_still_looked_at() -> None:
+    arena = Arena(sections())
+    section = arena.section("one")
+    arena.close()
+    section[0] = 1
+    assert section[0] == 1
