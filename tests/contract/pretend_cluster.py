@@ -26,7 +26,7 @@ class Placed:
     node: str
     cpus: float
     bundle: int
-    post: AgentProcess = field(default_factory=AgentProcess)
+    agent_process: AgentProcess = field(default_factory=AgentProcess)
 
 
 class PretendCluster:
@@ -35,7 +35,7 @@ class PretendCluster:
         if address == "nowhere:1":
             raise Unreachable("There is no cluster at nowhere:1.")
         self.pool = ThreadPoolExecutor(32)
-        self.posts: list[Placed] = []
+        self.agent_processes: list[Placed] = []
         self.group: tuple[float, int] | None = None
         self.bundles: dict[int, str] = {}
         self.calls: dict[Future[Any], Placed] = {}
@@ -48,9 +48,9 @@ class PretendCluster:
         for line in Path(os.environ[FILE]).read_text().splitlines():
             name, cpus = line.split()
             totals[name] = float(cpus)
-        for placed in [placed for placed in self.posts if placed.node not in totals]:
-            self.posts.remove(placed)
-            placed.post.end()
+        for placed in [placed for placed in self.agent_processes if placed.node not in totals]:
+            self.agent_processes.remove(placed)
+            placed.agent_process.end()
         self.bundles = {bundle: node for bundle, node in self.bundles.items() if node in totals}
         self.place(totals)
         return [
@@ -60,7 +60,9 @@ class PretendCluster:
 
     def used(self, node: str) -> float:
         reserved = self.group[0] * list(self.bundles.values()).count(node) if self.group else 0.0
-        return reserved + sum(placed.cpus for placed in self.posts if placed.node == node and placed.bundle < 0)
+        return reserved + sum(
+            placed.cpus for placed in self.agent_processes if placed.node == node and placed.bundle < 0
+        )
 
     def place(self, totals: Mapping[str, float]) -> None:
         """STRICT_SPREAD: every bundle on a node of its own; at first all or none."""
@@ -70,7 +72,7 @@ class PretendCluster:
         others = [node for node in totals if node not in self.bundles.values()]
         free = [node for node in others if totals[node] - self.used(node) >= cpus]
         wanted = [bundle for bundle in range(hosts) if bundle not in self.bundles]
-        if self.posts or len(free) >= len(wanted):
+        if self.agent_processes or len(free) >= len(wanted):
             self.bundles |= dict(zip(wanted, free, strict=False))
 
     def reserve(self, bundle: Mapping[str, float], hosts: int) -> None:
@@ -80,27 +82,27 @@ class PretendCluster:
     def reserved(self) -> dict[int, str]:
         return dict(self.bundles)
 
-    def post(self, peer_listener: AgentPlace, bundle: Mapping[str, float]) -> Placed:
-        self.posts.append(Placed(peer_listener.node, bundle["CPU"], peer_listener.bundle))
-        return self.posts[-1]
+    def agent_process(self, agent_place: AgentPlace, bundle: Mapping[str, float]) -> Placed:
+        self.agent_processes.append(Placed(agent_place.node, bundle["CPU"], agent_place.bundle))
+        return self.agent_processes[-1]
 
-    def call(self, post: Placed, method: str, *args: Any) -> Future[Any]:
-        future = self.pool.submit(getattr(post.post, method), *args)
-        self.calls[future] = post
+    def call(self, agent_process: Placed, method: str, *args: Any) -> Future[Any]:
+        future = self.pool.submit(getattr(agent_process.agent_process, method), *args)
+        self.calls[future] = agent_process
         return future
 
     def answered(self, calls: Sequence[Future[Any]], seconds: float, *, all_of_them: bool = False) -> list[Future[Any]]:
         return list(wait(calls, seconds, "ALL_COMPLETED" if all_of_them else FIRST_COMPLETED).done) if calls else []
 
     def answer(self, call: Future[Any]) -> Any:
-        if self.calls.pop(call) not in self.posts:
+        if self.calls.pop(call) not in self.agent_processes:
             raise AgentProcessLost("the node has died")
         return call.result()
 
-    def dismiss(self, post: Placed) -> None:
-        post.post.end()
-        if post in self.posts:
-            self.posts.remove(post)
+    def dismiss(self, agent_process: Placed) -> None:
+        agent_process.agent_process.end()
+        if agent_process in self.agent_processes:
+            self.agent_processes.remove(agent_process)
 
     def leave(self) -> None:
         self.pool.shutdown(wait=False, cancel_futures=True)

@@ -143,14 +143,14 @@ async def far(
     """An agent, and the host that it is to the launcher. It has settled."""
     both = both or Far(tmp_path, ear)
     async with asyncio.TaskGroup() as group:
-        visit = group.create_task(both.agent.serve())
-        await ear.until(lambda: ear.offers or visit.done(), "settled")
+        stay = group.create_task(both.agent.serve())
+        await ear.until(lambda: ear.offers or stay.done(), "settled")
         try:
-            yield both, visit
+            yield both, stay
         finally:
             both.host.close()
             both.agent.abort("the test is over")
-            await visit
+            await stay
             await asyncio.to_thread(_hung_up, both.host)
 
 

@@ -267,7 +267,7 @@ def test_nothing_outlives_a_killed_holder(site: Pretended | RealCluster, tmp_pat
     holder = f"""
 import select, time
 from pathlib import Path
-from holdfast.engines.fleet import Offer
+from holdfast.engines.fleet import MachineOffer
 from holdfast.engines.nodes import Needs
 from holdfast.engines.ray import RayFleet
 fleet = RayFleet({site.address!r}, Needs(2), wait=0.0, logs=Path({str(tmp_path)!r}), cluster={site.cluster!r})

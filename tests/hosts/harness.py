@@ -155,5 +155,5 @@ class Spread(Launch):
         for host in range(1, len(self.lab.hosts)):
             until(lambda host=host: not self.lab.pids(host), f"host {host} to be empty\n{self.said}")
         # What killed agents left is swept by whoever starts something next on that machine.
-        sweep = "from holdfast.observe import agent directory; agent directory.sweep()"
+        sweep = "from holdfast.observe import agent_directory; agent_directory.sweep()"
         subprocess.run([sys.executable, "-c", sweep], env=self._env, check=True)

@@ -132,7 +132,7 @@ class Ranks:
     def helpers(self) -> list[int]:
         """The processes that speak for a node."""
         return [
-            pid for pid, words in marked(self.mark).items() if "holdfast.cli.launch.launcher.torchrun_helper" in words
+            pid for pid, words in marked(self.mark).items() if "holdfast.cli.launch.torchrun_helper" in words
         ]
 
     # ------------------------------------------------------------ waiting, meddling

@@ -19,7 +19,7 @@ from tests.process.harness import SCRIPTS, Launch, until
 from tests.process.joined import Joined
 from tests.process.scripts.adam import LOADED
 from tests.process.test_mode_change import modes, turn
-from tests.process.test_mode_change_on_hosts import Machines, lose_the_home
+from tests.process.test_mode_change_on_hosts import Machines, lose_the_primary
 from tests.process.test_modes_on_hosts import LOOPBACK, first, joining
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
@@ -198,14 +198,14 @@ def test_many_schedules_on_hosts(tmp_path: Path, seed: int) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.1, 0.2, 0.4])
 @pytest.mark.parametrize("syncs", [("exact", "local:3"), ("local:3", "exact")])
-def test_the_home_is_lost_while_the_mode_changes(tmp_path: Path, syncs: tuple[str, str], seconds: float) -> None:
+def test_the_primary_is_lost_while_the_mode_changes(tmp_path: Path, syncs: tuple[str, str], seconds: float) -> None:
     """While others hold the state, too, the run goes on from there."""
     with on_hosts(tmp_path, "--workers", 0, "--hosts", 2, "--sync", syncs[0], epochs=12) as run, \
-            first(tmp_path, run) as home, Joined(tmp_path, run, name="b"):  # fmt: skip
+            first(tmp_path, run) as primary, Joined(tmp_path, run, name="b"):  # fmt: skip
         run.at_step(7)
         ask(run.dir, Set(syncs[1]))
         run.go_on_for(seconds)
-        home.kill_all()
+        primary.kill_all()
         (tmp_path / "go").touch()
         code = run.end(60)
     if code == 0:
@@ -233,15 +233,15 @@ def test_the_home_is_lost_while_the_mode_changes(tmp_path: Path, syncs: tuple[st
     ],
     ids=lambda syncs: "-".join(syncs),
 )  # fmt: skip
-def test_with_a_replica_the_home_may_be_lost_right_after_a_change(tmp_path: Path, syncs: tuple[str, ...]) -> None:
-    """Of three machines one is left in the end. Each has made of its copy what the home made of the state."""
+def test_with_a_replica_the_primary_may_be_lost_right_after_a_change(tmp_path: Path, syncs: tuple[str, ...]) -> None:
+    """Of three machines one is left in the end. Each has made of its copy what the primary made of the state."""
     options = ("--workers", 0, "--hosts", 3, "--replicas", 2, "--sync", syncs[0])
     with on_hosts(tmp_path, *options, epochs=10) as run, contextlib.ExitStack() as stack:
         joined = [stack.enter_context(joining(tmp_path, run, number)) for number in (1, 2, 3)]
         for sync in syncs[1:]:
             run.at_step(run.trace.read().step + 5)
             turn(run, sync)
-            lose_the_home(run, joined)
+            lose_the_primary(run, joined)
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
     assert modes(run) == list(syncs)
@@ -267,7 +267,7 @@ def replayed(place: Path, changes: Sequence[dict[str, Any]], epochs: int) -> Lau
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(24))
 def test_with_replicas_nothing_is_lost_under_many_schedules(tmp_path: Path, seed: int) -> None:
-    """The home, another machine, or somebody's worker is lost a random moment after each is asked for. Others join."""
+    """The primary, another machine, or a worker is lost a random moment after each is asked for. Others join."""
     chance = random.Random(2000 + seed)
     syncs = drawn(chance, 4)
     options = ("--workers", 0, "--hosts", 3, "--replicas", 1 + seed % 2, "--servers", int(seed % 3 == 0))

@@ -108,14 +108,14 @@ def test_every_push_is_applied_once_under_many_schedules(tmp_path: Path, seed: i
 @pytest.mark.chaos
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.1, 0.2, 0.4])
 @pytest.mark.parametrize("sync", ["bounded:0", "bounded:2"])
-def test_the_home_is_lost_while_the_mode_changes(tmp_path: Path, sync: str, seconds: float) -> None:
+def test_the_primary_is_lost_while_the_mode_changes(tmp_path: Path, sync: str, seconds: float) -> None:
     """From exact: until the others have given up what they hold, the run goes on from there; later it is lost."""
     with counting(tmp_path, "--workers", 0, hosts=2, epochs=8) as run, \
-            first(tmp_path, run) as home, Joined(tmp_path, run, name="b"):  # fmt: skip
+            first(tmp_path, run) as primary, Joined(tmp_path, run, name="b"):  # fmt: skip
         run.wait(lambda s: s["step"] and s["step"] >= 2, "some steps")
         ask(run.dir, Set(sync))
         run.go_on_for(seconds)
-        home.kill_all()
+        primary.kill_all()
         (tmp_path / "go").touch()
         code = run.end(60)
     if code == 0:
@@ -149,12 +149,12 @@ def test_a_host_that_follows_when_the_mode_changes_is_taken_in(tmp_path: Path) -
 # ---------------------------------------------------------------- with replicas
 
 
-def lose_the_home(run: Launch, joined: Sequence[Joined]) -> None:
+def lose_the_primary(run: Launch, joined: Sequence[Joined]) -> None:
     """The machine that holds the state is gone; where all of them do, the first one."""
     roles = {host["role"]: host["host"] for host in reversed(run.status()["hosts"])}
-    home = roles.get("home", roles.get(None))
-    joined[home - 1].kill_all()
-    run.told(f"host {home} lost")
+    primary = roles.get("home", roles.get(None))
+    joined[primary - 1].kill_all()
+    run.told(f"host {primary} lost")
 
 
 @pytest.mark.parametrize(
@@ -165,15 +165,15 @@ def lose_the_home(run: Launch, joined: Sequence[Joined]) -> None:
     ],
     ids=lambda syncs: "-".join(syncs),
 )
-def test_with_a_replica_the_home_may_be_lost_right_after_a_change(tmp_path: Path, syncs: tuple[str, ...]) -> None:
-    """Of three machines one is left in the end: nothing is lost with the home of a mode, nor in exact."""
+def test_with_a_replica_the_primary_may_be_lost_right_after_a_change(tmp_path: Path, syncs: tuple[str, ...]) -> None:
+    """Of three machines one is left in the end: nothing is lost with the primary of a mode, nor in exact."""
     options = ("--workers", 0, "--replicas", 2, "--sync", syncs[0])
     with counting(tmp_path, *options, hosts=3) as run, contextlib.ExitStack() as stack:
         joined = [stack.enter_context(joining(tmp_path, run, number)) for number in (1, 2, 3)]
         going(run, tmp_path)
         for sync in syncs[1:]:
             turn(run, sync)
-            lose_the_home(run, joined)
+            lose_the_primary(run, joined)
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
     assert modes(run) == list(syncs)
@@ -196,12 +196,12 @@ class Machines:
         run.wait(lambda s: s["generation"] > calm["generation"] or s["step"] > calm["step"] + 1, "steps")
 
     def strike(self, chance: random.Random) -> None:
-        """The home, another machine, or somebody's worker is lost, a random moment from now."""
+        """The primary, another machine, or somebody's worker is lost, a random moment from now."""
         self._run.go_on_for(chance.random() * 0.4)
         status = self._run.status()
-        home = next((h["host"] for h in status["hosts"] if h["role"] == "home"), min(self._joined))
+        primary = next((h["host"] for h in status["hosts"] if h["role"] == "home"), min(self._joined))
         what = chance.choice(("home", "home", "host", "worker"))
-        lost = home if what == "home" else chance.choice(sorted(self._joined))
+        lost = primary if what == "home" else chance.choice(sorted(self._joined))
         pids = [w["pid"] for w in status["workers"] if w["state"] == "member" and w["host_number"] == lost]
         if what != "worker":
             self._joined.pop(lost).kill_all()
@@ -225,7 +225,7 @@ class Machines:
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(24))
 def test_with_replicas_nothing_is_lost_under_many_schedules(tmp_path: Path, seed: int) -> None:
-    """Random modes; the home, another machine, or somebody's worker is lost a random moment after each is asked for."""
+    """Random modes; the primary, another machine, or a worker is lost a random moment after each is asked for."""
     chance = random.Random(1000 + seed)
     syncs = [chance.choice(("exact", "bounded:2", "async", "quorum:2", "local:3"))]
     while len(syncs) < 4:

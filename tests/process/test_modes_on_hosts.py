@@ -140,9 +140,9 @@ def test_every_push_is_applied_exactly_once_under_many_schedules(tmp_path: Path,
 @pytest.mark.chaos
 def test_the_host_that_holds_the_state_is_lost(tmp_path: Path) -> None:
     with counting(tmp_path, "async", "--workers", 0, hosts=2) as run, \
-            first(tmp_path, run) as home, Joined(tmp_path, run, name="b"):  # fmt: skip
+            first(tmp_path, run) as primary, Joined(tmp_path, run, name="b"):  # fmt: skip
         going(run, tmp_path)
-        home.kill_all()
+        primary.kill_all()
         assert run.end() != 0
     assert "The state of the run is lost at step" in run.err
 
@@ -156,13 +156,13 @@ def test_the_host_that_holds_the_state_is_lost_and_others_have_a_replica(
     tmp_path: Path, mode: str, replicas: int
 ) -> None:
     with counting(tmp_path, mode, "--workers", 0, "--servers", 1, "--replicas", replicas, hosts=3) as run, \
-            first(tmp_path, run) as home, Joined(tmp_path, run, name="b") as b, \
+            first(tmp_path, run) as primary, Joined(tmp_path, run, name="b") as b, \
             Joined(tmp_path, run, name="c") as c:  # fmt: skip
         going(run, tmp_path)
         run.wait(lambda s: s["step"] and s["step"] >= 2, "some steps")
-        home.kill_all()
+        primary.kill_all()
         run.told("host 1 lost")
-        run.wait(lambda s: any(one["host_number"] > 1 for one in s["servers"]), "a server on the new home")
+        run.wait(lambda s: any(one["host_number"] > 1 for one in s["servers"]), "a server on the new primary")
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err
         assert (b.end(), c.end()) == (0, 0)
@@ -171,10 +171,10 @@ def test_the_host_that_holds_the_state_is_lost_and_others_have_a_replica(
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("mode", ["async", "bounded:2", "quorum:2"])
-def test_a_machine_that_joins_becomes_the_replica_and_then_the_home(tmp_path: Path, mode: str) -> None:
-    """The only replica is lost, and a new one catches up while the home goes on. Then the home is lost."""
+def test_a_machine_that_joins_becomes_the_replica_and_then_the_primary(tmp_path: Path, mode: str) -> None:
+    """The only replica is lost, and a new one catches up while the primary goes on. Then the primary is lost."""
     with counting(tmp_path, mode, "--workers", 0, "--replicas", 1, hosts=2) as run, \
-            first(tmp_path, run) as home, joining(tmp_path, run, 2) as replica:  # fmt: skip
+            first(tmp_path, run) as primary, joining(tmp_path, run, 2) as replica:  # fmt: skip
         going(run, tmp_path)
         run.wait(lambda s: s["step"] and s["step"] >= 2, "some steps")
         replica.kill_all()
@@ -182,7 +182,7 @@ def test_a_machine_that_joins_becomes_the_replica_and_then_the_home(tmp_path: Pa
         with joining(tmp_path, run, 3) as new:
             status = run.wait(lambda s: any(h["role"] == "replica" and h["host"] == 3 for h in s["hosts"]), "a replica")
             run.wait(lambda s: s["step"] > status["step"] + 1, "steps that it holds")
-            home.kill_all()
+            primary.kill_all()
             run.told("host 1 lost")
             (tmp_path / "go").touch()
             assert run.end() == 0, run.err
@@ -194,21 +194,21 @@ def test_a_machine_that_joins_becomes_the_replica_and_then_the_home(tmp_path: Pa
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("mode", ["async", "bounded:2", "quorum:2"])
-def test_the_home_is_lost_and_then_the_replica_that_took_its_place(tmp_path: Path, mode: str, seed: int) -> None:
-    """At once, or when the next one is the home, or when steps were made there. The last of the chain holds it all."""
+def test_the_primary_is_lost_and_then_the_replica_that_took_its_place(tmp_path: Path, mode: str, seed: int) -> None:
+    """At once, or when the next one is the primary, or when steps were made there. The last of the chain has it all."""
     chance = random.Random(seed)
     with counting(tmp_path, mode, "--workers", 0, "--replicas", 2, hosts=3) as run, \
-            first(tmp_path, run) as home, joining(tmp_path, run, 2) as second, \
+            first(tmp_path, run) as primary, joining(tmp_path, run, 2) as second, \
             joining(tmp_path, run, 3) as third:  # fmt: skip
         going(run, tmp_path)
         status = run.wait(lambda s: s["step"] and s["step"] >= 2, "some steps")
-        home.kill_all()
+        primary.kill_all()
         when = chance.choice(("at once", "home", "steps"))
         if when != "at once":
             run.told("host 1 lost")
-            run.wait(lambda s: s["generation"] > status["generation"], "the next home")
+            run.wait(lambda s: s["generation"] > status["generation"], "the next primary")
         if when == "steps":
-            run.wait(lambda s: s["step"] and s["step"] > status["step"] + 1, "steps of the next home")
+            run.wait(lambda s: s["step"] and s["step"] > status["step"] + 1, "steps of the next primary")
         second.kill_all()
         run.told("host 2 lost")
         (tmp_path / "go").touch()
@@ -219,15 +219,15 @@ def test_the_home_is_lost_and_then_the_replica_that_took_its_place(tmp_path: Pat
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("model", ["normed", "transformer"])
-def test_local_steps_give_the_same_bits_though_their_home_is_lost(tmp_path: Path, model: str) -> None:
+def test_local_steps_give_the_same_bits_though_their_primary_is_lost(tmp_path: Path, model: str) -> None:
     with Launch(tmp_path, model, "--workers", 2, "--sync", "local:3", dir="calm", args="--epochs 6") as calm:
         assert calm.end() == 0, calm.err
     options = (*LOOPBACK, "--hosts", 2, "--workers", 0, "--replicas", 1, "--sync", "local:3")
     args = f"--epochs 6 --pace 0.008 --linger {tmp_path}/go"
     with Launch(tmp_path, model, *options, dir="struck", args=args) as run, \
-            first(tmp_path, run) as home, Joined(tmp_path, run, name="b"):  # fmt: skip
+            first(tmp_path, run) as primary, Joined(tmp_path, run, name="b"):  # fmt: skip
         run.at_step(8)
-        home.kill_all()
+        primary.kill_all()
         run.told("host 1 lost")
         (tmp_path / "go").touch()
         assert run.end() == 0, run.err

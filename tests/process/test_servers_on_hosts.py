@@ -26,12 +26,12 @@ def serving(run: Launch, host: int) -> None:
 @pytest.mark.parametrize("who", ["servers", pytest.param("workers", marks=pytest.mark.chaos)])
 def test_a_lost_host_of_servers_changes_no_bit(tmp_path: Path, who: str) -> None:
     options = ("--listen", "127.0.0.1:0", "--hosts", 2, "--workers", 0, "--servers", 1, "--set", f"optimizer={who}")
-    with Launch(tmp_path, "normed", *options, args=RELAXED.format(tmp_path)) as run, Joined(tmp_path, run) as home:
+    with Launch(tmp_path, "normed", *options, args=RELAXED.format(tmp_path)) as run, Joined(tmp_path, run) as primary:
         run.told("host 1 (")
         with Joined(tmp_path, run, name="other") as other:
             run.at_step(5)
             serving(run, 1)
-            assert home.kill_all() >= 4, "agent, forkserver, worker and server"
+            assert primary.kill_all() >= 4, "agent, forkserver, worker and server"
             run.told("host 1 lost (the other side closed the connection) with worker 0 and server 1")
             serving(run, 2)
             (tmp_path / "go").touch()

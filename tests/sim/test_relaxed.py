@@ -76,43 +76,43 @@ def test_undisturbed(mode: str, replicas: int) -> None:
     assert (report.outcome, report.generations, report.lost) == ("end", 1, 0)
 
 
-def homes(report: SimReport) -> set[str]:
+def primaries(report: SimReport) -> set[str]:
     """Hosts that others got the state from."""
     return {part.split()[0].rstrip(";") for part in report.story.split("gets the state from host ")[1:]}
 
 
 @pytest.mark.parametrize("mode", ["bounded:0", "bounded:2", "async", "quorum:3", "local:1"])
-def test_the_home_is_lost_and_then_whoever_took_its_place(mode: str) -> None:
+def test_the_primary_is_lost_and_then_whoever_took_its_place(mode: str) -> None:
     """Two of three hosts, at whatever moment: the last of the chain goes on, and nothing is taken back."""
     for seed in range(12):
-        (home,) = homes(run(seed=seed, mode=mode))
-        first = faults.host(int(home), after=0.95 + 0.01 * seed).lose()  # by now all replicas have something
-        left = [number for number in (1, 2, 3) if number != int(home)]
+        (primary,) = primaries(run(seed=seed, mode=mode))
+        first = faults.host(int(primary), after=0.95 + 0.01 * seed).lose()  # by now all replicas have something
+        left = [number for number in (1, 2, 3) if number != int(primary)]
         second = faults.host(left[0], after=1.0 + 0.05 * seed).lose()
         report = run(first, second, seed=seed, mode=mode)
         assert (report.outcome, report.lost) == ("end", 4)
 
 
-def test_the_home_is_lost_without_replicas() -> None:
-    (home,) = homes(run(replicas=0))
-    report = run(faults.host(int(home), after=0.8).lose(), replicas=0)
+def test_the_primary_is_lost_without_replicas() -> None:
+    (primary,) = primaries(run(replicas=0))
+    report = run(faults.host(int(primary), after=0.8).lose(), replicas=0)
     assert report.outcome == "ResourceError"
     assert "no host that is left had all of it" in report.message
 
 
 def test_a_new_replica_takes_the_place_of_one_that_was_lost() -> None:
     for seed in range(12):
-        (home,) = homes(run(seed=seed, replicas=1))
-        left = [number for number in (1, 2, 3) if number != int(home)]
-        found = [faults.host(left[0], after=0.75).lose(), faults.host(int(home), after=1.0 + 0.02 * seed).lose()]
+        (primary,) = primaries(run(seed=seed, replicas=1))
+        left = [number for number in (1, 2, 3) if number != int(primary)]
+        found = [faults.host(left[0], after=0.75).lose(), faults.host(int(primary), after=1.0 + 0.02 * seed).lose()]
         assert run(*found, seed=seed, replicas=1).outcome == "end"
 
 
 def draw_turning(seed: int) -> Config:
-    """The mode changes, and the home is lost at whatever moment before, meanwhile or after. There is one replica."""
+    """The mode changes, and the primary is lost at whatever moment before, meanwhile or after. There is one replica."""
     before, after = ("bounded:2", "async", "quorum:3", "bounded:0")[seed % 4], ("async", "bounded:1")[seed % 3 == 0]
-    (home,) = homes(run(seed=seed, mode=before, replicas=1))
-    lost = faults.host(int(home), after=0.95 + 0.01 * (seed % 40)).lose()
+    (primary,) = primaries(run(seed=seed, mode=before, replicas=1))
+    lost = faults.host(int(primary), after=0.95 + 0.01 * (seed % 40)).lose()
     return config(faults.after(1.0).sync(after if after != before else "bounded:3"), lost, mode=before, replicas=1)
 
 
@@ -120,9 +120,9 @@ def draw_rounds(seed: int) -> Config:
     """The same to and from local steps, there and back again, or to rounds of another length."""
     modes = (("async", "local:2"), ("local:2", "bounded:1"), ("local:2", "local:3"), ("local:2", "async", "local:2"))
     before, *after = modes[seed % 4]
-    (home,) = homes(run(seed=seed, mode=before, replicas=1))
+    (primary,) = primaries(run(seed=seed, mode=before, replicas=1))
     asked = [faults.after(1.1 + 0.6 * index).sync(mode) for index, mode in enumerate(after)]
-    lost = faults.host(int(home), after=1.05 + 0.007 * (seed % 60)).lose()
+    lost = faults.host(int(primary), after=1.05 + 0.007 * (seed % 60)).lose()
     return replace(config(*asked, lost, mode=before, replicas=1), model=replace(MODEL, steps=40))
 
 
@@ -135,7 +135,7 @@ def unharmed(seed: int, drawn: Config) -> SimReport:
 
 
 @pytest.mark.parametrize("drawn", [draw_turning, draw_rounds])
-def test_the_home_is_lost_around_a_change_of_the_mode(drawn: Callable[[int], Config]) -> None:
+def test_the_primary_is_lost_around_a_change_of_the_mode(drawn: Callable[[int], Config]) -> None:
     turned = 0
     for seed in range(60):
         report = unharmed(seed, drawn(seed))
@@ -178,7 +178,7 @@ class _Oldest(Hosts):
 
 
 class GoesOnFromTheOldest(Machine):
-    """Makes the host the home whose replica lags behind most."""
+    """Makes the host the primary whose replica lags behind most."""
 
     def __init__(self, limits: CrewLimits) -> None:
         super().__init__(limits)
@@ -192,9 +192,9 @@ class Unfenced(RelaxedSession):
 
 
 def draw_lost(seed: int) -> Config:
-    """Three hosts hold the state, and its home is lost."""
-    (home,) = homes(run(seed=seed))
-    return config(faults.host(int(home), after=0.7 + 0.01 * seed).lose())
+    """Three hosts hold the state, and its primary is lost."""
+    (primary,) = primaries(run(seed=seed))
+    return config(faults.host(int(primary), after=0.7 + 0.01 * seed).lose())
 
 
 def ruled(rules: Rules) -> Callable[[Config], Config]:

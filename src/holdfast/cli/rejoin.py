@@ -137,23 +137,25 @@ class Rejoin:
         while not self._signal:
             began = time.monotonic()
             try:
-                farewell = await self._visit()
+                agent_end = await self._stay()
             except NetworkError as error:
                 problem: HoldfastError = error
             else:
-                if farewell.kind in ("over", "released"):
-                    self._say(farewell.sentence if farewell.kind == "over" else f"left the run ({farewell.sentence})")
-                    return farewell.code
-                if farewell.kind == "refused":
-                    raise Refused(farewell.sentence)
-                if farewell.kind == "broken" and farewell.code != NetworkError.exit_code:
-                    self._say(f"holdfast: {farewell.sentence}")
-                    return farewell.code
-                problem = NetworkError(farewell.sentence)
+                if agent_end.kind in ("over", "released"):
+                    self._say(
+                        agent_end.sentence if agent_end.kind == "over" else f"left the run ({agent_end.sentence})"
+                    )
+                    return agent_end.code
+                if agent_end.kind == "refused":
+                    raise Refused(agent_end.sentence)
+                if agent_end.kind == "broken" and agent_end.code != NetworkError.exit_code:
+                    self._say(f"holdfast: {agent_end.sentence}")
+                    return agent_end.code
+                problem = NetworkError(agent_end.sentence)
                 patience.limit = self._after
-                if farewell.settled:
+                if agent_end.settled:
                     patience.met()
-                if farewell.settled and time.monotonic() - began > _GOOD:
+                if agent_end.settled and time.monotonic() - began > _GOOD:
                     patience.succeeded()
             wait = patience.failed(time.monotonic())
             if wait is None:
@@ -163,7 +165,7 @@ class Rejoin:
                 await asyncio.wait_for(self._asked.wait(), wait)
         return 128 + self._signal
 
-    async def _visit(self) -> AgentEnd:
+    async def _stay(self) -> AgentEnd:
         hello = Hello("join", facts={"name": host(), "slots": self._slots, "id": secrets.token_hex(8)})
         stream: Stream = await asyncio.to_thread(connect, self._place, hello, self._credentials, _DIAL)
         with AgentDirectory() as place:

@@ -107,18 +107,18 @@ def centralizes(run: RunState) -> bool:
     return change is not None and change.stood is not None and _pending(run) and not parse(run.sync).exact
 
 
-def reached(run: RunState, home: KnownHost) -> Reached:
-    """The mode of the generation that is to be installed: everybody is quiet, and `home` has the newest state."""
+def reached(run: RunState, primary: KnownHost) -> Reached:
+    """The mode of the generation that is to be installed: everybody is quiet, and `primary` has the newest state."""
     change = run.crew.change
     at = change.stood if change is not None else None
-    if state_holders.precedes(run, home):  # all that held the state since are lost
+    if state_holders.precedes(run, primary):  # all that held the state since are lost
         serial, left = run.modes[-1].serial + 1, run.modes[-1].sync
-        while state_holders.precedes(run, home):
+        while state_holders.precedes(run, primary):
             run.modes.pop()
         run.begun[serial] = run.begun.get(run.modes[-1].serial, 0)
         run.modes[-1] = Reached(serial, run.modes[-1].sync, run.modes[-1].version, run.modes[-1].step)
         run.follows.append(f"the state is from before sync = {left}: lanes keep step by {run.modes[-1].sync} again")
-    elif at is not None and _pending(run) and at.version == home.level and not state_holders.went_back(run, home):
+    elif at is not None and _pending(run) and at.version == primary.level and not state_holders.went_back(run, primary):
         carried = _carried(parse(run.modes[-1].sync), parse(run.sync))
         run.modes.append(Reached(run.modes[-1].serial + 1, run.sync, at.version, at.step))
         run.begun[run.modes[-1].serial] = run.crew.generation + 1

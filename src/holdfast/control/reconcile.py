@@ -45,7 +45,7 @@ def _end(run: RunState, now: float) -> None:
 
 
 def _result(run: RunState, lead: int) -> Result:
-    """What the lead says. How stale pushes were, whoever has seen most of them says: that is counted at the home."""
+    """What the lead says. How stale pushes were, whoever has seen most of them says: that is counted at the primary."""
     seen = max(run.finished.values(), key=_counted)
     return {**run.finished[lead], **{name: value for name, value in seen.items() if name.startswith("staleness")}}
 
@@ -157,13 +157,13 @@ def _install(run: RunState, members: tuple[int, ...], now: float) -> None:
     stop = 0
     if run.drain is not None:  # one number for all, beyond any step that somebody may have begun
         stop = crew.stop or 1 + max(run.version, *newest)
-    home = run.hosts.live[crew.best_home(members)]
-    if state_holders.went_back(run, home):
+    primary = run.hosts.live[crew.best_primary(members)]
+    if state_holders.went_back(run, primary):
         run.follows.append(
-            f"host {home.number} has the newest state that is left, at version {home.level} in generation "
-            f"{home.of}: what was made after it is lost, and is made again"
+            f"host {primary.number} has the newest state that is left, at version {primary.level} in generation "
+            f"{primary.of}: what was made after it is lost, and is made again"
         )
-    reached = mode_change.reached(run, home)
+    reached = mode_change.reached(run, primary)
     turn = mode_change.before(run, newest)
     crew.install(
         now, members, drivers, stop=stop, owners=owners, summed=run.summed, sync=mode_change.wanted(run), turn=turn,

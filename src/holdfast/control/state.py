@@ -110,7 +110,7 @@ class RunState:
         None: there is none yet, or none that could have any.
         """
         able = sorted(host.number for host in self.hosts.staying() if host.refills and host.share)
-        first = [self.crew.home] if self.crew.generation else able[:1]
+        first = [self.crew.primary] if self.crew.generation else able[:1]
         if not self.central:
             first = [*(worker.host for worker in self.crew.active() if worker.server), *able]
         return next((number for number in first if number in able), None)

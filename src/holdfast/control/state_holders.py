@@ -66,16 +66,18 @@ def can_go(run: RunState, host: KnownHost) -> bool:
     return not needed or any(other.number in there for other in run.hosts.staying() if other is not host)
 
 
-def went_back(run: RunState, home: KnownHost) -> bool:
-    """Whether versions that others may have seen are lost, in relaxed modes and `home` is the best left.
+def went_back(run: RunState, primary: KnownHost) -> bool:
+    """Whether versions that others may have seen are lost, in relaxed modes and `primary` is the best left.
 
-    Call it before the generation that it is the home of is installed.
+    Call it before the generation that it is the primary of is installed.
     """
     crew = run.crew
-    if crew.home < 0 or home.number == crew.home or home.of == crew.generation:  # below 0: every host held it
+    if (
+        crew.primary < 0 or primary.number == crew.primary or primary.of == crew.generation
+    ):  # below 0: every host held it
         return False
     # What it holds is of the generation before: it was to get a copy in the last one, and nothing was shown until then.
-    return home.of < crew.generation - 1 or home.number not in crew.replicas
+    return primary.of < crew.generation - 1 or primary.number not in crew.replicas
 
 
 def precedes(run: RunState, host: KnownHost) -> bool:
@@ -97,8 +99,8 @@ def ahead(run: RunState, coming: Sequence[int]) -> list[Worker]:
     host that holds a state has done nothing since.
     """
     crew, live = run.crew, run.hosts.live
-    home = live[crew.best_home(coming)]
-    if not went_back(run, home) and not precedes(run, home):
+    primary = live[crew.best_primary(coming)]
+    if not went_back(run, primary) and not precedes(run, primary):
         return []
     members = [worker for number in coming if (worker := crew.workers[number]).stage is Stage.MEMBER]
     return [worker for worker in members if run.limits.replicas or not live[worker.host].holds]

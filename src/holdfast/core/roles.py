@@ -25,19 +25,19 @@ def primary_of(hosts: Sequence[int], sources: Mapping[int, int]) -> int:
 
 
 class ChainLink(NamedTuple):
-    """A host's place in the chain along which versions travel, from the home to its last replica."""
+    """A host's place in the chain along which versions travel, from the primary to its last replica."""
 
     before: int | None = None  #: the host that it gets them from; None: it makes them, or has no part in this
     after: int | None = None  #: the host that it passes them on to; None: there is none
 
 
-def chain_link(host: int, home: int, replicas: Sequence[int]) -> ChainLink:
+def chain_link(host: int, primary: int, replicas: Sequence[int]) -> ChainLink:
     """Where a host stands in the chain of these replicas.
 
-    >>> [chain_link(host, home=1, replicas=(0, 2)) for host in (1, 0, 2)]
+    >>> [chain_link(host, primary=1, replicas=(0, 2)) for host in (1, 0, 2)]
     [ChainLink(before=None, after=0), ChainLink(before=1, after=2), ChainLink(before=0, after=None)]
     """
-    chain = [home, *replicas]
+    chain = [primary, *replicas]
     if host not in chain:
         return ChainLink()
     at = chain.index(host)
@@ -59,7 +59,7 @@ class Assignment:
     summed: bool = False
     following: bool = False
     servers: Sequence[int] = ()  #: members that own slices and drive nothing; where there are none, all own
-    home: int | None = None  #: the one host that holds the state, in relaxed modes; else all hold it
+    primary: int | None = None  #: the one host that holds the state, in relaxed modes; else all hold it
     owners: Sequence[int] = ()  #: slice -> server, all of them on one host; empty: servers own by bytes
     sums_only: bool = False  #: servers sum, and the others own; where lanes keep step
 
@@ -73,7 +73,7 @@ class Role:
     rows: Mapping[int, int] = field(default_factory=dict)  #: member -> row on the board
     driver: Sequence[int] = ()
     owner: Sequence[int] = ()  #: slice -> worker of my host that acts on it
-    local: Sequence[int] = ()  #: the members on my host
+    on_host: Sequence[int] = ()  #: the members on my host
     home: Sequence[bool] | None = None  #: slice -> is it summed on my host; None: there is one host
     following: bool = False  #: my host is not in the crew yet; it finishes the crew's steps after it
     carried: int = -1  #: a step whose sums and facts were all here when the generation began
@@ -93,11 +93,11 @@ class Role:
         """
         where = dict(zip(crew.members, crew.hosts or [0] * len(crew.members), strict=True))
         here = where[worker]
-        local = tuple(member for member in crew.members if where[member] == here)
-        near = local if crew.home is None else [member for member in crew.members if where[member] == crew.home]
+        on_host = tuple(member for member in crew.members if where[member] == here)
+        near = on_host if crew.primary is None else [member for member in crew.members if where[member] == crew.primary]
         serving = [member for member in near if member in crew.servers]
         working = [member for member in near if member not in crew.servers]
-        sums_only = crew.sums_only and crew.home is None and bool(serving)
+        sums_only = crew.sums_only and crew.primary is None and bool(serving)
         served = tuple(crew.owners if serving and crew.owners else share(serving or near))
         owner, summer = (tuple(share(working or near)), served) if sums_only else (served, ())
         hosts = sorted(set(where.values()))
@@ -112,7 +112,7 @@ class Role:
         alone = step if not complete and max(versions, default=0) > step else -1
         rows = dict(zip(crew.members, crew.rows, strict=True))
         return cls(
-            worker, tuple(crew.members), rows, tuple(crew.driver), owner, local, home, crew.following, carried, alone,
+            worker, tuple(crew.members), rows, tuple(crew.driver), owner, on_host, home, crew.following, carried, alone,
             tuple(crew.servers), summer,
         )  # fmt: skip
 
@@ -140,8 +140,8 @@ class Role:
         if home is None and self.carried == step:
             home = (True,) * len(self.owner)
         elif self.alone == step:
-            home, members = None, self.local
-        return StepView(self.worker, step, self.driver, self.owner, members, self.local, home, self.summer)
+            home, members = None, self.on_host
+        return StepView(self.worker, step, self.driver, self.owner, members, self.on_host, home, self.summer)
 
     def sums_here(self, slice_: int) -> bool:
         """Is it me who sums this slice, of those that are at home on my host?"""

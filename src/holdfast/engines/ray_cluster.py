@@ -93,14 +93,14 @@ class RayCluster:
             return {}
         return {int(bundle): node for bundle, node in table["bundles_to_node_id"].items() if node}
 
-    def post(self, peer_listener: AgentPlace, bundle: Mapping[str, float]) -> Any:
+    def agent_process(self, agent_place: AgentPlace, bundle: Mapping[str, float]) -> Any:
         """A post at this place, which holds these resources as long as it is there."""
-        if peer_listener.bundle >= 0:
+        if agent_place.bundle >= 0:
             where = self._ways.PlacementGroupSchedulingStrategy(
-                self._group, placement_group_bundle_index=peer_listener.bundle
+                self._group, placement_group_bundle_index=agent_place.bundle
             )
         else:
-            where = self._ways.NodeAffinitySchedulingStrategy(peer_listener.node, soft=False)
+            where = self._ways.NodeAffinitySchedulingStrategy(agent_place.node, soft=False)
         others = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
         actor = self._ray.remote(AgentProcess).options(
             num_cpus=bundle.get("CPU", 0.0), num_gpus=bundle.get("GPU", 0.0), resources=others,
@@ -108,9 +108,9 @@ class RayCluster:
         )  # fmt: skip
         return actor.remote()
 
-    def call(self, post: Any, method: str, *args: object) -> Any:
+    def call(self, agent_process: Any, method: str, *args: object) -> Any:
         """Call a method of a post; `answer` has what it returns. What is given here Ray does not write down."""
-        return getattr(post, method).remote(*args)
+        return getattr(agent_process, method).remote(*args)
 
     def answered(self, calls: Sequence[Any], seconds: float, *, all_of_them: bool = False) -> list[Any]:
         """Those of the calls that have an answer; waits for one, or for all, but not for ever."""
@@ -131,10 +131,10 @@ class RayCluster:
                 raise AgentProcessLost(told, hopeless=True) from None
             raise AgentProcessLost(f"Ray has lost it: {_gist(error)}") from None
 
-    def dismiss(self, post: Any) -> None:
+    def dismiss(self, agent_process: Any) -> None:
         """End a post's process."""
         with contextlib.suppress(Exception):  # it is gone, or goes with this driver at the latest
-            self._ray.kill(post)
+            self._ray.kill(agent_process)
 
     def leave(self) -> None:
         """Give back what was reserved, and leave. Ray ends what this driver started."""

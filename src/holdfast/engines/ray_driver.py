@@ -58,7 +58,7 @@ class _AgentHandle:
     """A post on a node, and the call that it has not answered yet."""
 
     agent: int
-    post: Any
+    agent_process: Any
     node: ClusterNode
     call: Any
     begun: float
@@ -107,11 +107,13 @@ class _Driver:
 
     def end(self) -> None:
         """Ask every post to end its agent, wait for the answers, and leave. Ray ends who does not answer."""
-        reached = [held.post for held in self._held.values() if held.node.id in self._nodes]
+        reached = [held.agent_process for held in self._held.values() if held.node.id in self._nodes]
         with contextlib.suppress(Exception):  # a cluster that is gone has nothing left to end
-            self._cluster.answered([self._cluster.call(post, "end") for post in reached], _ENDING, all_of_them=True)
+            self._cluster.answered(
+                [self._cluster.call(agent_process, "end") for agent_process in reached], _ENDING, all_of_them=True
+            )
         for held in self._held.values():
-            self._cluster.dismiss(held.post)
+            self._cluster.dismiss(held.agent_process)
 
     # ------------------------------------------------------------ nodes
 
@@ -138,8 +140,8 @@ class _Driver:
             return
         taken = [held.node.id for held in self._held.values()]
         barred = {node for node, strikes in self._strikes.items() if strikes.until > now}
-        for peer_listener in agent_places(nodes, group, taken, barred, begin.most, self._connect.needs):
-            self._start(begin, peer_listener, now)
+        for agent_place in agent_places(nodes, group, taken, barred, begin.most, self._connect.needs):
+            self._start(begin, agent_place, now)
         lost = {node for node, strikes in self._strikes.items() if strikes.until == math.inf}
         if not self._held and not any(able(node, self._connect.needs) for id, node in nodes.items() if id not in lost):
             raise ResourceError(
@@ -173,11 +175,11 @@ class _Driver:
 
     # ------------------------------------------------------------ posts
 
-    def _start(self, begin: Begin, peer_listener: AgentPlace, now: float) -> None:
-        post = self._cluster.post(peer_listener, self._bundle)
+    def _start(self, begin: Begin, agent_place: AgentPlace, now: float) -> None:
+        agent_process = self._cluster.agent_process(agent_place, self._bundle)
         # The secret goes with a call, not with the post's making, which Ray writes down.
-        call = self._cluster.call(post, "begin", list(begin.words), begin.secret, begin.folder)
-        self._held[self._agents] = _AgentHandle(self._agents, post, self._nodes[peer_listener.node], call, now)
+        call = self._cluster.call(agent_process, "begin", list(begin.words), begin.secret, begin.folder)
+        self._held[self._agents] = _AgentHandle(self._agents, agent_process, self._nodes[agent_place.node], call, now)
         self._agents += 1
 
     def _listen(self) -> None:
@@ -194,7 +196,7 @@ class _Driver:
                     self._lost(held, None, f"it could not be started: {error}")
                     continue
                 time.sleep(_BOARD_SNAPSHOT)  # Ray says so at once, and again, until it knows better
-                held.call = self._cluster.call(held.post, "news", _PATIENCE)
+                held.call = self._cluster.call(held.agent_process, "news", _PATIENCE)
 
     def _take(self, held: _AgentHandle, answer: Any) -> None:
         if held.up:
@@ -210,7 +212,7 @@ class _Driver:
             held.up = True
             if pid:
                 _tell(self._link, AgentUp(held.agent, held.node.name, pid))
-        held.call = self._cluster.call(held.post, "news", _PATIENCE)
+        held.call = self._cluster.call(held.agent_process, "news", _PATIENCE)
 
     def _lost(self, held: _AgentHandle, code: int | None, reason: str, *, hopeless: bool = False) -> None:
         now = time.monotonic()
@@ -220,7 +222,7 @@ class _Driver:
         self._strikes[held.node.id] = strikes
         self._last_loss = f"on {held.node.name}, {reason}"
         del self._held[held.agent]
-        self._cluster.dismiss(held.post)
+        self._cluster.dismiss(held.agent_process)
         final = strikes.until == math.inf
         _tell(self._link, AgentLost(held.agent, held.node.name, code, reason, list(held.last), final=final))
 

@@ -123,21 +123,21 @@ class Agent:
                 self._group = group
                 self._spawn(self._beat(), "beat")
                 self._spawn(self._attend(), "attend")
-                farewell = await self._end
+                agent_end = await self._end
                 for task in self._tasks:
                     task.cancel()
         finally:
             try:
                 self._close()
             except HoldfastError as error:  # processes that do not end: whatever else happened, that is worth knowing
-                farewell = _broken(error)
-        if farewell.kind == "broken":
-            self._report(orders.Broke(farewell.sentence))
+                agent_end = _broken(error)
+        if agent_end.kind == "broken":
+            self._report(orders.Broke(agent_end.sentence))
         else:
             self._log_shipper.collect(1 << 62)
             self._report(orders.Leave())
         await asyncio.to_thread(self._channel.close)
-        return farewell._replace(settled=self._host is not None)
+        return agent_end._replace(settled=self._host is not None)
 
     def leave(self, reason: str) -> None:
         """Leave in order: the workers here hand over what they do first. Before there are any: at once."""
@@ -150,9 +150,9 @@ class Agent:
         """Leave now."""
         self._finish(AgentEnd("released", reason))
 
-    def _finish(self, farewell: AgentEnd) -> None:
+    def _finish(self, agent_end: AgentEnd) -> None:
         if self._end is not None and not self._end.done():
-            self._end.set_result(farewell)
+            self._end.set_result(agent_end)
 
     def _close(self) -> None:
         if self._host is not None:

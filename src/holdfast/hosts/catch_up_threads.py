@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.host_memory import await_view
-from holdfast.dataplane.memory.view import ArenaView
 from holdfast.dataplane.wire.donor import Donor, follow
 from holdfast.dataplane.wire.state_transfer import Fetched
 from holdfast.errors import FrameError
@@ -61,10 +61,10 @@ class CatchUp:
     def _run(self) -> None:
         reason = "it hung up"
         try:
-            hold = await_view(self._find, self._closing.is_set)
-            if hold is not None and (stream := self._reach()) is not None:
+            view = await_view(self._find, self._closing.is_set)
+            if view is not None and (stream := self._reach()) is not None:
                 follow(
-                    hold, stream, self._generation, ring=self._ring, closing=self._closing.is_set, came=self._told,
+                    view, stream, self._generation, ring=self._ring, closing=self._closing.is_set, came=self._told,
                     rows=self._rows,
                 )  # fmt: skip
         except Exception as error:  # whatever it is: the run waits for this host, or goes on without it
@@ -109,12 +109,12 @@ class Donors:
         self._donors: dict[Donor, tuple[int, threading.Thread]] = {}  #: whom it donors, and where it runs
         self._closed = False
 
-    def add(self, host: int, hold: ArenaView | None, stream: Stream, generation: int, ring: Callable[[], None]) -> None:
-        """Guide the host at the other end of this connection, until it hangs up. `hold` is what there is to show."""
-        if hold is None or self._closed:
+    def add(self, host: int, view: ArenaView | None, stream: Stream, generation: int, ring: Callable[[], None]) -> None:
+        """Guide the host at the other end of this connection, until it hangs up. `view` is what there is to show."""
+        if view is None or self._closed:
             stream.close()
             return
-        donor = Donor(hold, stream, generation, ring)
+        donor = Donor(view, stream, generation, ring)
         thread = threading.Thread(target=self._run, args=(donor,), name="holdfast-donor", daemon=True)
         with self._lock:
             others = list(self._donors)

@@ -20,9 +20,9 @@ from typing import Protocol
 
 from holdfast.control.protocol.messages import Install
 from holdfast.core.routes import Choice, NoRoute, Offer
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.board_snapshot import level
 from holdfast.dataplane.memory.host_memory import HostMemory
-from holdfast.dataplane.memory.view import ArenaView
 from holdfast.dataplane.wire.primary_sync import PrimarySync
 from holdfast.dataplane.wire.replica import Replica
 from holdfast.dataplane.wire.session import PeerSession
@@ -97,7 +97,7 @@ class Peers:
         self._follower: CatchUp | None = None
         self._donors = Donors(self._note)
         self._replica: Replica | None = None
-        self._tenure = 0  # the newest generation in which this host held the state: as its home, or in exact
+        self._tenure = 0  # the newest generation in which this host held the state: as its primary, or in exact
         self._callbacks: PeerCallbacks | None = None
         self._tell: Callable[[str], None] | None = None
         self._host_memory: HostMemory | None = None
@@ -185,10 +185,10 @@ class Peers:
         assert self._callbacks is not None
         self.disembark()
         self._generation = install.generation
-        self._replicate(install, host_memory.hold())
+        self._replicate(install, host_memory.view())
         if install.donor >= 0:
             self._follower = CatchUp(
-                lambda: host_memory.hold(install.reached), install.donor, install.generation, rows,
+                lambda: host_memory.view(install.reached), install.donor, install.generation, rows,
                 dial=lambda: self._dial(install.donor, "follow"), ring=self._callbacks.ring,
                 came=self._soon(self._callbacks.carried), ended=self._soon(self._callbacks.donor_lost),
             )  # fmt: skip
@@ -220,31 +220,31 @@ class Peers:
         if any(one is not None and one.fetched for one in (self._session, self._follower)):
             self._tenure = self._generation
 
-    def _replicate(self, install: Install, hold: ArenaView | None) -> None:
+    def _replicate(self, install: Install, view: ArenaView | None) -> None:
         """Hold the state, if this host is to and has only a replica; have a replica of it or none, as is wanted now."""
         before = self._tenure
         if install.donor < 0 and self._me not in install.sources:
             self._tenure = install.generation
-            if self._replica is not None and hold is not None and level(hold.memory) < 0:
-                self._replica.install(hold)
+            if self._replica is not None and view is not None and level(view.memory) < 0:
+                self._replica.install(view)
         if self._me not in install.replicas:
             self._replica = None
         elif self._replica is None:
             self._replica = Replica()
-            if hold is not None and before == install.generation - 1:
-                self._replica.keep(hold, before, install.reached.version, install.reached.step)
+            if view is not None and before == install.generation - 1:
+                self._replica.keep(view, before, install.reached.version, install.reached.step)
         elif self._me in install.abreast:
             self._replica.generation = install.generation  # as if it had come in this one
-            if hold is not None:
-                self._replica.take_up(hold)
+            if view is not None:
+                self._replica.take_up(view)
 
     @staticmethod
     def _clear(host_memory: HostMemory, lanes: frozenset[int]) -> None:
         """What other hosts have sent, in a generation in which there were some, is of no use to one that is alone."""
-        if (hold := host_memory.hold()) is not None:
-            hold.begin(lanes)
-            if hold.manifest.relaxed:
-                PrimarySync(hold).pushes.guard(None)
+        if (view := host_memory.view()) is not None:
+            view.begin(lanes)
+            if view.manifest.relaxed:
+                PrimarySync(view).pushes.guard(None)
 
     def _soon(self, act: Callable[..., None], *, now: bool = True) -> Callable[..., None]:
         """Have something done in the loop when it is called in a thread; with `now`, only in this generation."""
@@ -360,7 +360,7 @@ class Peers:
             and self._host_memory is not None
             and self._callbacks is not None
         ):
-            self._donors.add(hello.host, self._host_memory.hold(), stream, hello.generation, self._callbacks.ring)
+            self._donors.add(hello.host, self._host_memory.view(), stream, hello.generation, self._callbacks.ring)
         elif self._closed or hello.kind == "follow" or hello.generation <= self._over:
             stream.close()
         elif hello.generation == self._generation and self._session is not None:

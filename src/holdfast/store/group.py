@@ -54,7 +54,7 @@ def local(
     try:
         group.start(handler, threads)
         if listen is not None:
-            group.open_gate(listen, Path(token_file) if token_file is not None else None, tls)
+            group.open_listener(listen, Path(token_file) if token_file is not None else None, tls)
         yield group
     finally:
         group.close()
@@ -67,8 +67,8 @@ class Group:
     """
 
     def __init__(self, num_servers: int, num_clients: int, limit: int = 0) -> None:
-        self._keeper = ServerSupervisor(num_servers, num_clients, limit)
-        self.address = str(self._keeper.address)
+        self._supervisor = ServerSupervisor(num_servers, num_clients, limit)
+        self.address = str(self._supervisor.address)
         self.num_servers = num_servers
         self._threads: list[threading.Thread] = []
 
@@ -79,59 +79,59 @@ class Group:
     @property
     def pids(self) -> list[int]:
         """The processes of servers 0, 1, ...; 0 where one is being replaced or lost."""
-        return self._keeper.pids
+        return self._supervisor.pids
 
     @property
     def replaced(self) -> int:
         """How many servers have died and were replaced."""
-        return self._keeper.replaced
+        return self._supervisor.replaced
 
     def start(self, handler: Handler | str, threads: bool) -> None:
         """Start all servers. Raises UsageError where the handler cannot be loaded."""
         if threads:
             self._start_threads(load(handler) if isinstance(handler, str) else handler)
         else:
-            self._keeper.start(name_of(handler))
+            self._supervisor.start(name_of(handler))
 
-    def open_gate(self, listen: str, token_file: Path | None, tls: bool) -> None:
+    def open_listener(self, listen: str, token_file: Path | None, tls: bool) -> None:
         """Let clients of other hosts in. Raises UsageError."""
         host, port = parse(listen, port=0)
-        ours, theirs = secrets_for(self._keeper.address.name, token_file, tls)
-        self._keeper.open_gate((listening_on(host), port), ours, theirs)
+        ours, theirs = secrets_for(self._supervisor.address.name, token_file, tls)
+        self._supervisor.open_listener((listening_on(host), port), ours, theirs)
 
     @property
     def far_address(self) -> str:
         """What clients on other hosts connect to. Raises UsageError where none are let in."""
-        return str(msgspec.structs.replace(self._keeper.address, name=self.gate.place))
+        return str(msgspec.structs.replace(self._supervisor.address, name=self.listener.place))
 
     def write_credentials(self, path: Path | str) -> None:
         """Write what clients on other hosts need into a new file that only its owner can read. Copy it there."""
-        self.gate.credentials.write(Path(path))
+        self.listener.credentials.write(Path(path))
 
     @property
-    def gate(self) -> StoreListener:
+    def listener(self) -> StoreListener:
         """Where clients of other hosts come in. Raises UsageError where none are let in."""
-        if self._keeper.gate is None:
+        if self._supervisor.listener is None:
             raise UsageError(
                 "This store lets no clients of other hosts in. Start it with local(listen='HOST'), an address of this "
                 "machine that they can reach."
             )
-        return self._keeper.gate
+        return self._supervisor.listener
 
     def close(self) -> None:
         """End all servers. May be called twice."""
-        self._keeper.close()
+        self._supervisor.close()
         for thread in self._threads:
             thread.join()
-        self._keeper.release()
+        self._supervisor.release()
 
     # ------------------------------------------------------------ threads
 
     def _start_threads(self, handler: Handler) -> None:
-        keeper = self._keeper
-        for index, (memory, listener) in enumerate(zip(keeper.memories, keeper.listeners, strict=True)):
+        supervisor = self._supervisor
+        for index, (memory, listener) in enumerate(zip(supervisor.memories, supervisor.listeners, strict=True)):
             server = Server(
-                index, self.num_servers, listener.dup(), handler=handler, memory=os.dup(memory), limit=keeper.limit
+                index, self.num_servers, listener.dup(), handler=handler, memory=os.dup(memory), limit=supervisor.limit
             )
             thread = threading.Thread(target=self._serve, args=(server,), daemon=True)
             self._threads.append(thread)
@@ -139,6 +139,8 @@ class Group:
 
     def _serve(self, server: Server) -> None:
         try:
-            server.serve(self._keeper.ending.fileno())
+            server.serve(self._supervisor.ending.fileno())
         finally:
-            self._keeper.listeners[server.index].close()  # whatever ended it, clients see that nobody comes any more
+            self._supervisor.listeners[
+                server.index
+            ].close()  # whatever ended it, clients see that nobody comes any more

@@ -62,7 +62,7 @@ class FakeView:
     def __init__(self, arena: FakeArena, worker: int, install: Install) -> None:
         self._arena = arena
         crew = replace(
-            install.assignment(arena.model.slices), home=None
+            install.assignment(arena.model.slices), primary=None
         )  # steps are exact ones here, whatever the mode
         share = partial(homes, slices=arena.model.slices)
         self._at = Role.of(worker, crew, share, arena.versions, complete=arena.complete(arena.step()))

@@ -43,7 +43,7 @@ class RelaxedWorker(FakeWorker):
     """A worker that computes the units of its lanes as the clocks let it, and owns slices where the state is."""
 
     _standing: Role
-    _home = False  # is the state on this host?
+    _primary = False  # is the state on this host?
     _limit: int | None = None  # pushes that lanes make before they stand, because the mode is to change
     _push = SimPush(-1, -1, -1)  # what it computes
 
@@ -70,13 +70,13 @@ class RelaxedWorker(FakeWorker):
     def _install(self, install: Install) -> bool:
         self.fetching = None
         arena = self.tended
-        home = primary_of(install.hosts, install.sources)
+        primary = primary_of(install.hosts, install.sources)
         crew = Assignment(
-            install.members, install.rows, install.drivers, install.hosts, servers=install.servers, home=home
+            install.members, install.rows, install.drivers, install.hosts, servers=install.servers, primary=primary
         )  # fmt: skip
         share = partial(homes, slices=arena.model.slices)
         self._standing = Role.of(self.number, crew, share, [0] * arena.model.slices, complete=False)
-        self._home = self.host.number == home
+        self._primary = self.host.number == primary
         turns = install.sync != install.reached.sync
         self._limit = self._furthest(install.turn) if turns else None
         self.step = max(self.step, 0)
@@ -96,12 +96,12 @@ class RelaxedWorker(FakeWorker):
         self.awaits = frozenset(at.members)
         if not pushes.settled:
             return False
-        if self._home and isinstance(self.host.session, RelaxedSession):
+        if self._primary and isinstance(self.host.session, RelaxedSession):
             self.host.session.show(pushes.shown(arena.version))
         if self._limit is not None and not pushes.begun(0):
             return self._stand_at(arena.pace.reached.step)
         now = pushes.clocks(arena.version, steps)
-        if self._home and self._own(now):
+        if self._primary and self._own(now):
             return not self._busy
         if not pushes.begun(0):
             return False
@@ -210,10 +210,10 @@ def relaxed(config: Config, mode: str, replicas: int) -> Config:
 def draw(seed: int) -> Config:
     """The cluster and the schedule of a seed. In every fourth, hosts stay, and their workers do not."""
     rng = random.Random(seed ^ 0x9ACED)
-    return _turning(rng, _restless(rng) if seed % 4 == 3 else _struck(rng))
+    return _mode_changes(rng, _restless(rng) if seed % 4 == 3 else _struck(rng))
 
 
-def _turning(rng: random.Random, config: Config) -> Config:
+def _mode_changes(rng: random.Random, config: Config) -> Config:
     """In every other one the mode changes, among those in which one host holds the state."""
     asked = [after(0.4 + rng.random() * 2).sync(rng.choice(_MODES)) for _ in range(rng.randrange(1, 5))]
     faults = asked if rng.random() < 0.5 else []
@@ -221,7 +221,7 @@ def _turning(rng: random.Random, config: Config) -> Config:
 
 
 def _restless(rng: random.Random) -> Config:
-    """One worker on each host, killed again and again: the home changes while the old one is there, and comes back."""
+    """One worker on each host, killed again and again: the primary changes while the old one is there."""
     lanes, steps, hosts = rng.choice((2, 3, 4)), rng.randrange(8, 20), rng.choice((2, 2, 3))
     faults: list[Fault] = []
     for worker in range(14):

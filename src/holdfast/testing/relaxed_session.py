@@ -1,4 +1,4 @@
-"""A simulated peer session in relaxed modes: pushes to the home, what it publishes back, copies along a chain.
+"""A simulated peer session in relaxed modes: pushes to the primary, what it publishes back, copies along a chain.
 
 What goes when is decided by `core.sync.mirroring`, as for the real one. Every connection brings things in order, one by
 one, each after a time of its own; those of a pair of hosts and those of the chain are different ones. What must hold
@@ -37,7 +37,7 @@ class Rules:
     outward: Callable[[Sequence[int], Sequence[int], int | None], mirroring.Due] = mirroring.to_mirror
     gives_up: bool = True  #: what is gone on from before all of it has gone is not sent on
     confirm_early: bool = False  #: a replica says that it holds a version before those after it do
-    hasty: bool = False  #: a replica that was made the home shows at once what it has
+    hasty: bool = False  #: a replica that was made the primary shows at once what it has
     whole: bool = True  #: a push counts when all of it is there
     early: bool = False  #: news go to a mirror before it has what they are news of
 
@@ -87,16 +87,16 @@ class Witness:
     past: tuple[int, ...] = ()  #: of the newest version that was shown
     taken_back: int = 0  #: times that nobody was left who held what had been shown
 
-    def seen(self, home: RelaxedState) -> None:
+    def seen(self, primary: RelaxedState) -> None:
         """Nobody guards the version at hand: whoever wanted to has seen it."""
-        past = home.values[0].past[: min(home.versions)]
+        past = primary.values[0].past[: min(primary.versions)]
         if past[: len(self.past)] == self.past:
             self.past = past
 
-    def shown(self, home: FakeHost, version: int, replicas: Sequence[int]) -> None:
-        """The home shows a version."""
-        assert isinstance(home.arena, RelaxedState)
-        hosts, past = home.cluster.hosts, home.arena.values[0].past[:version]
+    def shown(self, primary: FakeHost, version: int, replicas: Sequence[int]) -> None:
+        """The primary shows a version."""
+        assert isinstance(primary.arena, RelaxedState)
+        hosts, past = primary.cluster.hosts, primary.arena.values[0].past[:version]
         if past[: len(self.past)] != self.past:
             there_still = [
                 number for number, host in hosts.items() if host.up and not host.cut and not host.closed
@@ -110,7 +110,9 @@ class Witness:
             for number in replicas:
                 there = hosts[number]
                 same = (
-                    there.session is None or home.session is None or there.session.generation == home.session.generation
+                    there.session is None
+                    or primary.session is None
+                    or there.session.generation == primary.session.generation
                 )
                 if there.up and same and isinstance(there.arena, RelaxedState) and not there.arena.holds(past):
                     raise Violation(f"version {version} is shown, and replica {number} does not hold it")
@@ -158,7 +160,7 @@ class _Connection:
 class _Publishing:
     """To one mirror: what it has of what was published."""
 
-    sent: list[int] | None = None  #: slice -> version that went; None: it has not begun to mirror the home
+    sent: list[int] | None = None  #: slice -> version that went; None: it has not begun to mirror the primary
     told: ToldClocks | None = None  #: what it was told last
     next: ToldClocks | None = None  #: what is to be told
 
@@ -171,7 +173,7 @@ class _Chain:
     after: int | None
     onward: deque[_Freight] = field(default_factory=deque)  #: to the next replica
     back: deque[_Freight] = field(default_factory=deque)  #: to the one before
-    last: int = -1  #: at home: the version that was sent
+    last: int = -1  #: at the primary: the version that was sent
     free: bool = False  #: it may be gone on from before all of it has gone
     held: int = -1  #: by all after this one
 
@@ -189,13 +191,13 @@ class RelaxedSession(FakeSession):
 
     def _embark(self, install: Install) -> None:
         me, arena = self.host.number, self.arena
-        self.home = primary_of(install.hosts, install.sources)
+        self.primary = primary_of(install.hosts, install.sources)
         self.replicas = tuple(install.replicas)
-        self._chain = _Chain(*chain_link(me, self.home, self.replicas))
-        self._sent: dict[int, int] = {}  # lane driven here -> its pushes that have gone home
+        self._chain = _Chain(*chain_link(me, self.primary, self.replicas))
+        self._sent: dict[int, int] = {}  # lane driven here -> its pushes that have gone primary
         self._op = 0  # in this pass
         self._going: deque[_Freight] = deque()  # the rest of a push
-        if self.home == me and arena.copy is not None and arena.mirrors:
+        if self.primary == me and arena.copy is not None and arena.mirrors:
             arena.inherit()
         if me not in self.replicas:
             arena.copy = None
@@ -208,8 +210,8 @@ class RelaxedSession(FakeSession):
                 arena.take_up()
         others = [host for host in sorted(set(install.hosts)) if host != me]
         self._connections: list[_Connection] = []
-        self._mirrors: dict[int, _Publishing] = {}  # at home
-        if me == self.home:
+        self._mirrors: dict[int, _Publishing] = {}  # at the primary
+        if me == self.primary:
             arena.torn.clear()  # each slice's new owner puts back what was there before
             if arena.pushes.settled and arena.pushes.held(max(arena.versions)):
                 self.host.cluster.witness.seen(arena)
@@ -224,7 +226,7 @@ class RelaxedSession(FakeSession):
                 self._mirrors[there] = _Publishing([-1] * arena.model.slices if self.rules.early else None)
                 self._connections.append(_Connection(self, there, partial(self._publish, self._mirrors[there])))
         else:
-            self._connections.append(_Connection(self, self.home, self._bring_home))
+            self._connections.append(_Connection(self, self.primary, self._bring_primary))
             clock, cluster = self.host.cluster.clock, self.host.cluster
             clock.after(cluster.carriage(self.host.factor), self._ask)
         if self._chain.after is not None:
@@ -251,11 +253,11 @@ class RelaxedSession(FakeSession):
 
     # ------------------------------------------------------------ what is next
 
-    def _bring_home(self) -> _Freight | None:
+    def _bring_primary(self) -> _Freight | None:
         arena = self.arena
         if self._going:
             return self._going.popleft()
-        if arena.pushes.op != self._op:  # the home has begun the pass, or goes on with it in another mode
+        if arena.pushes.op != self._op:  # the primary has begun the pass, or goes on with it in another mode
             begin = 0 if arena.mode.rounds else arena.pushes.resumed
             self._op, self._sent = arena.pushes.op, dict.fromkeys(self._sent, begin)
         pushed = {lane: arena.pushes.pushed(lane) for lane in self._sent}
@@ -295,13 +297,13 @@ class RelaxedSession(FakeSession):
         return pushes.told(version)
 
     def show(self, version: int) -> None:
-        """Somebody sees this version at home."""
+        """Somebody sees this version at the primary."""
         if self.arena.pushes.settled:
             self.host.cluster.witness.shown(self.host, version, self.replicas)
 
     def _copy_on(self) -> _Freight | None:
         chain, arena = self._chain, self.arena
-        if self.host.number == self.home and not chain.onward:
+        if self.host.number == self.primary and not chain.onward:
             version = min(arena.versions)
             found = mirroring.copied(arena.versions, chain.last, decided=arena.pushes.decided(version))
             told = arena.pushes.told(found) if found is not None else None
@@ -312,12 +314,12 @@ class RelaxedSession(FakeSession):
             chain.onward.append(_WholeCopy(told))
         if not chain.onward:
             return None
-        overtaken = self.host.number == self.home and chain.free and arena.pushes.decided(chain.last)
+        overtaken = self.host.number == self.primary and chain.free and arena.pushes.decided(chain.last)
         if overtaken and self.rules.gives_up:
             chain.onward.clear()
             return _GivenUp(chain.last)
         freight = chain.onward.popleft()
-        if self.host.number == self.home and isinstance(freight, _Piece):  # as it lies there when it leaves
+        if self.host.number == self.primary and isinstance(freight, _Piece):  # as it lies there when it leaves
             return _Piece(freight.at, arena.values[freight.at])
         return freight
 
@@ -354,7 +356,7 @@ class RelaxedSession(FakeSession):
 
     def _all_hold(self, version: int) -> None:
         """All replicas after this host hold a version."""
-        if self.host.number == self.home:
+        if self.host.number == self.primary:
             self.arena.pushes.hold(version)
         elif not self.rules.confirm_early:
             self._chain.back.append(_HeldWord(version))
@@ -362,28 +364,30 @@ class RelaxedSession(FakeSession):
     # ------------------------------------------------------------ fetching
 
     def _ask(self) -> None:
-        """Look whether the home can be mirrored."""
+        """Look whether the primary can be mirrored."""
         if self.closed or not self.host.up:
             return
         cluster = self.host.cluster
-        there = cluster.hosts.get(self.home)
+        there = cluster.hosts.get(self.primary)
         ready = there is not None and there.up and not (there.cut or self.host.cut) and there.takes(self)
-        home = there.session if ready and there is not None else None
-        if isinstance(home, RelaxedSession) and home.generation == self.generation and not home.arena.torn:
-            told = home._told()
+        primary = there.session if ready and there is not None else None
+        if isinstance(primary, RelaxedSession) and primary.generation == self.generation and not primary.arena.torn:
+            told = primary._told()
             if told is not None:
-                to = home._mirrors[self.host.number]
-                to.sent, to.told = list(home.arena.versions), told
-                duration = cluster.carriage(home.host.factor) * 4
-                cluster.clock.after(duration, self._mirrored, home, told, tuple(home.arena.values))
+                to = primary._mirrors[self.host.number]
+                to.sent, to.told = list(primary.arena.versions), told
+                duration = cluster.carriage(primary.host.factor) * 4
+                cluster.clock.after(duration, self._mirrored, primary, told, tuple(primary.arena.values))
                 return
         cluster.clock.after(_RETRY, self._ask)
 
-    def _mirrored(self, home: RelaxedSession, told: ToldClocks, values: tuple[Value, ...]) -> None:
+    def _mirrored(self, primary: RelaxedSession, told: ToldClocks, values: tuple[Value, ...]) -> None:
         if self.closed or not self.host.up:
             return
-        if home.closed or not home.host.up or home.host.cut or self.host.cut:  # in vain, if the home is gone
-            self.host.cluster.clock.after(_RETRY, self._mirrored, home, told, values)
+        if (
+            primary.closed or not primary.host.up or primary.host.cut or self.host.cut
+        ):  # in vain, if the primary is gone
+            self.host.cluster.clock.after(_RETRY, self._mirrored, primary, told, values)
             return
         self.arena.check_fence(self.generation, "the state")
         self.arena.mirror(told, values, self.generation)

@@ -1,4 +1,4 @@
-"""The memory of a simulated host in relaxed modes: the state at its home, a mirror of it elsewhere.
+"""The memory of a simulated host in relaxed modes: the state at its primary, a mirror of it elsewhere.
 
 Clocks, commit sets and what may be shown of them are the real ones (`dataplane.relaxed.pushes`). A slice's value says
 what was applied to it, so each slice carries its own proof: a push that counts twice, or never, is seen where it
@@ -185,7 +185,7 @@ class RelaxedState(FakeArena):
         left = self.model.steps - (self.pushes.resumed if self.mode.rounds else 0)
         return -(-left // self.mode.inner)
 
-    # ------------------------------------------------------------ at home
+    # ------------------------------------------------------------ at the primary
 
     def land(self, push: SimPush) -> None:
         """The gradient of a push is here."""
@@ -220,7 +220,7 @@ class RelaxedState(FakeArena):
     # ------------------------------------------------------------ elsewhere
 
     def mirror(self, told: ToldClocks, values: Sequence[Value], generation: int) -> None:
-        """Begin to mirror the home."""
+        """Begin to mirror the primary."""
         self.mirrors, self.seeded, self.current = True, True, generation
         self.values, self.versions = list(values), [value.version for value in values]
         self.torn.clear()
@@ -228,13 +228,13 @@ class RelaxedState(FakeArena):
         self.pushes.mirror(told, ())
 
     def land_slice(self, index: int, value: Value) -> None:
-        """A slice comes from the home."""
+        """A slice comes from the primary."""
         if value.version < self.versions[index]:
             raise Violation(f"slice {index} goes back from version {self.versions[index]} to {value.version}")
         self.values[index], self.versions[index] = value, value.version
 
     def hear(self, told: ToldClocks, mine: frozenset[int]) -> None:
-        """The home tells how far all lanes are."""
+        """The primary tells how far all lanes are."""
         if told.version > min(self.versions):
             raise Violation(f"clocks of version {told.version} come before its slices: {self.versions}")
         if told.version < self.version:
@@ -255,7 +255,7 @@ class RelaxedState(FakeArena):
         self.copy.take_up(self.pace.reached)
 
     def inherit(self) -> None:
-        """Make the replica the state: this host is the home from now on."""
+        """Make the replica the state: this host is the primary from now on."""
         assert self.copy is not None
         self.take_up()
         assert self.copy.told is not None

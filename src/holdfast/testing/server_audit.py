@@ -27,7 +27,7 @@ def most_stale(mode: Mode, lanes: int, steps: int) -> int:
 
     Where all lanes are waited for, a version is a step. Else think of a lane that computes its step `s` for long. It
     could still give something, so every version that goes without it has a whole quorum of others, see
-    `core.sync.modes.commit set`. When it began, each of these had `s - bound` pushes applied, or more; until it is
+    `core.sync.modes.commit_set`. When it began, each of these had `s - bound` pushes applied, or more; until it is
     done, none makes more than `s + bound + 1`. So many pushes there are, and no more versions than quorums among them.
     Without a bound others may make all their steps; asynchronous means just that.
 

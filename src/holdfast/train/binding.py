@@ -117,7 +117,7 @@ class Binding:
         self.evaluation = evaluation.Table(arena)
         controls = self._steered or Alone()
         self.controls: Alone | ControlLink = controls
-        self._slots = LaneGradients(space, arena, self.board)
+        self._gradients = LaneGradients(space, arena, self.board)
         self.member = self._new_member()
         self._seeds = welcome is None or welcome.seed
 
@@ -170,13 +170,13 @@ class Binding:
     # ------------------------------------------------------------ ways of keeping step
 
     @property
-    def turning(self) -> bool:
+    def mode_changing(self) -> bool:
         """Is the mode to change at the next step boundary?"""
         return self._wanted != self.mode.name
 
     def due(self, step: int) -> bool:
         """Do lanes that keep step exactly change the mode before this step?"""
-        return self.turning and step + self.ahead >= self._turn_at
+        return self.mode_changing and step + self.ahead >= self._turn_at
 
     def catch_up(self) -> bool:
         """Take up the mode that counts. False: it is the one that I have."""
@@ -216,7 +216,7 @@ class Binding:
 
     def _new_member(self) -> Member:
         kind = Member if self.mode.exact else LocalMember if self.mode.rounds else RelaxedMember
-        member = kind(self._space, self.board, self._slots, self.optimizer, self.buffers, self.controls)
+        member = kind(self._space, self.board, self._gradients, self.optimizer, self.buffers, self.controls)
         member.finite = self._crewing.finite
         return member
 
@@ -252,7 +252,7 @@ class Binding:
         self.catch_up()
         self._wanted, self._turn_at = install.sync, install.turn
         if self.relaxed is not None:
-            self.relaxed.settle(self.turning, install.turn)
+            self.relaxed.settle(self.mode_changing, install.turn)
             if install.stop:
                 self.relaxed.stop()
         self.member.install(self._crewing.worker, install.assignment(len(self._space.layout.slices)))

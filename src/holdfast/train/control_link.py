@@ -223,8 +223,8 @@ class ControlLink:
         self._generation = install.generation
         self._wanted = max(self._wanted, install.generation)
         here = install.hosts[install.members.index(self.worker)]
-        local = [member for member, host in zip(install.members, install.hosts, strict=True) if host == here]
-        self.bells.replace(fds, local.index(self.worker), len(local))
+        on_host = [member for member, host in zip(install.members, install.hosts, strict=True) if host == here]
+        self.bells.replace(fds, on_host.index(self.worker), len(on_host))
         self.installed(install)
 
     def _asked_to_leave(self, *_: object) -> None:

@@ -21,9 +21,9 @@ from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import seed_everything
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.arena_view import NAMES_HEAD as _HEAD
+from holdfast.dataplane.memory.arena_view import TABLE_WIDTH as WIDTH
 from holdfast.dataplane.memory.results import PAST, PAST_BYTES, OperationResults
-from holdfast.dataplane.memory.view import NAMES_HEAD as _HEAD
-from holdfast.dataplane.memory.view import TABLE_WIDTH as WIDTH
 from holdfast.errors import OutOfSync, UsageError
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from holdfast.dataplane.memory.arena import Arena, Sections
-from holdfast.dataplane.memory.view import CELL as _CELL
-from holdfast.dataplane.memory.view import CELL_HEAD as _HEAD
+from holdfast.dataplane.memory.arena_view import CELL as _CELL
+from holdfast.dataplane.memory.arena_view import CELL_HEAD as _HEAD
 from holdfast.errors import NotExact
 
 __all__ = ["Settings", "add_sections", "find_schedulers"]

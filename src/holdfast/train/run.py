@@ -109,15 +109,15 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
             f"more than lanes = {said['lanes']} (set by {source['lanes']}), so some would have no work",
             source="holdfast run" if world is None else "WORLD_SIZE", fix=fix,
         )  # fmt: skip
-    farewell = None
+    rank_exit = None
     if world is not None:  # one of the ranks of another launcher, such as torchrun
         from holdfast.train.torchrun.rank_worker import adopt
 
-        spec, steered, farewell = adopt(world, said)
+        spec, steered, rank_exit = adopt(world, said)
         enlist(spec, steered)
     _current = Run(said["lanes"], said["seed"], said["threads"], finite=finite, spec=spec, steered=steered)
-    if farewell is not None:
-        farewell.watch()
+    if rank_exit is not None:
+        rank_exit.watch()
     return _current
 
 

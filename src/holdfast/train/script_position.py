@@ -62,7 +62,7 @@ class ScriptPosition:
         """Has it been so for a while? What a worker of this host did is here before it goes on. From another host it
         may come by another way than the news that it went on, and a little later.
         """
-        if worker in self._crew.member.at.local:
+        if worker in self._crew.member.at.on_host:
             return True
         now = time.monotonic()
         if self._apart is None or self._apart[0] != what:

@@ -44,7 +44,7 @@ class Kind(IntEnum):
     ROWS = 2  #: where a host's workers stand
     FACTS = 3  #: what a lane says beside its gradient: loss, count, presence, buffers
     SETTINGS = 4  #: learning rates and scheduler state of a step
-    PIECE = 5  #: partial sums of a slice, on their way to its home
+    PIECE = 5  #: partial sums of a slice, on their way to its primary
     SUM = 6  #: the finished sum of a slice, on its way to every host
     TABLE = 7  #: results of the parts of an evaluation
     STATE = 8  #: a piece of the state

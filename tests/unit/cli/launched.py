@@ -18,9 +18,10 @@ ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
 _LAUNCH = """
 import sys
-from holdfast.cli import launch, main
-keep = launch.launch
-launch.launch = lambda resolved: keep(resolved, entry="tests.contract.fake_worker:main")
+from holdfast.cli import main
+from holdfast.cli.launch import launcher
+keep = launcher.launch
+launcher.launch = lambda resolved: keep(resolved, entry="tests.contract.fake_worker:main")
 sys.exit(main.main(["run", *sys.argv[1:]]))
 """
 

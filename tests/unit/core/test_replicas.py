@@ -7,20 +7,20 @@ import pytest
 from holdfast.core.roles import ChainLink, chain_link, primary_of
 
 
-@pytest.mark.parametrize("home", range(5))
+@pytest.mark.parametrize("primary", range(5))
 @pytest.mark.parametrize("number", range(5))
-def test_the_chain_leads_from_the_home_through_every_replica_once(home: int, number: int) -> None:
+def test_the_chain_leads_from_the_primary_through_every_replica_once(primary: int, number: int) -> None:
     hosts = [0, 1, 2, 3, 4]
-    replicas = [host for host in (3, 1, 4, 0, 2) if host != home][:number]
-    walked, link = [home], chain_link(home, home, replicas)
+    replicas = [host for host in (3, 1, 4, 0, 2) if host != primary][:number]
+    walked, link = [primary], chain_link(primary, primary, replicas)
     assert link.before is None
     while link.after is not None:
-        assert chain_link(link.after, home, replicas).before == walked[-1], "both sides know of each other"
+        assert chain_link(link.after, primary, replicas).before == walked[-1], "both sides know of each other"
         walked.append(link.after)
-        link = chain_link(link.after, home, replicas)
-    assert walked == [home, *replicas]
-    assert all(chain_link(host, home, replicas) == ChainLink() for host in set(hosts).difference(walked))
+        link = chain_link(link.after, primary, replicas)
+    assert walked == [primary, *replicas]
+    assert all(chain_link(host, primary, replicas) == ChainLink() for host in set(hosts).difference(walked))
 
 
-def test_the_home_is_the_host_that_needs_no_source() -> None:
+def test_the_primary_is_the_host_that_needs_no_source() -> None:
     assert primary_of([0, 1, 1, 2], {0: 2, 1: 2}) == 2

@@ -34,6 +34,6 @@ def test_a_host_without_servers_shares_among_its_own_workers() -> None:
 def test_a_home_without_servers_shares_among_its_own_workers() -> None:
     """In relaxed modes: servers are on host 0, and the state is on host 1 since host 0 was lost once."""
     crew = Assignment(
-        (0, 2, 3, 4), range(4), (0, 4), (0, 0, 0, 1), servers=(2, 3), home=1, owners=(2, 3, 3, 3, 3, 3)
+        (0, 2, 3, 4), range(4), (0, 4), (0, 0, 0, 1), servers=(2, 3), primary=1, owners=(2, 3, 3, 3, 3, 3)
     )  # fmt: skip
     assert {owners(worker, crew) for worker in (0, 2, 4)} == {(4,) * 6}

@@ -113,9 +113,9 @@ class Worker:
         self.board = Board(self.arena.section("board"), LANES, ROWS, count)
         self.slices = SliceOptimizer(self.user, self.space, schemas, self.arena.section, ROWS)
         self.buffers = Buffers([self.model], self.space, self.arena, LANES)
-        self.slots = LaneGradients(self.space, self.arena, self.board)
+        self.gradients = LaneGradients(self.space, self.arena, self.board)
         self.controls = ByHand()
-        self.member = Member(self.space, self.board, self.slots, self.slices, self.buffers, self.controls)
+        self.member = Member(self.space, self.board, self.gradients, self.slices, self.buffers, self.controls)
         if arena is None and not empty:
             self.board.format()
             self.slices.seed()

@@ -8,8 +8,8 @@ import os
 import torch
 
 from holdfast.control.protocol.messages import Reached
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.host_memory import HostMemory
-from holdfast.dataplane.memory.view import ArenaView
 from holdfast.dataplane.relaxed.inner_state import InnerState
 from tests.unit.dataplane.members import LANES, Worker, install, work_of
 
@@ -40,26 +40,26 @@ class Stepped(Ground):
         super().__init__(worker)
 
     def turn(self, serial: int, sync: str, version: int) -> ArenaView:
-        hold = self.host_memory.hold(Reached(serial, sync, version, 10 * version))
-        assert hold is not None
-        return hold
+        view = self.host_memory.view(Reached(serial, sync, version, 10 * version))
+        assert view is not None
+        return view
 
 
-def inner_of(hold: ArenaView) -> InnerState:
-    return InnerState(hold.section, hold.manifest.owners())
+def inner_of(view: ArenaView) -> InnerState:
+    return InnerState(view.section, view.manifest.owners())
 
 
-def state_of(hold: ArenaView) -> dict[str, bytes]:
-    return {name: bytes(hold.section(name)) for name in hold.manifest.owners()}
+def state_of(view: ArenaView) -> dict[str, bytes]:
+    return {name: bytes(view.section(name)) for name in view.manifest.owners()}
 
 
-def parameters_of(hold: ArenaView) -> bytes:
-    return b"".join(bytes(hold.section(name)) for name in hold.manifest.sections if name.startswith("parameters/"))
+def parameters_of(view: ArenaView) -> bytes:
+    return b"".join(bytes(view.section(name)) for name in view.manifest.sections if name.startswith("parameters/"))
 
 
-def make_a_round(hold: ArenaView, version: int) -> None:
+def make_a_round(view: ArenaView, version: int) -> None:
     """All lanes have made a round: each leaves the state that it began with, times its number and one."""
-    inner = inner_of(hold)
+    inner = inner_of(view)
     for lane in range(LANES):
         before, after = inner.at(lane, version), inner.after(lane, version)
         for name, data in before.items():
@@ -67,5 +67,5 @@ def make_a_round(hold: ArenaView, version: int) -> None:
             if name.startswith("state/"):
                 numbers = torch.frombuffer(after[name], dtype=torch.float32)
                 numbers.mul_(lane + 1.0)
-    for index in range(len(hold.manifest.slices)):
-        hold.board.publish(index, version + 1)
+    for index in range(len(view.manifest.slices)):
+        view.board.publish(index, version + 1)

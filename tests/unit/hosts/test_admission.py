@@ -58,10 +58,10 @@ class Callbacks:
 class Joiner:
     """A machine that wants to join and says what the test wants it to."""
 
-    def __init__(self, gate: Admission) -> None:
+    def __init__(self, admission: Admission) -> None:
         hello = Hello("join", facts={"name": "far", "slots": 1})
         self.orders: queue.Queue[orders.Order] = queue.Queue()
-        self.stream = connect(gate.address, hello, CREDENTIALS, 10.0)
+        self.stream = connect(admission.address, hello, CREDENTIALS, 10.0)
         self.channel = Channel(
             self.stream, lambda frame: self.orders.put(orders.decode_order(frame.body)), lambda reason: None
         )
@@ -82,15 +82,17 @@ def play(
 
     async def both() -> None:
         callbacks = Callbacks()
-        gate = Admission(("127.0.0.1", 0), CREDENTIALS, run="r", spec=spec, watching={}, callbacks=callbacks, host=host)
-        joiner = await asyncio.to_thread(Joiner, gate)
+        admission = Admission(
+            ("127.0.0.1", 0), CREDENTIALS, run="r", spec=spec, watching={}, callbacks=callbacks, host=host
+        )
+        joiner = await asyncio.to_thread(Joiner, admission)
         try:
             assert isinstance(await joiner.next(), orders.Brief)
-            await act(gate, callbacks, joiner)
+            await act(admission, callbacks, joiner)
         finally:
-            gate.close()
-            if gate.peers is not None:
-                gate.peers.close()
+            admission.close()
+            if admission.peers is not None:
+                admission.peers.close()
             await asyncio.to_thread(joiner.channel.close)
 
     asyncio.run(asyncio.wait_for(both(), 60))
@@ -109,7 +111,7 @@ async def until(met: Callable[[], object]) -> None:
 def test_a_machine_that_cannot_be_reached_is_refused_with_a_sentence(tmp_path: Path) -> None:
     port = unused_port()
 
-    async def act(gate: Admission, callbacks: Callbacks, joiner: Joiner) -> None:
+    async def act(admission: Admission, callbacks: Callbacks, joiner: Joiner) -> None:
         joiner.settle(Offer("me", "host 3 (far)", port, (LOCAL,)))
         sentence = (
             f"host 0 cannot reach host 3 (far) at any of its addresses, port {port} (lo to 127.0.0.1: Nothing listens "
@@ -120,13 +122,13 @@ def test_a_machine_that_cannot_be_reached_is_refused_with_a_sentence(tmp_path: P
         (note,) = callbacks.notes
         assert note.startswith("far (127.0.0.1:") and note.endswith(f") may not join: {sentence}")
         assert callbacks.admitted == [] and callbacks.gone_ == [3]
-        assert gate.peers is not None and gate.peers._offers == {}, "nobody is told of it"
+        assert admission.peers is not None and admission.peers._offers == {}, "nobody is told of it"
 
     play(tmp_path, act)
 
 
 def test_one_that_can_be_reached_joins(tmp_path: Path) -> None:
-    async def act(gate: Admission, callbacks: Callbacks, joiner: Joiner) -> None:
+    async def act(admission: Admission, callbacks: Callbacks, joiner: Joiner) -> None:
         with door(CREDENTIALS) as opened:
             offer = Offer("me", "host 3 (far)", opened.address[1], (LOCAL,))
 
@@ -145,7 +147,7 @@ def test_one_that_can_be_reached_joins(tmp_path: Path) -> None:
 
 
 def test_one_that_leaves_meanwhile_is_not_waited_for(tmp_path: Path) -> None:
-    async def act(gate: Admission, callbacks: Callbacks, joiner: Joiner) -> None:
+    async def act(admission: Admission, callbacks: Callbacks, joiner: Joiner) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             joiner.settle(Offer("me", "host 3 (far)", silent.getsockname()[1], (LOCAL,)))
             caller, _ = await asyncio.to_thread(silent.accept)
@@ -161,7 +163,7 @@ def test_one_that_leaves_meanwhile_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_where_only_others_train_it_is_for_them_to_try(tmp_path: Path) -> None:
-    async def act(gate: Admission, callbacks: Callbacks, joiner: Joiner) -> None:
+    async def act(admission: Admission, callbacks: Callbacks, joiner: Joiner) -> None:
         joiner.settle(Offer("me", "host 3 (far)", unused_port(), (LOCAL,)))
         await until(lambda: callbacks.admitted)
 

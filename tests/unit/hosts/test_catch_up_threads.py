@@ -27,13 +27,13 @@ class Heard:
         self.over.set()
 
 
-def follower(heard: Heard, dial: object, hold: Any = HOLD) -> CatchUp:
+def follower(heard: Heard, dial: object, view: Any = HOLD) -> CatchUp:
     return CatchUp(
-        lambda: hold, 3, 7, frozenset({1}), dial=dial, ring=lambda: None, came=heard.came.append, ended=heard.end,  # type: ignore[arg-type]
+        lambda: view, 3, 7, frozenset({1}), dial=dial, ring=lambda: None, came=heard.came.append, ended=heard.end,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
-def receive(hold: object, stream: Stream, generation: int, **given: object) -> None:
+def receive(view: object, stream: Stream, generation: int, **given: object) -> None:
     """What `follow` does, as far as it matters here: it brings the state, then reads until the connection ends."""
     given["came"](Fetched(version=5, size=2**20, seconds=0.5))  # type: ignore[operator]
     stream.recv_into(memoryview(bytearray(1)))
@@ -120,7 +120,7 @@ def test_it_waits_for_the_manifest_and_can_be_closed_meanwhile() -> None:
 class FakeDonor:
     made: list[FakeDonor] = []  # noqa: RUF012
 
-    def __init__(self, hold: object, stream: Stream, generation: int, ring: object) -> None:
+    def __init__(self, view: object, stream: Stream, generation: int, ring: object) -> None:
         self.stream, self.over = stream, threading.Event()
         FakeDonor.made.append(self)
 

@@ -293,13 +293,13 @@ def test_a_host_that_nobody_told_of_cannot_be_dialled(arena: mmap.mmap) -> None:
 
 
 def test_a_host_says_of_which_generation_its_state_is(arena: mmap.mmap) -> None:
-    """Of the last in which it held the state: all hosts do in exact, else the home; or in which its copy came."""
+    """Of the last in which it held the state: all hosts do in exact, else the primary; or in which its copy came."""
 
-    def relaxed(generation: int, home: int) -> Install:
-        sources = {0: 1} if home == 1 else {1: 0}
+    def relaxed(generation: int, primary: int) -> Install:
+        sources = {0: 1} if primary == 1 else {1: 0}
         members = [0, 1]
         return Install(
-            generation, members, members, [0, 0, 1, 1], members, sources, replicas=[1 - home],
+            generation, members, members, [0, 0, 1, 1], members, sources, replicas=[1 - primary],
             reached=Reached(sync="async"),
         )  # fmt: skip
 
@@ -308,19 +308,19 @@ def test_a_host_says_of_which_generation_its_state_is(arena: mmap.mmap) -> None:
         assert it.level(0) == (0, 0)
         it.embark(install(1), frozenset({1}))
         assert it.level(5) == (5, 1)
-        it.embark(relaxed(2, home=1), frozenset({1}))
+        it.embark(relaxed(2, primary=1), frozenset({1}))
         assert it.level(6) == (6, 2)
-        it.embark(relaxed(3, home=0), frozenset({1}))
-        assert it.level(7) == (7, 2), "until it mirrors the new home"
+        it.embark(relaxed(3, primary=0), frozenset({1}))
+        assert it.level(7) == (7, 2), "until it mirrors the new primary"
         assert it.level(-1) == (-1, 0), "of which it has no copy yet"
         replica = FakeSession.made[-1].given["replica"]
         assert isinstance(replica, Replica)
         replica.version, replica.generation = 9, 3
-        it.embark(relaxed(4, home=0), frozenset({1}))
+        it.embark(relaxed(4, primary=0), frozenset({1}))
         assert it.level(-1) == (9, 3), "which it keeps until the next one is here"
-        again = msgspec.structs.replace(relaxed(5, home=0), abreast=[1])
+        again = msgspec.structs.replace(relaxed(5, primary=0), abreast=[1])
         it.embark(again, frozenset({1}))
-        assert it.level(-1) == (9, 5), "or says that it holds what the home begins with"
+        assert it.level(-1) == (9, 5), "or says that it holds what the primary begins with"
         it.embark(install(6, {1: 0}), frozenset({1}))
         assert it.level(8) == (8, 2), "in exact, until the state has come"
         FakeSession.made[-1].fetched = True
@@ -330,23 +330,23 @@ def test_a_host_says_of_which_generation_its_state_is(arena: mmap.mmap) -> None:
     asyncio.run(play())
 
 
-def test_a_copy_that_is_abreast_takes_each_mode_up_as_the_home_does(arena: mmap.mmap) -> None:
-    """From local steps to local steps again, and no step is made in between; then the home is lost."""
-    home, here = Stepped(), Stepped()
-    hold = home.turn(1, "local:4", 1)
+def test_a_copy_that_is_abreast_takes_each_mode_up_as_the_primary_does(arena: mmap.mmap) -> None:
+    """From local steps to local steps again, and no step is made in between; then the primary is lost."""
+    primary, here = Stepped(), Stepped()
+    view = primary.turn(1, "local:4", 1)
     here.turn(1, "local:4", 1).board.words[cells.H_MIRROR] = 1
-    make_a_round(hold, 1)
-    hold.section("outer/ready")[0] = 1
+    make_a_round(view, 1)
+    view.section("outer/ready")[0] = 1
     replica = Replica()
-    replica.keep(hold, 4, 2, 20)
+    replica.keep(view, 4, 2, 20)
 
     async def play() -> None:
         it = peers(arena, Callbacks())
         it.moor(here.host_memory, Callbacks())
-        it._replica, now = replica, hold
+        it._replica, now = replica, view
         for generation, sync in ((5, "bounded:2"), (6, "local:4"), (7, "local:4")):
             serial = min(generation - 3, 3)
-            now, _ = home.turn(serial, sync, 2), here.turn(serial, sync, 2)
+            now, _ = primary.turn(serial, sync, 2), here.turn(serial, sync, 2)
             lost, reached = generation == 7, Reached(serial, sync, 2, 20)
             sources = {0: 1} if lost else {1: 0}
             it.embark(
@@ -357,7 +357,7 @@ def test_a_copy_that_is_abreast_takes_each_mode_up_as_the_home_does(arena: mmap.
                 frozenset({1}),
             )  # fmt: skip
             assert it.level(-1) == ((-1, 7) if lost else (2, generation))
-        then = here.host_memory.hold()
+        then = here.host_memory.view()
         assert then is not None and then.board.level() == 2
         assert state_of(then) == state_of(now) and parameters_of(then) == parameters_of(now)
         assert inner_of(then).since == inner_of(now).since == 2 and not any(then.section("outer/ready"))

@@ -34,19 +34,19 @@ def play(tmp_path: Path, act: Play) -> tuple[Far, Ear, AgentEnd]:
     found: list[tuple[Far, asyncio.Task[AgentEnd]]] = []
 
     async def both() -> None:
-        async with far(tmp_path, ear) as (one, visit):
-            found.append((one, visit))
-            await asyncio.wait_for(act(one, visit, ear), 20)
+        async with far(tmp_path, ear) as (one, stay):
+            found.append((one, stay))
+            await asyncio.wait_for(act(one, stay, ear), 20)
 
     asyncio.run(both())
-    one, visit = found[0]
+    one, stay = found[0]
     assert one.site.spec is None or one.site.spawner.closed, "whatever ends a visit ends its processes"
-    assert visit.result().settled
-    return one, ear, visit.result()._replace(settled=False)
+    assert stay.result().settled
+    return one, ear, stay.result()._replace(settled=False)
 
 
 def test_it_settles(tmp_path: Path) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         assert one.agent.number == 1
         assert not any(sentence.startswith("joined") for sentence in one.said), "the run may still refuse it"
         for now in (0.0, 0.2):
@@ -70,7 +70,7 @@ def test_the_script_is_sent_where_it_is_another(tmp_path: Path) -> None:
     agents.has_same = lambda *_: False  # type: ignore[assignment]
     try:
 
-        async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+        async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
             assert one.site.spec is not None
             folder = tmp_path / "far" / "script"
             assert one.site.spec.script == str(folder / "train.py")
@@ -87,7 +87,7 @@ def test_the_script_is_sent_where_it_is_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "farewell"),
+    ("end", "agent_end"),
     [
         (EndRun("the script has ended", {}), AgentEnd("over", "the run has ended (the script has ended)", 0)),
         (
@@ -107,25 +107,25 @@ def test_the_script_is_sent_where_it_is_another(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_the_end_is_told_to_the_people_there(
-    tmp_path: Path, end: EndRun | FailRun | ReleaseHost | None, farewell: AgentEnd
+    tmp_path: Path, end: EndRun | FailRun | ReleaseHost | None, agent_end: AgentEnd
 ) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         one.host.start(0, 0)
         await ear.until_heard(WorkerStarted)
         one.host.close(end)
-        await visit
+        await stay
 
     _, ear, said = play(tmp_path, act)
-    assert said == farewell
+    assert said == agent_end
     assert ear.gone == ["closed"] and not ear.of(HostLost), "who is let go is not lost"
 
 
 def test_a_machine_that_does_not_fit_is_told_why(tmp_path: Path) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         one.host.start(0, 0)
         one.host.send(0, Refuse(0, "threads is 2, but 1 on worker 0."))
         one.host.close(ReleaseHost(1, "all its workers were refused"))
-        await visit
+        await stay
 
     assert play(tmp_path, act)[2] == AgentEnd("refused", "threads is 2, but 1 on worker 0.", 11)
 
@@ -134,7 +134,7 @@ def test_who_joins_later_and_cannot_be_reached_is_told_of_before_that_matters(tm
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         one.host.meet({2: Offer("you", "host 2 (new)", port, (Address("127.0.0.1", "lo", "loopback"),))})
         await ear.until_heard(HostUnreached)
 
@@ -170,9 +170,9 @@ def test_a_host_that_is_lost_while_this_one_settles_is_not_missed(
             one.host.forget(2)
 
         losing = asyncio.create_task(lose())
-        async with far(tmp_path, ear, one) as (_, visit):
+        async with far(tmp_path, ear, one) as (_, stay):
             await losing
-            assert not visit.done(), visit.result()
+            assert not stay.done(), stay.result()
 
     asyncio.run(both())
     assert len(ear.offers) == 1 and ear.gone == ["closed"] and not ear.errors
@@ -180,20 +180,20 @@ def test_a_host_that_is_lost_while_this_one_settles_is_not_missed(
 
 
 def test_leaving_is_said_until_it_is_heard(tmp_path: Path) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         one.agent.leave("Ctrl-C")
         await ear.until(lambda: len(ear.of(HostLeaving)) > 1)
         one.host.close(ReleaseHost(1, "Ctrl-C"))
-        await visit
+        await stay
 
     _, ear, said = play(tmp_path, act)
     assert ear.of(HostLeaving)[0] == HostLeaving(1, "Ctrl-C") and said == AgentEnd("released", "Ctrl-C")
 
 
 def test_an_agent_that_ends_is_a_lost_host(tmp_path: Path) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         one.agent.abort("a second Ctrl-C")
-        await visit
+        await stay
         await ear.until_heard(HostLost)
 
     assert play(tmp_path, act)[1].of(HostLost) == [HostLost(1, "the other side closed the connection")]
@@ -201,7 +201,7 @@ def test_an_agent_that_ends_is_a_lost_host(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ended", ["the other side closed the connection", ""])
 def test_an_order_that_is_not_taken_is_the_loss_of_the_host(tmp_path: Path, ended: str) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         channel = one.host._channel
         channel._on_closed = lambda reason: None  # the reader is slower than the order
         if ended:
@@ -215,7 +215,7 @@ def test_an_order_that_is_not_taken_is_the_loss_of_the_host(tmp_path: Path, ende
 
 
 def test_what_an_agent_cannot_do_is_told_as_the_loss_of_its_host(tmp_path: Path) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         one.host.make_arena(1 << 50)
         await ear.until_heard(HostLost)
 
@@ -226,7 +226,7 @@ def test_what_an_agent_cannot_do_is_told_as_the_loss_of_its_host(tmp_path: Path)
 
 
 def test_so_is_what_went_wrong_in_carrying_data_there(tmp_path: Path) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         assert one.agent._host is not None
         one.agent._host.failed(ValueError("a body of 70000000 bytes"))
         await ear.until_heard(HostLost)
@@ -241,7 +241,7 @@ def test_so_is_what_went_wrong_in_carrying_data_there(tmp_path: Path) -> None:
 
 
 def test_a_silent_host_is_lost(tmp_path: Path) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         one.agent._report = lambda report: True  # type: ignore[method-assign]  # it is cut off
         now = 0.0
         while not ear.of(HostLost):
@@ -255,7 +255,7 @@ def test_a_silent_host_is_lost(tmp_path: Path) -> None:
 
 
 def test_whoever_was_stopped_himself_blames_nobody(tmp_path: Path) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         one.agent._report = lambda report: True  # type: ignore[method-assign]
         await one.host.look(WatchOrder(limit=1.5), 1.0)
         await one.host.look(WatchOrder(limit=1.5), 3600.0)
@@ -265,11 +265,11 @@ def test_whoever_was_stopped_himself_blames_nobody(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_does_not_hear_the_coordinator_ends_its_workers(tmp_path: Path) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         one.host.start(0, 0)
         await ear.until_heard(WorkerStarted)
         await one.host.look(WatchOrder([0], [], 0.3), 0.0)
-        await asyncio.wait_for(visit, 5)  # nothing is said any more
+        await asyncio.wait_for(stay, 5)  # nothing is said any more
 
     _, _, said = play(tmp_path, act)
     assert said.kind == "lost" and said.sentence.startswith("nothing was heard of the coordinator for 0.")
@@ -279,7 +279,7 @@ def test_an_agent_that_does_not_hear_the_coordinator_ends_its_workers(tmp_path: 
 
 
 def test_logs_come_before_the_news_of_an_end(tmp_path: Path) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         one.host.start(3, 0)
         await ear.until_heard(WorkerStarted)
         (one.site.path / "logs" / "worker-3.log").write_text("one line\n")
@@ -295,7 +295,7 @@ def test_logs_come_before_the_news_of_an_end(tmp_path: Path) -> None:
 
 
 def test_rows_are_shown(tmp_path: Path) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         assert one.site.show is not None
         one.site.show([row(3, step=7, loss=float("inf"))], BoardPlan(1, 2, 3), 0.0)
         await ear.until(lambda: ear.shown)
@@ -307,7 +307,7 @@ def test_rows_are_shown(tmp_path: Path) -> None:
     "event", [RunStarted(), HostLost(0, "a lie"), WorkerLost(7, "exit", 0), Paused(7, 1, 0)], ids=repr
 )
 def test_an_agent_speaks_for_its_own_host_only(tmp_path: Path, event: object) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         one.agent._report(orders.Happened(event))  # type: ignore[arg-type]
         one.agent._report(orders.Happened(HostLeaving(0, "in another one's name")))
         await ear.until_heard(HostLeaving)
@@ -317,7 +317,7 @@ def test_an_agent_speaks_for_its_own_host_only(tmp_path: Path, event: object) ->
 
 
 def test_what_makes_no_sense_ends_the_connection(tmp_path: Path) -> None:
-    async def act(one: Far, visit: asyncio.Task[AgentEnd], ear: Ear) -> None:
+    async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         assert one.agent._channel is not None
         one.agent._channel.send(b"\x93 not a report")
         await ear.until_heard(HostLost)

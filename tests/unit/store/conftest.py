@@ -24,7 +24,7 @@ def group(reach: str) -> Iterator[store.Group]:
 def connected(group: store.Group, reach: str, name: str) -> store.Store:
     if reach == "near":
         return group.connect(name, timeout=10.0)
-    return store.Store(group.far_address, name, credentials=group.gate.credentials, timeout=10.0)
+    return store.Store(group.far_address, name, credentials=group.listener.credentials, timeout=10.0)
 
 
 @pytest.fixture

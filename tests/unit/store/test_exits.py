@@ -79,19 +79,19 @@ def test_the_ledger_says_which_push_the_handler_is_at() -> None:
 @pytest.mark.parametrize("reach", ["near", "far"])
 def test_who_comes_to_a_server_that_was_given_up_is_told_why(reach: str) -> None:
     name = f"holdfast-store-{secrets.token_hex(16)}"
-    listener = listen(f"{name}.0")
+    socket_ = listen(f"{name}.0")
     ours, theirs = secrets_for(name, None, tls=False)
-    gate = StoreListener(("127.0.0.1", 0), name, 1, ours, theirs)
+    listener = StoreListener(("127.0.0.1", 0), name, 1, ours, theirs)
     try:
-        address = name if reach == "near" else gate.place
+        address = name if reach == "near" else listener.place
         mine = store.Store(f"{address}/1/1", "a", credentials=None if reach == "near" else theirs, timeout=10.0)
-        assert select.select([listener], [], [], 10)[0]  # a proxy comes when its thread does
-        _turn_away(listener, "It ended three times.")
+        assert select.select([socket_], [], [], 10)[0]  # a proxy comes when its thread does
+        _turn_away(socket_, "It ended three times.")
         for _ in range(2):
             with pytest.raises(ServerLost) as caught:
                 mine.init("w", torch.zeros(1)).wait()
             assert str(caught.value) == "It ended three times."
         mine.close()
     finally:
-        gate.close()
         listener.close()
+        socket_.close()

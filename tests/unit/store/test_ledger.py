@@ -46,7 +46,7 @@ def region() -> Iterator[Owned]:
 
 
 def state(ledger: Ledger, key: int, client: int) -> tuple[int, int, DedupWindow, int]:
-    return ledger.version(key), ledger.current(key), ledger.tally(key, client), ledger.changes
+    return ledger.version(key), ledger.current(key), ledger.dedup(key, client), ledger.changes
 
 
 def test_what_is_written_is_there_for_the_next_one(region: Owned) -> None:
@@ -73,13 +73,13 @@ def test_a_change_happens_or_does_not_wherever_it_is_cut(rows: tuple[Extent, Ext
         region = Owned(create())
         ledger = Ledger(region)
         client, key = ledger.add_client("a"), ledger.add_key("w", META)
-        meeting = ledger.add_key("\0barrier", Meta("", (), "a"))
+        rounds = ledger.add_key("\0barrier", Meta("", (), "a"))
         first = LedgerChange(key, 0, 1, client, DedupWindow(1, 0))
         ledger.begin(first)
         ledger.end(first)
-        before = (*state(ledger, key, client), ledger.version(meeting))
+        before = (*state(ledger, key, client), ledger.version(rounds))
         ledger._words = Mortal(ledger._words, lives)  # type: ignore[assignment]
-        change = LedgerChange(key, 1, 2, client, DedupWindow(2, 1), meeting, 1, rows)
+        change = LedgerChange(key, 1, 2, client, DedupWindow(2, 1), rounds, 1, rows)
         try:
             ledger.begin(change)
             ledger.end(change)
@@ -89,7 +89,7 @@ def test_a_change_happens_or_does_not_wherever_it_is_cut(rows: tuple[Extent, Ext
         if found := again.under_way():
             assert found == change
             again.end(found)
-        after = (*state(again, key, client), again.version(meeting))
+        after = (*state(again, key, client), again.version(rounds))
         assert after in (before, (2, 1, DedupWindow(2, 1), 2, 1))
         assert again.under_way() is None
         seen.add(after)

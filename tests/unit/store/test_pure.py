@@ -56,34 +56,34 @@ def test_names() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=80))
 def test_a_tally_remembers_what_a_client_may_still_ask_for(pushes: list[tuple[int, bool]]) -> None:
-    tally, truth, number = DedupWindow(), {}, 0
+    dedup, truth, number = DedupWindow(), {}, 0
     for ahead, ok in pushes:
         number += ahead
-        assert tally.judge(number) is DedupVerdict.NEW
-        tally = tally.settle(number, ok=ok)
+        assert dedup.judge(number) is DedupVerdict.NEW
+        dedup = dedup.settle(number, ok=ok)
         truth[number] = ok
     for settled, ok in truth.items():
         if number - settled < WINDOW:
-            assert tally.judge(settled) is (DedupVerdict.APPLIED if ok else DedupVerdict.FAILED)
-    assert tally.judge(number + 1) is DedupVerdict.NEW
-    assert 0 <= tally.failed < 1 << 63  # it is kept in a signed word
+            assert dedup.judge(settled) is (DedupVerdict.APPLIED if ok else DedupVerdict.FAILED)
+    assert dedup.judge(number + 1) is DedupVerdict.NEW
+    assert 0 <= dedup.failed < 1 << 63  # it is kept in a signed word
 
 
 @given(st.lists(st.booleans(), max_size=WINDOW))
 def test_what_counts_ends_before_the_first_that_failed(pushes: list[bool]) -> None:
-    tally = DedupWindow()
+    dedup = DedupWindow()
     for number, ok in enumerate(pushes, 1):
-        tally = tally.settle(number, ok=ok)
-    assert tally.counted == ([*pushes, False].index(False))
-    for number in range(tally.counted + 1, len(pushes) + 1):  # who begins again there repeats all that is missing
-        if tally.judge(number) is DedupVerdict.FAILED:
-            tally = tally.settle(number, ok=True)
-    assert tally.counted == len(pushes)
+        dedup = dedup.settle(number, ok=ok)
+    assert dedup.counted == ([*pushes, False].index(False))
+    for number in range(dedup.counted + 1, len(pushes) + 1):  # who begins again there repeats all that is missing
+        if dedup.judge(number) is DedupVerdict.FAILED:
+            dedup = dedup.settle(number, ok=True)
+    assert dedup.counted == len(pushes)
 
 
 def test_what_failed_may_be_tried_again_under_its_number() -> None:
-    tally = DedupWindow().settle(1, ok=False).settle(2, ok=True).settle(1, ok=True)
-    assert [tally.judge(number) for number in (1, 2, 3)] == [
+    dedup = DedupWindow().settle(1, ok=False).settle(2, ok=True).settle(1, ok=True)
+    assert [dedup.judge(number) for number in (1, 2, 3)] == [
         DedupVerdict.APPLIED,
         DedupVerdict.APPLIED,
         DedupVerdict.NEW,
@@ -93,12 +93,12 @@ def test_what_failed_may_be_tried_again_under_its_number() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=60))
 def test_however_pushes_are_repeated_each_number_counts_once(arrivals: list[tuple[int, int]]) -> None:
     """A client repeats a run of pushes that ends at its newest one; servers die between any two of them."""
-    tally, applied, newest = DedupWindow(), [], 0
+    dedup, applied, newest = DedupWindow(), [], 0
     for back, new in arrivals:
         for number in range(max(1, newest - back), newest + new + 1):
-            if tally.judge(number) is DedupVerdict.NEW:
+            if dedup.judge(number) is DedupVerdict.NEW:
                 applied.append(number)
-                tally = tally.settle(number, ok=True)
+                dedup = dedup.settle(number, ok=True)
         newest += new
     assert applied == list(range(1, newest + 1))
 
@@ -162,14 +162,14 @@ def _whole_first(items: list[Stub]) -> list[Stub]:
 
 
 def test_a_round_is_over_when_all_have_arrived() -> None:
-    meeting = Rounds(done=4)
-    assert not meeting.arrive("late", 4)  # its round is over
-    assert meeting.arrive("a", 5) and meeting.arrive("a", 5) and not meeting.over(2)
-    meeting.lose("a")
-    assert meeting.arrive("b", 5) and not meeting.over(2)
-    assert meeting.arrive("a", 5) and meeting.over(2)
-    assert meeting.here == ["b", "a"]
-    assert meeting.close() == 5 and meeting.here == []
+    rounds = Rounds(done=4)
+    assert not rounds.arrive("late", 4)  # its round is over
+    assert rounds.arrive("a", 5) and rounds.arrive("a", 5) and not rounds.over(2)
+    rounds.lose("a")
+    assert rounds.arrive("b", 5) and not rounds.over(2)
+    assert rounds.arrive("a", 5) and rounds.over(2)
+    assert rounds.here == ["b", "a"]
+    assert rounds.close() == 5 and rounds.here == []
 
 
 # ------------------------------------------------------------ heap

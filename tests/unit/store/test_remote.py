@@ -121,7 +121,7 @@ def test_with_tls(tmp_path: Path) -> None:
             mine.init("w", value).wait()
             assert torch.equal(mine.push_pull("w", value).result(), value + value)
         with pytest.raises(Refused):  # the token alone is not enough
-            store.Store(group.far_address, "a", credentials=Credentials(group.gate.credentials.token))
+            store.Store(group.far_address, "a", credentials=Credentials(group.listener.credentials.token))
 
 
 def test_when_the_group_is_closed_nothing_listens(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_who_means_something_else_is_refused(group: store.Group, hello: Greeting
     place = parse(group.far_address).place
     assert place is not None
     with pytest.raises(Refused) as caught:
-        dial.connect(place, hello, group.gate.credentials, 5.0)
+        dial.connect(place, hello, group.listener.credentials, 5.0)
     assert str(caught.value) == f"The run at {place[0]}:{place[1]} will not have this machine: {why}"
 
 
@@ -164,7 +164,7 @@ def visiting(group: store.Group) -> Iterator[Stream]:
     place = parse(group.far_address).place
     assert place is not None
     hello = Greeting("store", facts={"server": 0, "client": "x"})
-    stream = dial.connect(place, hello, group.gate.credentials, 5.0)
+    stream = dial.connect(place, hello, group.listener.credentials, 5.0)
     stream.settimeout(5.0)
     try:
         yield stream

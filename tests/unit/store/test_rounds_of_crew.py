@@ -26,16 +26,16 @@ Tell = Callable[[Clients], None]
 @pytest.fixture
 def served() -> Iterator[tuple[str, Tell]]:
     """The address of a server in a thread, and how it is told of the crew."""
-    keeper = ServerSupervisor(1, 2, crew=Clients())
-    server = Server(0, 1, keeper.listeners[0].dup(), memory=os.dup(keeper.memories[0]))
+    supervisor = ServerSupervisor(1, 2, crew=Clients())
+    server = Server(0, 1, supervisor.listeners[0].dup(), memory=os.dup(supervisor.memories[0]))
     ours, theirs = Link.pair()
     theirs.setblocking(False)
     thread = threading.Thread(target=server.serve, args=(theirs.fileno(), partial(hear, theirs, server)))
     thread.start()
-    yield str(keeper.address), lambda crew: ours.send(msgspec.msgpack.encode(crew)) and None
+    yield str(supervisor.address), lambda crew: ours.send(msgspec.msgpack.encode(crew)) and None
     ours.close()
     thread.join()
-    keeper.release()
+    supervisor.release()
 
 
 def of(*clients: str, newcomers: tuple[str, ...] = ()) -> Clients:

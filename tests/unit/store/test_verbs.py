@@ -34,11 +34,11 @@ from tests.unit.store.conftest import connected
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8]
 
 
-def until_met(mine: store.Store, meeting: str, client: str) -> None:
+def until_met(mine: store.Store, rounds: str, client: str) -> None:
     """Until a client has arrived at a meeting."""
     deadline = time.monotonic() + 10.0
     while (
-        client not in mine._keyed_requests.ask(owner(meeting.removeprefix("\0broadcast "), 2), meeting, deadline).here
+        client not in mine._keyed_requests.ask(owner(rounds.removeprefix("\0broadcast "), 2), rounds, deadline).here
     ):
         time.sleep(0.001)
 

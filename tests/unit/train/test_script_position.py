@@ -15,7 +15,7 @@ class Bound:
     """A crew of which worker 2 has gone on to operation 4."""
 
     class member:
-        at = Place(worker=0, local=(0, 2))
+        at = Place(worker=0, on_host=(0, 2))
 
     def ops(self) -> Iterator[tuple[int, int]]:
         yield from ((0, 3), (2, 4))
@@ -41,7 +41,7 @@ def test_who_goes_on_after_showing_its_part_is_not() -> None:
 
 def test_who_goes_on_on_another_host_may_be_ahead_of_its_part_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """The news that it went on and what it sent come by different ways."""
-    monkeypatch.setattr(Bound.member, "at", Place(worker=0, local=(0,)))
+    monkeypatch.setattr(Bound.member, "at", Place(worker=0, on_host=(0,)))
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     standing = together()
@@ -54,7 +54,7 @@ def test_who_goes_on_on_another_host_may_be_ahead_of_its_part_for_a_while(monkey
 
 
 def test_a_server_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bound.member, "at", Place(worker=0, local=(0, 2), servers=(2,)))
+    monkeypatch.setattr(Bound.member, "at", Place(worker=0, on_host=(0, 2), servers=(2,)))
     with pytest.raises(OutOfSync, match=r"^Server 2 is further on .* worker 0 waits for it at step 482"):
         check(come=False)
 

@@ -97,7 +97,7 @@ class ClusterHosts:
         if self._registrar is not None:
             self._fleet.rest()
 
-    async def farewell(self) -> None:
+    async def agent_end(self) -> None:
         """The run has ended: wait a moment for agents to leave by themselves."""
         if self._registrar is None:
             return

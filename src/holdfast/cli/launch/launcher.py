@@ -162,7 +162,7 @@ class _Launcher:
             store_service=self._store_service,
         )
         self._display = Display(screen, self._server, self._meter, directory.logs)
-        self._gate: Admission | None = None
+        self._admission: Admission | None = None
         self._host: LocalHost | None = None
         self._signal = 0
 
@@ -173,7 +173,7 @@ class _Launcher:
         try:
             self._screen.say(f"run directory: {_near(self._directory.path)}")
             self._story_writer.note(0.0, "Limits", self._watching.told())
-            self._open_gate()
+            self._open_admission()
             self._open_host()
             control = self._open_control()
             listened = self._listen()
@@ -183,7 +183,7 @@ class _Launcher:
                 ended = self._server.now()
                 shower.cancel()
                 if self._cluster_hosts is not None:
-                    await self._cluster_hosts.farewell()
+                    await self._cluster_hosts.agent_end()
         except ExceptionGroup as several:
             raise several.exceptions[0] from None
         finally:
@@ -191,8 +191,8 @@ class _Launcher:
                 asyncio.get_running_loop().remove_signal_handler(number)
             if control is not None:
                 control.close()
-            if self._gate is not None:
-                self._gate.close()
+            if self._admission is not None:
+                self._admission.close()
             if self._cluster_hosts is not None:
                 self._cluster_hosts.close()
             if self._host is not None:
@@ -218,20 +218,20 @@ class _Launcher:
             self._config.script, clients, bind=invited.bind, ours=invited.credentials, theirs=invited.theirs
         )
 
-    def _open_gate(self) -> None:
+    def _open_admission(self) -> None:
         """Listen for other machines, where that was asked for."""
         if self._invitation is None:
             return
         script = str(Path(self._config.script).resolve())
-        self._gate = Admission(
+        self._admission = Admission(
             self._invitation.bind, self._invitation.credentials, run=self._run,
             spec=msgspec.structs.replace(self._spec, script=script), watching=dataclasses.asdict(self._watching),
             callbacks=self, host=host() if self._workers else None,
         )  # fmt: skip
-        port = self._gate.address[1]
-        self._screen.say(self._invitation.write(self._directory.path, self._gate.addresses, port))
+        port = self._admission.address[1]
+        self._screen.say(self._invitation.write(self._directory.path, self._admission.addresses, port))
         if self._cluster_hosts is not None:
-            self._cluster_hosts.open(self._gate.addresses[0], port, self._invitation.theirs.text, self)
+            self._cluster_hosts.open(self._admission.addresses[0], port, self._invitation.theirs.text, self)
 
     def _open_host(self) -> None:
         """The share of the run that this machine takes itself, unless it only coordinates."""
@@ -243,14 +243,15 @@ class _Launcher:
         )
         self._host = LocalHost(
             0, name=host(), slots=self._workers, spawner=spawner, monitor=monitor,
-            peers=self._gate.peers if self._gate is not None else None,
+            peers=self._admission.peers if self._admission is not None else None,
         )  # fmt: skip
 
     def spawner(self) -> Spawner:
         """What starts the workers of this machine."""
         return ForkSpawner(self._spec, logs=self._directory.logs, entry=self._entry)
 
-    # ------------------------------------------------------------ what the gate needs: see `gate.AdmissionCallbacks`
+    # ------------------------------------------------------------ what the gate needs: see
+    # `admission.AdmissionCallbacks`
 
     @property
     def over(self) -> bool:
@@ -333,7 +334,7 @@ class _Launcher:
         return status.of_going(
             self._server.snapshot(), self._meter.view, pid=os.getpid(), host=host(),
             seconds=self._server.now(), directory=str(self._directory.path),
-            peers=self._gate.peer_addresses() if self._gate is not None else {},
+            peers=self._admission.peer_addresses() if self._admission is not None else {},
         )
 
     def _set(self, ask: Set) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class StoreService:
         self._first: StoreWanted | None = None
         self._crew = Clients()
         self._servers: set[int] = set()  # of all that were ever seen
-        self._keeper: ServerSupervisor | None = None
+        self._supervisor: ServerSupervisor | None = None
         self._problem = ""
         self._ready = False
         self._asking: list[tuple[StoreWanted, HostPort]] = []
@@ -108,17 +108,17 @@ class StoreService:
         now = crew_of(crew)
         if now != self._crew:
             self._crew = now
-            if self._ready and self._keeper is not None:
-                self._keeper.meets(now)
+            if self._ready and self._supervisor is not None:
+                self._supervisor.meets(now)
 
     def close(self) -> None:
         """End the servers, also those that are just starting. May be called twice."""
-        if self._keeper is not None:
-            self._keeper.close()
+        if self._supervisor is not None:
+            self._supervisor.close()
         if self._thread is not None:
             self._thread.join()
-        if self._keeper is not None:
-            self._keeper.release()
+        if self._supervisor is not None:
+            self._supervisor.release()
 
     def _start(self, wanted: StoreWanted, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: servers load torch, which takes seconds."""
@@ -126,12 +126,12 @@ class StoreService:
 
         try:
             paths = [str(self._script.parent), *sys.path]
-            self._keeper = keeper = ServerSupervisor(
+            self._supervisor = supervisor = ServerSupervisor(
                 wanted.servers, self._clients, wanted.memory, paths, crew=self._crew
             )
-            keeper.start(wanted.handler.replace(SCRIPT, str(self._script)))
+            supervisor.start(wanted.handler.replace(SCRIPT, str(self._script)))
             if self._bind is not None and self._ours is not None and self._theirs is not None:
-                keeper.open_gate((self._bind[0], 0), self._ours, self._theirs)
+                supervisor.open_listener((self._bind[0], 0), self._ours, self._theirs)
         except HoldfastError as error:
             self._problem = f"The run's store cannot be started. {error}"
         except Exception as error:
@@ -143,17 +143,17 @@ class StoreService:
 
     def _started(self) -> None:
         self._ready = True
-        if self._keeper is not None:
-            self._keeper.meets(self._crew)
+        if self._supervisor is not None:
+            self._supervisor.meets(self._crew)
         asking, self._asking = self._asking, []
         for message, host in asking:
             host.send(message.worker, self._answer(message, host))
 
     def _answer(self, message: StoreWanted, host: HostPort) -> StoreAt:
-        if self._problem or self._keeper is None:
+        if self._problem or self._supervisor is None:
             return StoreAt(message.worker, "", problem=self._problem)
-        address, gate = self._keeper.address, self._keeper.gate
-        if host.number == 0 or gate is None:
+        address, admission = self._supervisor.address, self._supervisor.listener
+        if host.number == 0 or admission is None:
             return StoreAt(message.worker, str(address))
-        far = msgspec.structs.replace(address, name=gate.place)
+        far = msgspec.structs.replace(address, name=admission.place)
         return StoreAt(message.worker, str(far), far=True)

@@ -4,7 +4,7 @@ On the first node it is what `holdfast run` is elsewhere: it coordinates the run
 other node it is what `holdfast join` is: the agent of its machine. It lives as long as a rank of its node does, and no
 longer than the run. Signals that end a whole job are heard by the ranks, which pass them on.
 
-Run as `python -m holdfast.cli.launch.launcher.torchrun_helper`, by the first rank of a node only. Nothing here imports
+Run as `python -m holdfast.cli.launch.torchrun_helper`, by the first rank of a node only. Nothing here imports
 torch.
 """
 
@@ -71,7 +71,7 @@ _KINDS = {"refused": "Refused", "released": "Stopped"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Speak for a node until the run ends, or its last rank."""
-    parser = argparse.ArgumentParser(prog="holdfast.cli.launch.launcher.torchrun_helper")
+    parser = argparse.ArgumentParser(prog="holdfast.cli.launch.torchrun_helper")
     parser.add_argument("--socket", type=int, required=True, help="descriptor of the socket that ranks come to")
     parser.add_argument("--leader", type=int, required=True, help="descriptor of the process that started this one")
     options = parser.parse_args(argv)
@@ -83,11 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     data = sys.stdin.buffer.read()
     if not data:
         return 1  # whoever wanted us is gone already
-    charge = say.decode_charge(data)
+    task = say.decode_task(data)
     try:
-        return _visit(charge, rank_listener) if charge.places else _coordinate(charge, rank_listener)
+        return _stay(task, rank_listener) if task.places else _coordinate(task, rank_listener)
     except HoldfastError as error:
-        rank_listener.tell_all(_barred(error), ranks=len(charge.ranks), seconds=_LATE)
+        rank_listener.tell_all(_barred(error), ranks=len(task.ranks), seconds=_LATE)
         return error.exit_code
     finally:
         rank_listener.close()
@@ -100,11 +100,11 @@ def _barred(error: Exception) -> say.Barred:
 # ---------------------------------------------------------------- the first node
 
 
-def _coordinate(charge: say.HelperTask, rank_listener: RankListener) -> int:
-    script = charge.script if charge.script.endswith(".py") else "ranks.py"  # python -c, and the like
+def _coordinate(task: say.HelperTask, rank_listener: RankListener) -> int:
+    script = task.script if task.script.endswith(".py") else "ranks.py"  # python -c, and the like
     config = RunConfig(
-        script=script, args=charge.args, workers=len(charge.ranks), lanes=charge.lanes, seed=charge.seed,
-        threads=charge.threads, dir=charge.dir, listen=charge.listen, hosts=charge.nodes,
+        script=script, args=task.args, workers=len(task.ranks), lanes=task.lanes, seed=task.seed,
+        threads=task.threads, dir=task.dir, listen=task.listen, hosts=task.nodes,
     )  # fmt: skip
     sources = dict.fromkeys(("lanes", "seed", "threads"), "hf.join")
     sources |= {"workers": "the launcher", "hosts": "the launcher", "dir": "HOLDFAST_DIR", "listen": "HOLDFAST_LISTEN"}
@@ -118,15 +118,15 @@ def _coordinate(charge: say.HelperTask, rank_listener: RankListener) -> int:
         screen.say(swept)
     agent_directory.sweep()
     # A launcher that starts its ranks anew starts a new run.
-    with RunDirectory.create(path, complain=screen.say, unique=not config.dir or charge.restart > 0) as directory:
+    with RunDirectory.create(path, complain=screen.say, unique=not config.dir or task.restart > 0) as directory:
         record: dict[str, Any] = {
-            "run": run, "pid": os.getpid(), "host": host(), "started": began, "argv": [charge.script, *charge.args],
+            "run": run, "pid": os.getpid(), "host": host(), "started": began, "argv": [task.script, *task.args],
             "cwd": os.getcwd(), "scratch": directory.scratch, "config": msgspec.to_builtins(config), "sources": sources,
         }  # fmt: skip
         return launcher.conduct(
             directory, screen, record,
             lambda: _Adopting(
-                config, run, directory, screen, invitation=invitation, charge=charge, rank_listener=rank_listener
+                config, run, directory, screen, invitation=invitation, task=task, rank_listener=rank_listener
             ),
         )  # fmt: skip
 
@@ -136,26 +136,26 @@ class _Adopting(launcher._Launcher):
 
     def __init__(
         self, config: RunConfig, run: str, directory: RunDirectory, screen: Screen, *, invitation: Invitation | None,
-        charge: say.HelperTask, rank_listener: RankListener,
+        task: say.HelperTask, rank_listener: RankListener,
     ) -> None:  # fmt: skip
         super().__init__(config, run, directory, screen, invitation=invitation)
-        self._ward = RankSupervisor(len(charge.ranks), rank_listener)
+        self._rank_supervisor = RankSupervisor(len(task.ranks), rank_listener)
         # What ranks print, the launcher shows.
         self._display = Display(screen, self._server, self._meter, Path(os.devnull))
 
     async def run(self) -> Ending:
         """The run, and a look at the ranks meanwhile. Who has no part in it yet when it ends is told why."""
-        rank_listener = self._ward.rank_listener
+        rank_listener = self._rank_supervisor.rank_listener
         try:
             async with asyncio.TaskGroup() as group:
-                watching = group.create_task(self._ward.watch(self._deserted, self._act), name="ranks")
+                watching = group.create_task(self._rank_supervisor.watch(self._deserted, self._act), name="ranks")
                 try:
                     ending = await super().run()
                 finally:
                     watching.cancel()
         except ExceptionGroup as several:  # the group's, around the one thing that went wrong
             error = several.exceptions[0]
-            rank_listener.tell_all(_barred(error), ranks=self._ward.ranks, seconds=_LATE)
+            rank_listener.tell_all(_barred(error), ranks=self._rank_supervisor.ranks, seconds=_LATE)
             raise error from None
         finally:
             faulthandler.dump_traceback_later(LAST, exit=True)
@@ -171,23 +171,23 @@ class _Adopting(launcher._Launcher):
     def _act(self, verdict: SignalVerdict) -> None:
         if verdict.everybody:
             self._asked_to_end(signal.Signals[verdict.signal])
-        for event in self._ward.leaving(verdict):
+        for event in self._rank_supervisor.leaving(verdict):
             self._server.heard(0, event)
 
     def _listen(self) -> list[int]:
         return []  # the ranks hear signals, and pass them on
 
-    def _open_gate(self) -> None:
+    def _open_admission(self) -> None:
         """Listen for the other nodes. Nobody else is invited: who has a part in this run, its launcher says."""
         if self._invitation is None:
             return
-        self._gate = Admission(
+        self._admission = Admission(
             self._invitation.bind, self._invitation.credentials, run=self._run,
             spec=msgspec.structs.replace(self._spec, script=os.devnull),  # ranks have their own: nothing travels
             watching=dataclasses.asdict(self._watching), callbacks=self, host=host(),
         )  # fmt: skip
-        where = say.Listening(self._gate.addresses, self._gate.address[1], self._invitation.credentials.token)
-        self._ward.rank_listener.keep(0, where)
+        where = say.Listening(self._admission.addresses, self._admission.address[1], self._invitation.credentials.token)
+        self._rank_supervisor.rank_listener.keep(0, where)
 
     def _open_host(self) -> None:
         super()._open_host()
@@ -196,60 +196,60 @@ class _Adopting(launcher._Launcher):
 
     def spawner(self) -> RankSpawner:
         """What makes workers of the ranks on this machine."""
-        return self._ward.adopt(self._spec, lambda sentence: self._server.told(0, sentence))
+        return self._rank_supervisor.adopt(self._spec, lambda sentence: self._server.told(0, sentence))
 
 
 # ---------------------------------------------------------------- other nodes
 
 
-def _visit(charge: say.HelperTask, rank_listener: RankListener) -> int:
+def _stay(task: say.HelperTask, rank_listener: RankListener) -> int:
     agent_directory.sweep()
-    farewell = asyncio.run(_RankSite(charge, rank_listener).run())
+    agent_end = asyncio.run(_RankSite(task, rank_listener).run())
     faulthandler.dump_traceback_later(LAST, exit=True)
     rank_listener.tell_all(say.RunOver())
-    if farewell.kind != "over":
-        rank_listener.tell_all(say.Barred(_KINDS.get(farewell.kind, "NetworkError"), farewell.sentence[:_LONGEST]))
-    if farewell.kind != "over" or farewell.code:
-        end = "; its ranks are ended, since nobody can use what they do" if farewell.kind == "lost" else ""
-        print(f"holdfast: {host()}: {farewell.sentence}{end}", file=sys.stderr, flush=True)
-    return farewell.code
+    if agent_end.kind != "over":
+        rank_listener.tell_all(say.Barred(_KINDS.get(agent_end.kind, "NetworkError"), agent_end.sentence[:_LONGEST]))
+    if agent_end.kind != "over" or agent_end.code:
+        end = "; its ranks are ended, since nobody can use what they do" if agent_end.kind == "lost" else ""
+        print(f"holdfast: {host()}: {agent_end.sentence}{end}", file=sys.stderr, flush=True)
+    return agent_end.code
 
 
 class _RankSite:
     """This node's part in a run that is coordinated on another. See `agent.AgentSite`."""
 
-    def __init__(self, charge: say.HelperTask, rank_listener: RankListener) -> None:
-        self._charge, self._ward = charge, RankSupervisor(len(charge.ranks), rank_listener)
+    def __init__(self, task: say.HelperTask, rank_listener: RankListener) -> None:
+        self._task, self._rank_supervisor = task, RankSupervisor(len(task.ranks), rank_listener)
         self._agent: Agent | None = None
         self._agent_directory: AgentDirectory | None = None
         self.path = Path()
 
     async def run(self) -> AgentEnd:
         """From joining to the end."""
-        credentials = Credentials(self._charge.token)
+        credentials = Credentials(self._task.token)
         stream = await asyncio.to_thread(self._reach, credentials)
         with AgentDirectory() as self._agent_directory:
             self.path = self._agent_directory.path
             self._agent = Agent(
-                stream, name=host(), slots=self._ward.ranks, credentials=credentials, site=self, say=_quiet
+                stream, name=host(), slots=self._rank_supervisor.ranks, credentials=credentials, site=self, say=_quiet
             )
             async with asyncio.TaskGroup() as group:
-                watching = group.create_task(self._ward.watch(self._deserted, self._act), name="ranks")
-                farewell = await self._agent.serve()
+                watching = group.create_task(self._rank_supervisor.watch(self._deserted, self._act), name="ranks")
+                agent_end = await self._agent.serve()
                 watching.cancel()
-        return farewell
+        return agent_end
 
     def _reach(self, credentials: Credentials) -> Stream:
         """A connection to the run, at the first of its addresses that answers."""
-        hello = Hello("join", facts={"name": host(), "slots": self._ward.ranks, "refills": 0})
+        hello = Hello("join", facts={"name": host(), "slots": self._rank_supervisor.ranks, "refills": 0})
         until = time.monotonic() + _PATIENCE
         while True:
-            for place in self._charge.places:
+            for place in self._task.places:
                 try:
                     return connect(place, hello, credentials, _DIAL)
                 except NetworkError as error:
                     problem = error
-                    if self._ward.rank_listener.deserted() or time.monotonic() >= until:
+                    if self._rank_supervisor.rank_listener.deserted() or time.monotonic() >= until:
                         raise problem from None
             time.sleep(0.5)
 
@@ -258,7 +258,7 @@ class _RankSite:
     ) -> tuple[Spawner, Monitor]:
         """A spawner and monitor."""
         assert self._agent_directory is not None
-        spawner = self._ward.adopt(spec, self._tell)
+        spawner = self._rank_supervisor.adopt(spec, self._tell)
         monitor = BoardMonitor(
             WatchLimits(**watching),
             self._agent_directory,
@@ -279,7 +279,7 @@ class _RankSite:
         assert self._agent is not None
         if verdict.everybody:
             self._agent.leave(verdict.signal)
-        for event in self._ward.leaving(verdict):
+        for event in self._rank_supervisor.leaving(verdict):
             self._agent.heard(self._agent.number, event)
 
 

@@ -67,8 +67,8 @@ class Crew:
     drivers: tuple[int, ...] = ()  #: lane -> member
     owners: tuple[int, ...] = ()  #: bundle of slices -> server; empty: members own by bytes
     sources: dict[int, int] = field(default_factory=dict)  #: host -> host it gets the state from
-    home: int = -1  #: the host that holds the state, in relaxed modes
-    replicas: tuple[int, ...] = ()  #: the hosts that hold a copy of what `home` holds, in the order of their chain
+    primary: int = -1  #: the host that holds the state, in relaxed modes
+    replicas: tuple[int, ...] = ()  #: the hosts that hold a copy of what `primary` holds, in the order of their chain
     abreast: tuple[int, ...] = ()  #: others that held the same when the generation began
     change: GenerationChange | None = None
     since: float = 0.0  #: when it was installed
@@ -90,18 +90,18 @@ class Crew:
         return [w for w in self.workers.values() if w.stage in _ACTIVE and not w.leaving]
 
     def role(self, host: int) -> str:
-        """A host's part where one holds the state: home, replica or mirror; empty if it has none, or all hold it."""
-        if self.home < 0 or host not in self.where:
+        """A host's part where one holds the state: primary, replica or mirror; empty if it has none, or all hold it."""
+        if self.primary < 0 or host not in self.where:
             return ""
-        if host == self.home:
+        if host == self.primary:
             return "home"
         return "replica" if host in self.replicas else "mirror"
 
-    def best_home(self, members: Sequence[int]) -> int:
+    def best_primary(self, members: Sequence[int]) -> int:
         """The host of these that is to hold the state, or does: the newest; rather as it was, or where servers are."""
         there = [self.workers[number] for number in members]
         serving = sorted({worker.host for worker in there if worker.server})
-        return self.hosts.best([worker.host for worker in there], [self.home, *serving, *self.replicas])
+        return self.hosts.best([worker.host for worker in there], [self.primary, *serving, *self.replicas])
 
     def joining(self) -> list[Worker]:
         """Workers that are not in a generation yet."""
@@ -214,7 +214,7 @@ class Crew:
         Everybody is quiet, so what is known of the hosts' levels is exact.
         """
         self.generation = self.change.generation if self.change else self.generation + 1
-        staying, home, exact = set(members), self.best_home(members), parse(reached.sync).exact
+        staying, primary, exact = set(members), self.best_primary(members), parse(reached.sync).exact
         for worker in self.driving():
             if worker.number not in staying:
                 self.dismiss(worker, worker.leaving)
@@ -226,12 +226,12 @@ class Crew:
         self.servers = tuple(number for number in members if self.workers[number].server)
         self.sources = self.hosts.sources(self.where)
         if not exact:
-            self.sources = {host: home for host in sorted(set(self.where)) if host != home}
-        self.abreast = () if exact or self.home < 0 else self.hosts.abreast(home, self.where)
-        self.replicas = () if exact else self.hosts.replicas(home, self.where, self.limits.replicas)
-        if not exact or self.home >= 0:
+            self.sources = {host: primary for host in sorted(set(self.where)) if host != primary}
+        self.abreast = () if exact or self.primary < 0 else self.hosts.abreast(primary, self.where)
+        self.replicas = () if exact else self.hosts.replicas(primary, self.where, self.limits.replicas)
+        if not exact or self.primary >= 0:
             self.hosts.fence = self.generation
-        self.home = -1 if exact else home
+        self.primary = -1 if exact else primary
         self.reached = reached
         for number in members:
             self.workers[number].stage = Stage.MEMBER

@@ -73,7 +73,8 @@ class Hosts:
     live: dict[int, KnownHost] = field(default_factory=dict)
     ever: int = 0  #: how many have joined
     #: The generation since which every host makes the same of the state, so that further is newer. Where one host holds
-    #: it that is the newest one: others may go on without what a lost home had made, so later generations come first.
+    #: it that is the newest one: others may go on without what a lost primary had made, so later generations come
+    #: first.
     fence: int = 0
 
     def joined(self, number: int, name: str, slots: int, *, refills: bool = True) -> KnownHost:
@@ -147,18 +148,18 @@ class Hosts:
         behind = [number for number, age in ages.items() if age < best]
         return {number: sources[index % len(sources)] for index, number in enumerate(behind)}
 
-    def abreast(self, home: int, numbers: Collection[int]) -> tuple[int, ...]:
-        """Which of these hold the same as `home`, where one host holds the state and others may have copies.
+    def abreast(self, primary: int, numbers: Collection[int]) -> tuple[int, ...]:
+        """Which of these hold the same as `primary`, where one host holds the state and others may have copies.
 
         >>> hosts = Hosts({n: KnownHost(n, "", 1, 1, 5, of) for n, of in enumerate((3, 3, 2))}, fence=3)
         >>> hosts.abreast(0, [0, 1, 2])
         (1,)
         """
-        live, newest = self.live, self.age(self.live[home])
-        return tuple(number for number in sorted(set(numbers) - {home}) if self.age(live[number]) == newest)
+        live, newest = self.live, self.age(self.live[primary])
+        return tuple(number for number in sorted(set(numbers) - {primary}) if self.age(live[number]) == newest)
 
-    def replicas(self, home: int, numbers: Collection[int], most: int) -> tuple[int, ...]:
-        """Which of these are to hold a copy of what `home` holds, in the order of their chain.
+    def replicas(self, primary: int, numbers: Collection[int], most: int) -> tuple[int, ...]:
+        """Which of these are to hold a copy of what `primary` holds, in the order of their chain.
 
         Those come first that have the newest state already: a machine that comes back takes nobody's place, for until
         it had a copy there would be one less.
@@ -167,7 +168,7 @@ class Hosts:
         >>> hosts.replicas(1, [0, 1, 2, 3], 1), hosts.replicas(1, [0, 1, 2, 3], 3)
         ((2,), (2, 3, 0))
         """
-        others = sorted(set(numbers) - {home})
+        others = sorted(set(numbers) - {primary})
         return tuple(sorted(others, key=lambda number: self.age(self.live[number]), reverse=True)[:most])
 
     def best(self, numbers: Collection[int], rather: Sequence[int]) -> int:

@@ -43,7 +43,7 @@ class CrewLimits:
     hosts: int = 1  #: generation 1 waits for so many, however long they take
     follow: bool = True  #: hosts that come late get the state in the background, while the others go on
     listening: bool = False  #: hosts may join, so this machine need not have workers of its own
-    replicas: int = 0  #: in relaxed modes: how many hosts besides the home hold a copy of the state
+    replicas: int = 0  #: in relaxed modes: how many hosts besides the primary hold a copy of the state
     staleness: str = "auto"  #: what becomes of stale pushes (`core.sync.staleness`)
     sums_only: bool = False  #: servers sum gradients, and the workers run the optimizer
 
@@ -116,7 +116,7 @@ class WorkerStatus(msgspec.Struct, frozen=True):
 class HostStatus(msgspec.Struct, frozen=True):
     """A host as `status` shows it. `level` is how far it is known to be, -1 without the run's state.
 
-    `role` is its part where one host holds the state: home, replica or mirror; empty elsewhere.
+    `role` is its part where one host holds the state: primary, replica or mirror; empty elsewhere.
     """
 
     host: int

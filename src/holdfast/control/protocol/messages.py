@@ -188,7 +188,7 @@ class Install(_Message, frozen=True):
     slices, in order: (server, how many). Without them, owners share by bytes. With `sums_only` servers sum, and the
     other members own.
     In relaxed modes, one host holds the state, and `replicas` a copy of it, in the order in which it is
-    passed on. Hosts in `abreast` have one already of just what the home begins with.
+    passed on. Hosts in `abreast` have one already of just what the primary begins with.
 
     `reached` is how lanes keep step in this generation, and since when. A host for which that is news takes it up
     before any of its workers hears of the generation. `sync` is how they are to keep step. Where that is another way,
@@ -220,7 +220,7 @@ class Install(_Message, frozen=True):
         return Assignment(
             self.members, self.rows, self.drivers, self.hosts, summed=self.summed, following=self.donor >= 0,
             servers=self.servers, owners=unbundled(self.owners, slices) if self.owners else (),
-            home=None if parse(self.reached.sync).exact else primary_of(self.hosts, self.sources),
+            primary=None if parse(self.reached.sync).exact else primary_of(self.hosts, self.sources),
             sums_only=self.sums_only,
         )  # fmt: skip
 

@@ -194,7 +194,7 @@ class Coordinator:
         """Watch one host for as long as it is there."""
         while self._hosts.get(host.number) is host:
             crew = self.snapshot()
-            here = {worker for worker, home in self._homes.items() if home is host}
+            here = {worker for worker, primary in self._homes.items() if primary is host}
             watched = {person.worker for person in crew.people if person.stage not in _DONE} & here
             # Who is quiet waits for the next generation, and cannot be blamed for standing still.
             quiet = set(crew.members) - set(crew.waiting) if crew.changing else set()
@@ -331,7 +331,7 @@ class Coordinator:
         gone = self._hosts.pop(host, None)
         self._measured.pop(host, None)
         if gone is not None:
-            self._homes = {worker: home for worker, home in self._homes.items() if home is not gone}
+            self._homes = {worker: primary for worker, primary in self._homes.items() if primary is not gone}
             gone.close(end)
 
     def _close(self, end: EndRun | FailRun | None) -> None:

@@ -119,7 +119,7 @@ class StepView(NamedTuple):
     driver: Sequence[int]  #: lane -> worker that drives it in this generation
     owner: Sequence[int]  #: slice -> worker (of my host) that owns it in this generation
     members: Sequence[int]
-    local: Sequence[int] = ()  #: the members on my host, where there are several hosts
+    on_host: Sequence[int] = ()  #: the members on my host, where there are several hosts
     home: Sequence[bool] | None = None  #: slice -> is it summed on my host; None where steps are finished without sums
     summer: Sequence[int] = ()  #: slice -> worker of my host that merges and sums it, where that is not its owner
 
@@ -170,7 +170,7 @@ def _among_hosts(place: StepView, board: BoardView, home: Sequence[bool]) -> Act
             return Compute(lane)
     if board.arrived.get(place.worker, -1) < place.step:
         return Arrive()
-    if waits := _await_arrival(place, board, place.local):
+    if waits := _await_arrival(place, board, place.on_host):
         return waits
     if board.unknown:
         return Wait(_drivers(place, board.unknown), f"what lanes {_few(board.unknown)} gave besides gradients")
@@ -179,7 +179,7 @@ def _among_hosts(place: StepView, board: BoardView, home: Sequence[bool]) -> Act
 
 def _sum_among_hosts(place: StepView, board: BoardView, home: Sequence[bool]) -> Action:
     step, me = place.step, place.worker
-    missing = [lane for lane in uncovered(board.lanes, board.nodes) if place.driver[lane] in place.local]
+    missing = [lane for lane in uncovered(board.lanes, board.nodes) if place.driver[lane] in place.on_host]
     if action := _compute(place, board, missing):
         return action
     summer = place.summer or place.owner
@@ -193,7 +193,7 @@ def _sum_among_hosts(place: StepView, board: BoardView, home: Sequence[bool]) ->
     ready = tuple(s for s in mine if home[s] and s in board.covered)
     if ready:
         return Sum(ready)
-    elsewhere = tuple(member for member in place.members if member not in place.local)
+    elsewhere = tuple(member for member in place.members if member not in place.on_host)
     late = {summer[s] for s, at in enumerate(board.summed or ()) if at <= step and home[s]} - {me}
     whom = (*elsewhere, *sorted(late)) or tuple(place.members)
     return Wait(whom, f"gradients and sums of {'the other hosts' if elsewhere else 'the others'}")

@@ -1,9 +1,9 @@
 """What is carried between hosts in relaxed modes, and when it may be: the rules of the primary sync. Pure.
 
-One host, the home, holds the state. Pushes go to it, each lane's in order; slices go from it, and after them the clocks
-that tell of them; and where there are replicas, each version goes to them before the next one is decided. The peer
-session (`dataplane.wire.primary_sync`, `outbound`, `replica`) and the simulation (`testing.relaxed_state`) both go by
-this.
+One host, the primary, holds the state. Pushes go to it, each lane's in order; slices go from it, and after them the
+clocks that tell of them; and where there are replicas, each version goes to them before the next one is decided. The
+peer session (`dataplane.wire.primary_sync`, `outbound`, `replica`) and the simulation (`testing.relaxed_state`) both go
+by this.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Due", "copied", "may_decide", "to_mirror", "to_primary"]
 
 
 def to_primary(sent: Mapping[int, int], pushed: Mapping[int, int]) -> list[TakenPush]:
-    """The pushes that are to go home next, one of each lane: where `pushed` were made, and `sent` have gone.
+    """The pushes that are to go primary next, one of each lane: where `pushed` were made, and `sent` have gone.
 
     >>> to_primary({0: 2, 3: 1}, {0: 2, 3: 4})
     [TakenPush(lane=3, step=1)]

@@ -22,9 +22,9 @@ from holdfast.core.sync.modes import parse
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory import mode_sections
 from holdfast.dataplane.memory.arena import Sections, discard, grow
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.board import Board, ModeRecord
 from holdfast.dataplane.memory.manifest import Manifest, read_manifest
-from holdfast.dataplane.memory.view import ArenaView
 from holdfast.dataplane.relaxed.inner_state import InnerState
 from holdfast.dataplane.relaxed.pushes import Pushes
 
@@ -41,7 +41,7 @@ class HostMemory:
         self._lock = threading.Lock()
         self._whole = 0, self.memory  # (serial of the mode, all memory that it uses)
 
-    def hold(self, reached: Reached | None = None) -> ArenaView | None:
+    def view(self, reached: Reached | None = None) -> ArenaView | None:
         """All of it, in the mode that counts; None while no worker has left a manifest. Called by several threads.
 
         `reached` is the mode of a generation that begins, which is taken up if it is news.
@@ -105,8 +105,8 @@ class HostMemory:
 def await_view(find: Callable[[], ArenaView | None], closing: Callable[[], bool]) -> ArenaView | None:
     """What `find` finds, once a worker of this host has left a manifest; None when that is not wanted any more."""
     while not closing():
-        if (hold := find()) is not None:
-            return hold
+        if (view := find()) is not None:
+            return view
         time.sleep(_POLL)
     return None
 
@@ -115,11 +115,11 @@ def _wipe(section: memoryview) -> None:
     section[:] = bytes(len(section))
 
 
-def _end_rounds(hold: ArenaView) -> None:
+def _end_rounds(view: ArenaView) -> None:
     """Local steps are over: have the owners go on with the mean of all lanes, if the state is here."""
-    board, manifest = hold.board, hold.manifest
+    board, manifest = view.board, view.manifest
     if board.words[cells.H_MAGIC] == cells.MAGIC and not board.words[cells.H_MIRROR]:
-        inner = InnerState(hold.section, manifest.owners())
+        inner = InnerState(view.section, manifest.owners())
         inner.end(min(board.versions(), default=0), manifest.lanes, manifest.kinds, manifest.pieces)
 
 

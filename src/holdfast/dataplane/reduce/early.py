@@ -32,8 +32,8 @@ _TOLD = 1 << 20
 class Early:
     """Watches the gradients of one worker's last unit of a step."""
 
-    def __init__(self, space: Space, slots: LaneGradients, board: Board, ring: Callable[[], None]) -> None:
-        self._space, self._slots, self._board, self._ring = space, slots, board, ring
+    def __init__(self, space: Space, gradients: LaneGradients, board: Board, ring: Callable[[], None]) -> None:
+        self._space, self._gradients, self._board, self._ring = space, gradients, board, ring
         slices = space.layout.slices
         self._of: list[list[int]] = [[] for _ in space.trainable]  # entry -> slices it lies in
         for piece in slices:
@@ -59,7 +59,7 @@ class Early:
         `lanes` are those with work in this step. Does nothing where the host's lanes do not make up one node.
         """
         self._left = {}
-        nodes = [*self._slots.held(step), Node(lane, 1)]
+        nodes = [*self._gradients.held(step), Node(lane, 1)]
         _, stack = push(nodes[:-1], nodes[-1], self._board.num_lanes)
         if len(stack) != 1 or len(wanted) < LEAST:
             return
@@ -101,8 +101,8 @@ class Early:
                 place.copy_(flat)
             else:
                 torch.mul(flat, self._weight, out=place)
-        self._slots.total(
-            piece, self._nodes, self._inside, 1.0, self._slots.gathered(piece), leaf=(self._lane, leaf)
+        self._gradients.total(
+            piece, self._nodes, self._inside, 1.0, self._gradients.gathered(piece), leaf=(self._lane, leaf)
         )
         self._board.publish_gathered(index, self._step + 1)
         self._ready += piece.nbytes

@@ -65,12 +65,18 @@ class Member:
     """This worker as a member of the crew."""
 
     def __init__(
-        self, space: Space, board: Board, slots: LaneGradients, optimizer: SliceOptimizer, buffers: Buffers,
+        self, space: Space, board: Board, gradients: LaneGradients, optimizer: SliceOptimizer, buffers: Buffers,
         controls: Controls,
     ) -> None:  # fmt: skip
-        self.space, self.board, self.slots, self.optimizer, self.buffers = space, board, slots, optimizer, buffers
+        self.space, self.board, self.gradients, self.optimizer, self.buffers = (
+            space,
+            board,
+            gradients,
+            optimizer,
+            buffers,
+        )
         self._controls = controls
-        self._early = Early(space, slots, board, controls.ring)
+        self._early = Early(space, gradients, board, controls.ring)
         self.at = Role()  #: where this worker stands in the generation
         self._work = StepWork(-1, (), ())
         self.hyper: list[dict[str, Any]] = []  #: per parameter group, for the step at hand
@@ -96,7 +102,7 @@ class Member:
         share = partial(owners, self.space.layout)
         self.at = Role.of(worker, crew, share, self.board.versions(), complete=complete(self.board))
         self.board.put(cells.R_OWNED, self.at.slices)
-        self.slots.install(self.at.driver, worker)
+        self.gradients.install(self.at.driver, worker)
         self.optimizer.forget()
         # I may be given more lanes of the step at hand, and then run user code for it again.
         self.board.put(cells.R_ARRIVED, min(self.board.cell(self.board.row, cells.R_ARRIVED), self._work.version - 1))
@@ -201,7 +207,7 @@ class Member:
     def begin(self, lane: int) -> None:
         """The unit of `lane` begins. Is it the last one this host owes the others, its gradients go as they come."""
         at, work = self.at, self._work
-        if at.home is None or len(at.local) > 1 or not at.sums(work.version) or at.following or all(at.home):
+        if at.home is None or len(at.on_host) > 1 or not at.sums(work.version) or at.following or all(at.home):
             return
         mine = [n for n in work.lanes if at.driver[n] == at.worker]
         if uncovered(mine, self.board.nodes(work.version)) == [lane]:
@@ -214,11 +220,11 @@ class Member:
 
     def _marked(self) -> bytes:
         marks = self.board.marks()
-        return marks if self.at.home is None else marks + self.slots.pieces.marks()
+        return marks if self.at.home is None else marks + self.gradients.pieces.marks()
 
     def _look(self) -> decide.BoardView:
         self._marks = self._marked()  # before the look: what changes during it is seen next time
-        return look(self.at, self._work, self.board, self.slots.pieces, pausing=self._controls.pausing)
+        return look(self.at, self._work, self.board, self.gradients.pieces, pausing=self._controls.pausing)
 
     def unclean(self, gradients: Sequence[Tensor | None]) -> list[int]:
         """Which gradients of a unit are not finite, as far as a glance shows; `_finish` looks at every number."""
@@ -229,13 +235,13 @@ class Member:
         self.buffers.record(lane, self._work.version)
         count = self._work.counts[lane]
         self.board.put_result(lane, self._work.version, count, result.loss, result.clip_norm, result.clip_value)
-        self.slots.fill(self._work.version, lane, gradients, self._work.weight(lane))
+        self.gradients.fill(self._work.version, lane, gradients, self._work.weight(lane))
         self._early.end()
 
     def show(self, lane: int) -> None:
         """Let the others use the unit of `lane`, which was filled last."""
         self.board.close_facts(lane, self._work.version)
-        self.slots.show()
+        self.gradients.show()
         self._early.close()
 
     def _loss(self) -> float:
@@ -251,20 +257,20 @@ class Member:
         inside = [lane for lane in work.lanes if merged.lane <= lane < merged.lane + merged.span]
         for index in slices:
             piece = self.space.layout.slices[index]
-            self.slots.total(piece, parts, inside, 1.0, self.slots.gathered(piece))
+            self.gradients.total(piece, parts, inside, 1.0, self.gradients.gathered(piece))
             self.board.publish_gathered(index, work.version + 1)
 
     def _sum(self, slices: Sequence[int]) -> None:
         work, nodes = self._work, self.board.nodes(self._work.version)
         clips = self.board.result(work.lanes[0], work.version)[2] > 0.0
-        sums, pieces = self.at.sums(work.version), self.slots.pieces
+        sums, pieces = self.at.sums(work.version), self.gradients.pieces
         self._begin_applying()
         for index in slices:
             piece = self.space.layout.slices[index]
-            total = self.slots.sum_of(piece)
+            total = self.gradients.sum_of(piece)
             partial = [*nodes, *pieces.nodes(work.version, index, but=nodes)] if sums else nodes
             # Without clipping, the factor is applied where the sum is used: one way through memory less.
-            self.slots.total(piece, partial, work.lanes, work.factor if clips else 1.0, total)
+            self.gradients.total(piece, partial, work.lanes, work.factor if clips else 1.0, total)
             if sums and self.finite and not finite(total):
                 raise self._not_finite(index, partial)  # here lie the lanes apart, elsewhere only their sum
             self.board.publish_norm(index, work.version + 1, norm_of(total) if clips else 0.0)
@@ -276,7 +282,7 @@ class Member:
     def _finish(self, slices: Sequence[int]) -> None:
         work, board, optimizer = self._work, self.board, self.optimizer
         nodes = board.nodes(work.version)
-        absent = self.slots.absent(work.version, work.lanes)
+        absent = self.gradients.absent(work.version, work.lanes)
         self._check_settings()
         clip_norm, clip_value = self._clipping()
         grad_norm = self._grad_norm() if clip_norm > 0.0 else 0.0
@@ -285,11 +291,11 @@ class Member:
             piece = self.space.layout.slices[index]
             gradient = optimizer.scratch(piece)
             if clip_norm > 0.0:
-                torch.mul(self.slots.sum_of(piece), clip_scale(clip_norm, grad_norm), out=gradient)
+                torch.mul(self.gradients.sum_of(piece), clip_scale(clip_norm, grad_norm), out=gradient)
             elif self.at.sums(work.version):
-                torch.mul(self.slots.sum_of(piece), work.factor, out=gradient)
+                torch.mul(self.gradients.sum_of(piece), work.factor, out=gradient)
             else:
-                self.slots.total(piece, nodes, work.lanes, work.factor, gradient)
+                self.gradients.total(piece, nodes, work.lanes, work.factor, gradient)
             if clip_value > 0.0:
                 gradient.clamp_(-clip_value, clip_value)
             if self.finite and not finite(gradient):
@@ -377,7 +383,7 @@ class Member:
 
     def _not_finite(self, index: int, nodes: Sequence[Node]) -> NonFinite:
         piece = self.space.layout.slices[index]
-        bad = self.slots.culprits(piece, nodes)
+        bad = self.gradients.culprits(piece, nodes)
         lanes = sorted({lane for node in bad for lane in range(node.lane, node.lane + node.span)})
         names = self.space.within(piece)
         samples = [f"of lane {lane} {listed(self.samples_of(self._work.step, lane))}" for lane in lanes[:4]]

@@ -103,10 +103,10 @@ class LocalMember(RelaxedMember):
         super().install(worker, crew)
         self._lanes = {lane: one for lane, one in self._lanes.items() if self.drives(lane)}
 
-    def settle(self, turning: bool, turn: int) -> None:
+    def settle(self, mode_changing: bool, turn: int) -> None:
         """The mode is to change before version `turn` at the latest: every round is a version. Or it is not to."""
-        super().settle(turning, turn)
-        while turning and not self._stopping:
+        super().settle(mode_changing, turn)
+        while mode_changing and not self._stopping:
             version = self.version
             self._limit = self.pushes.made(version) + max(0, turn - version)
             if self.version == version:  # else those who act already have gone on between the two looks
@@ -205,7 +205,7 @@ class LocalMember(RelaxedMember):
         if self.finite and (bad := self.unclean(gone)):
             what = f"Lane {lane}: {self.space.few(bad)} is not finite at the end of a round"
             raise NonFinite.in_units(what, self.units_of(TakenPush(lane, round_)), self.samples_of)
-        self.push_slots.fill(lane, gone)
+        self.push_gradients.fill(lane, gone)
         one.save(self._inner.after(lane, version))
         loss = one.loss / max(1, one.samples)
         self.pushes.push(lane, PushRecord(round_, version, one.samples, loss, 0.0, 0.0))

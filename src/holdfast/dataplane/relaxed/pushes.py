@@ -29,7 +29,7 @@ __all__ = ["PushRecord", "Pushes", "ToldClocks", "pushes_bytes"]
 _HEADER, _STRIDE = 8, 7  # words; of a lane: its clock, and the six of a record
 P_OP, P_TOTAL, P_BASE, P_DONE, P_MIRRORED, P_TURN = range(6)  # the first one is negative while a pass is being begun
 #: Where there are replicas: one more than the version that all of them hold, and than the newest that was shown; the
-#: latter is negative where a replica was made the home, and nobody knows what had been shown.
+#: latter is negative where a replica was made the primary, and nobody knows what had been shown.
 P_HELD, P_SHOWN = 6, 7
 
 
@@ -246,7 +246,7 @@ class Pushes:
         """From now on nobody goes on from what is made after `version` before replicas hold it. None: there are none.
 
         What was shown before stays shown, and is gone on from at once: who has no copy of it yet gets one meanwhile, or
-        of the next version. Where a replica was made the home, it shows nothing before
+        of the next version. Where a replica was made the primary, it shows nothing before
         those that are left hold what it holds: else the loss of one more host would take back what was seen.
         """
         words = self._words
@@ -277,7 +277,7 @@ class Pushes:
 
     @property
     def settled(self) -> bool:
-        """May anybody act? Not where the home was a replica, while the replicas that are left do not hold as much."""
+        """May an owner act? Not where the primary was a replica, while the other replicas do not hold as much."""
         return self._words[P_SHOWN] >= 0
 
     def inherit(self, told: ToldClocks) -> None:

@@ -56,15 +56,15 @@ class Course:
 class RelaxedMember(RelaxedOwner):
     """This worker as a member of a crew of a relaxed mode."""
 
-    turning = False  #: the mode is to change at the next step boundary
+    mode_changing = False  #: the mode is to change at the next step boundary
 
     def set_pace(
-        self, mode: Mode, staleness: Staleness, pushes: Pushes, push_slots: PushGradients,
+        self, mode: Mode, staleness: Staleness, pushes: Pushes, push_gradients: PushGradients,
         applied: Callable[[int], list[dict[str, Any]]],
     ) -> None:  # fmt: skip
         """Keep step in this way. `applied` gives the settings that a step of the run was made with."""
-        self.mode, self.staleness, self.pushes, self.push_slots, self._applied = (
-            mode, staleness, pushes, push_slots, applied,
+        self.mode, self.staleness, self.pushes, self.push_gradients, self._applied = (
+            mode, staleness, pushes, push_gradients, applied,
         )  # fmt: skip
         self._pulled = ParameterCopy(self.space, self.board, self.optimizer.parameters)
         self._limit: int | None = None  # steps of the pass, where it is to end sooner
@@ -95,14 +95,14 @@ class RelaxedMember(RelaxedOwner):
         self._stopping = True
         self._limit = self.pushes.furthest()  # nobody has gone beyond it, and from now on nobody does
 
-    def settle(self, turning: bool, turn: int) -> None:
+    def settle(self, mode_changing: bool, turn: int) -> None:
         """The mode is to change: the same, to the step boundary at which that can be. Or it is not to, any more.
 
         Here that is where the furthest lane is, whatever the `turn` is that was named.
         """
-        self.turning = turning
+        self.mode_changing = mode_changing
         if not self._stopping:
-            self._limit = self.pushes.furthest() if turning else None
+            self._limit = self.pushes.furthest() if mode_changing else None
 
     # ------------------------------------------------------------ one pass
 
@@ -123,7 +123,7 @@ class RelaxedMember(RelaxedOwner):
                     return None
                 continue
             begun = self.pushes.begun(course.op)  # before the clocks: else they may be those of the pass before
-            if self.turning and not begun:
+            if self.mode_changing and not begun:
                 if self._held_back():
                     continue
                 return Boundary(course.done)
@@ -151,7 +151,7 @@ class RelaxedMember(RelaxedOwner):
                 if not self._complete():
                     continue
                 done = self.steps_of(clocks.steps)
-                if not self.turning or self._stopping or done >= course.steps:
+                if not self.mode_changing or self._stopping or done >= course.steps:
                     return None
                 if not self._held_back():
                     return Boundary(done)
@@ -267,9 +267,9 @@ class RelaxedMember(RelaxedOwner):
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take what the unit of `lane` gave. Nobody uses it before `show`."""
         self.buffers.record(lane, self.pushes.pushed(lane), self.read)
-        self.push_slots.fill(lane, gradients)
+        self.push_gradients.fill(lane, gradients)
         if self.staleness.compensates:
-            self.push_slots.keep(lane, self.parameters)
+            self.push_gradients.keep(lane, self.parameters)
         self._result = result
 
     def show(self, lane: int) -> None:

@@ -1,6 +1,6 @@
 """An owner's part in relaxed modes: take slices from one version to the next, by a commit set.
 
-Which pushes that takes is written down already (`core.sync.modes.commit set`), and what they count follows from it
+Which pushes that takes is written down already (`core.sync.modes.commit_set`), and what they count follows from it
 (`core.sync.weights`). So whoever applies a commit set, or takes over from one who died in it, comes to the same: slice
 by slice, with the undo record of an exact step.
 """
@@ -37,7 +37,7 @@ class RelaxedOwner(Member):
     mode: Mode
     staleness: Staleness
     pushes: Pushes
-    push_slots: PushGradients
+    push_gradients: PushGradients
     _applied: Callable[[int], list[dict[str, Any]]]  # the settings that a step of the run was made with
 
     def committed(self) -> int:
@@ -76,7 +76,7 @@ class RelaxedOwner(Member):
         for index in mine:
             if summed[index] <= work.version:
                 piece = self.space.layout.slices[index]
-                total = self.slots.sum_of(piece)
+                total = self.gradients.sum_of(piece)
                 self._total(work, piece, total)
                 self.board.publish_norm(index, work.version + 1, norm_of(total))
                 self._count_time()
@@ -89,7 +89,7 @@ class RelaxedOwner(Member):
         share = work.share
         if self.staleness.compensates and share.stale:
             drift = Drift(share.stale, self.staleness.compensation, self.optimizer.parameters)
-        self.push_slots.total(piece, share.pushes, share.load, out, drift)
+        self.push_gradients.total(piece, share.pushes, share.load, out, drift)
 
     def _one(
         self, work: _Work, index: int, norm: float, hyper: list[dict[str, Any]], records: dict[TakenPush, PushRecord]
@@ -99,7 +99,7 @@ class RelaxedOwner(Member):
         gradient = optimizer.scratch(piece)
         if work.pushes:
             if work.clip[0] > 0.0:
-                torch.mul(self.slots.sum_of(piece), clip_scale(work.clip[0], norm), out=gradient)
+                torch.mul(self.gradients.sum_of(piece), clip_scale(work.clip[0], norm), out=gradient)
             else:
                 self._total(work, piece, gradient)
             if work.clip[1] > 0.0:
@@ -110,7 +110,7 @@ class RelaxedOwner(Member):
         if index == 0:
             self._note(work, norm, records)
         if work.pushes:
-            optimizer.apply(index, hyper[piece.group], self.push_slots.absent(work.pushes))
+            optimizer.apply(index, hyper[piece.group], self.push_gradients.absent(work.pushes))
         self._end_change(index, work.version)
 
     def _note(self, work: _Work, norm: float, records: dict[TakenPush, PushRecord]) -> None:

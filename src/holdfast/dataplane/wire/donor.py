@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from holdfast.core.transfers import Facts, SliceSums, runs
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.board import H_MAGIC, MAGIC
-from holdfast.dataplane.memory.view import ArenaView
 from holdfast.dataplane.wire.packing import Buffers, Packer
 from holdfast.dataplane.wire.receiver import Receiver
 from holdfast.dataplane.wire.state_transfer import Fetched, fetch, send_state
@@ -61,15 +61,15 @@ class Donor:
     """
 
     def __init__(
-        self, hold: ArenaView, stream: Stream, generation: int, ring: Callable[[], None], most: int | None = None
+        self, view: ArenaView, stream: Stream, generation: int, ring: Callable[[], None], most: int | None = None
     ) -> None:
-        self._hold, self._stream, self._ring = hold, stream, ring
+        self._view, self._stream, self._ring = view, stream, ring
         self._generation = generation
-        size = sum(hold.manifest.sizes())
-        state = sum(hold.manifest.sections[name][1] for name in hold.manifest.state())
+        size = sum(view.manifest.sizes())
+        state = sum(view.manifest.sections[name][1] for name in view.manifest.state())
         self._most = most or max(64 << 20, state + 6 * size)
         self._current = -1  # the newest generation for which this host has fetched the state itself
-        self._op = hold.board.op()[0]  # up to which the state holds what evaluations gave
+        self._op = view.board.op()[0]  # up to which the state holds what evaluations gave
         self._log: deque[bytes] = deque()
         self._waiting = 0
         self._moved = threading.Condition()
@@ -123,16 +123,16 @@ class Donor:
     def _record(self) -> None:
         try:
             step = self._copy_state()
-            packer = Packer(self._hold, self._generation, range(self._hold.manifest.rows), lambda row: True)
+            packer = Packer(self._view, self._generation, range(self._view.manifest.rows), lambda row: True)
             while step is not None and self._decided(step, packer):
-                current = self._hold.board.current()
+                current = self._view.board.current()
                 kept = [bytes(part) for transfers in self._step(step) for part in packer.transfers(transfers)]
-                whole = set(self._hold.board.summed()) == {step + 1}
-                if not whole or self._hold.board.current() != current or current != self._current:
+                whole = set(self._view.board.summed()) == {step + 1}
+                if not whole or self._view.board.current() != current or current != self._current:
                     raise LostTrack(step)  # what lies here as sums are not those of this step
                 self._write(*kept)
                 step += 1
-                self._hold.board.put_recorded(step)
+                self._view.board.put_recorded(step)
                 self._ring()
                 if self._waiting > self._most:
                     raise FellBehind(self._waiting, self._most)
@@ -141,12 +141,12 @@ class Donor:
                 self._why = error
                 self._moved.notify_all()
         finally:
-            self._hold.board.put_recorded(None)
+            self._view.board.put_recorded(None)
             self._ring()
 
     def _copy_state(self) -> int | None:
         """Put the state, as it is at one version, into the log; returns the version."""
-        board = self._hold.board
+        board = self._view.board
         while not self._closed:
             versions = board.versions()
             if board.words[H_MAGIC] != MAGIC or len(set(versions)) > 1:
@@ -155,7 +155,7 @@ class Donor:
             # From here on this host comes at most one step further, and then the copy is made in peace.
             board.put_recorded(versions[0])
             kept: list[bytes] = []
-            send_state(self._hold, partial(_keep, kept), self._generation, lambda: self._closed)
+            send_state(self._view, partial(_keep, kept), self._generation, lambda: self._closed)
             if board.versions() == versions:
                 self._current = board.current()
                 self._write(*kept)
@@ -164,9 +164,9 @@ class Donor:
 
     def _decided(self, step: int, packer: Packer) -> bool:
         """Wait until all sums and facts of a step are here. False: nobody wants to know any more."""
-        board = self._hold.board
+        board = self._view.board
         while not self._closed:
-            self._write(*packer.where(tuple(map(self._hold.row, packer.rows))), *packer.changes(), *self._past(packer))
+            self._write(*packer.where(tuple(map(self._view.row, packer.rows))), *packer.changes(), *self._past(packer))
             if min(board.versions()) > step or board.decided(step):
                 return True
             with self._moved:
@@ -176,10 +176,10 @@ class Donor:
     def _past(self, packer: Packer) -> Buffers:
         """What evaluations have given since the last look."""
         out: Buffers = []
-        for op in range(self._op + 1, self._hold.board.op()[0] + 1):
-            result = self._hold.past.get(op)
+        for op in range(self._op + 1, self._view.board.op()[0] + 1):
+            result = self._view.past.get(op)
             if result is None:
-                if op == self._hold.board.op()[0]:
+                if op == self._view.board.op()[0]:
                     break  # it may still be going on
             else:
                 out += packer.past(op, result)
@@ -187,29 +187,29 @@ class Donor:
         return out
 
     def _step(self, step: int) -> Iterator[Facts | SliceSums]:
-        yield Facts(step, tuple(self._hold.board.known(step)))
-        manifest = self._hold.manifest
+        yield Facts(step, tuple(self._view.board.known(step)))
+        manifest = self._view.manifest
         for first, last in runs(range(len(manifest.slices)), manifest.spaces(), manifest.sizes(), _RUN):
             yield SliceSums(step, first, last)
 
 
 def follow(
-    hold: ArenaView, stream: Stream, generation: int, *, ring: Callable[[], None], closing: Callable[[], bool],
+    view: ArenaView, stream: Stream, generation: int, *, ring: Callable[[], None], closing: Callable[[], bool],
     came: Callable[[Fetched], None], rows: frozenset[int],
 ) -> None:  # fmt: skip
     """Follow a donor: put the state in place, then every step in its turn. Raises OSError, EOFError or FrameError.
 
     `rows` are those of this host's workers.
     """
-    came(fetch(hold, stream, generation))
+    came(fetch(view, stream, generation))
     ring()
-    Receiver(hold, stream, generation, ring, closing, set(), partial(_await_version, hold, closing), rows).run()
+    Receiver(view, stream, generation, ring, closing, set(), partial(_await_version, view, closing), rows).run()
 
 
 def _keep(kept: list[bytes], *buffers: bytes) -> None:
     kept.extend(buffers)
 
 
-def _await_version(hold: ArenaView, closing: Callable[[], bool], step: int) -> None:
-    while min(hold.board.versions()) < step and not closing():
+def _await_version(view: ArenaView, closing: Callable[[], bool], step: int) -> None:
+    while min(view.board.versions()) < step and not closing():
         time.sleep(_POLL)

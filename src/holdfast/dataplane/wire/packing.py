@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.core.transfers import Facts, SumPiece, Transfers
-from holdfast.dataplane.memory.view import ArenaView
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.transport.frames import MAX_BODY, Kind, pack
 
 __all__ = ["SPLIT", "Buffers", "Packer", "framed"]
@@ -37,7 +37,7 @@ def framed(kind: Kind, generation: int, meta: bytes, body: bytes) -> Buffers:
 class Packer:
     """Packs for one other host."""
 
-    hold: ArenaView
+    view: ArenaView
     generation: int
     rows: Sequence[int]  #: whose words and settings are packed
     mine: Callable[[int], bool]  #: is this row of an evaluation's table ours to send
@@ -49,19 +49,19 @@ class Packer:
     _cells: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._begun = set(self.hold.table_rows())  # whoever computed them: the other host may have missed them
+        self._begun = set(self.view.table_rows())  # whoever computed them: the other host may have missed them
 
     def transfers(self, transfers: Transfers) -> Buffers:
         """Facts, a partial sum or a sum."""
-        hold = self.hold
+        view = self.view
         if isinstance(transfers, Facts):
-            return framed(Kind.FACTS, self.generation, _encode(transfers.step), b"".join(hold.facts(transfers)))
+            return framed(Kind.FACTS, self.generation, _encode(transfers.step), b"".join(view.facts(transfers)))
         if isinstance(transfers, SumPiece):
-            data = hold.piece(transfers)
+            data = view.piece(transfers)
             meta = _encode([transfers.step, *transfers.node, transfers.first, transfers.last, transfers.again])
             return [pack(Kind.PIECE, self.generation, meta, data.nbytes), data]
-        data = hold.total(transfers)
-        meta = _encode([transfers.step, transfers.first, hold.norms(transfers)])
+        data = view.total(transfers)
+        meta = _encode([transfers.step, transfers.first, view.norms(transfers)])
         return [pack(Kind.SUM, self.generation, meta, data.nbytes), data]
 
     def past(self, op: int, result: bytes) -> Buffers:
@@ -78,17 +78,17 @@ class Packer:
     def changes(self) -> Buffers:
         """Settings and results of an evaluation that have changed."""
         out: Buffers = []
-        tags = self.hold.cells(self.rows)
+        tags = self.view.cells(self.rows)
         for cell, tag in tags.items():
             if self._cells.get(cell) != tag:
-                data = self.hold.cell(cell)
+                data = self.view.cell(cell)
                 out += [pack(Kind.SETTINGS, self.generation, _encode(cell), len(data)), data]
         self._cells = tags
         return out + self._evaluation()
 
     def _evaluation(self) -> Buffers:
-        hold = self.hold
-        tag = hold.table_tag()
+        view = self.view
+        tag = view.table_tag()
         if tag in (0, self._complete):
             return []
         if tag != self._table:
@@ -97,8 +97,8 @@ class Packer:
                 self.there.clear()
             self._table = tag
         # A worker goes on when the table is full, and nobody uses it anew before all have gone on.
-        over = hold.board.op()[0] != tag - 1
-        filled = hold.table_rows(None if over or self._begun else hold.board.op_kind())
+        over = view.board.op()[0] != tag - 1
+        filled = view.table_rows(None if over or self._begun else view.board.op_kind())
         if over:
             self._complete = tag
         rows = [row for row in filled if row not in self.there and (row in self._begun or self.mine(row))]
@@ -106,6 +106,6 @@ class Packer:
         if not rows:
             return []
         self.there.update(rows)
-        body = b"".join([hold.names(), *map(hold.table_row, rows)])
-        meta = _encode([len(hold.names()), rows])
+        body = b"".join([view.names(), *map(view.table_row, rows)])
+        meta = _encode([len(view.names()), rows])
         return [pack(Kind.TABLE, self.generation, meta, len(body)), body]

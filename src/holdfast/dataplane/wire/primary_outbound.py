@@ -1,7 +1,7 @@
 """Outbound: what goes from one host to another in relaxed modes (see `primary_sync`).
 
-Three kinds of legs, for a sender that takes turns over them. To the home go pushes, from it what is published; between
-two others only where their workers stand, settings, and results of evaluations.
+Three kinds of legs, for a sender that takes turns over them. To the primary go pushes, from it what is published;
+between two others only where their workers stand, settings, and results of evaluations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from holdfast.core.sync.mirroring import to_mirror, to_primary
 from holdfast.core.sync.modes import TakenPush
 from holdfast.core.transfers import runs
-from holdfast.dataplane.memory.view import ArenaView
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.wire.packing import Buffers, Packer, framed
 from holdfast.dataplane.wire.primary_sync import PrimarySync, Published
 from holdfast.dataplane.wire.sender import SenderView
@@ -32,7 +32,7 @@ class NoQueue:
     """To a host that neither holds the state nor needs it from here."""
 
     host: int
-    hold: ArenaView
+    view: ArenaView
     stream: Stream
     packer: Packer
     _loads: deque[Buffers] = field(default_factory=deque)  #: what is due, in order; each is sent in one go
@@ -67,7 +67,7 @@ class ToPrimaryQueue(NoQueue):
     """To the host that holds the state: pushes of the lanes that are driven here, each in its order."""
 
     primary_sync: PrimarySync = field(kw_only=True)
-    sent: dict[int, int] = field(kw_only=True)  #: lane driven here -> its pushes that the home has
+    sent: dict[int, int] = field(kw_only=True)  #: lane driven here -> its pushes that the primary has
     op: int = field(kw_only=True)  #: in this pass
     most: int = field(kw_only=True)  #: bytes in one frame
 
@@ -76,7 +76,7 @@ class ToPrimaryQueue(NoQueue):
         pushes, sent = self.primary_sync.pushes, self.sent
         if pushes.op != self.op:  # all of the last pass have been applied, or there would be no other
             self.op = pushes.op
-            sent.update(dict.fromkeys(sent, 0 if self.hold.manifest.rounds else pushes.resumed))
+            sent.update(dict.fromkeys(sent, 0 if self.view.manifest.rounds else pushes.resumed))
         for push in to_primary(sent, {lane: pushes.pushed(lane) for lane in sent}):
             self._push(push)
             sent[push.lane] += 1
@@ -105,7 +105,7 @@ class MirrorQueue(NoQueue):
             found = self.primary_sync.published()
             self._next = found if found.clocks != self._told else None
         next_ = self._next
-        due = to_mirror(self.hold.board.versions(), self.sent, None if next_ is None else next_.version)
+        due = to_mirror(self.view.board.versions(), self.sent, None if next_ is None else next_.version)
         if next_ is not None and due.clocks:
             self.load_beside(Kind.CLOCKS, next_.clocks, next_.buffers if next_.version > self._buffered else b"")
             self._told, self._buffered, self._next = next_.clocks, next_.version, None
@@ -114,7 +114,7 @@ class MirrorQueue(NoQueue):
 
     def _publish(self, slices: Sequence[int]) -> None:
         """A run of them: while it is on its way, newer ones may take the place of the rest."""
-        manifest = self.hold.manifest
+        manifest = self.view.manifest
         first, last = next(runs(slices, manifest.spaces(), manifest.sizes(), self.most))
         copies: list[tuple[int, bytes]] = []
         for slice_ in range(first, last):

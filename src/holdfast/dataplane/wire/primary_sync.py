@@ -1,13 +1,13 @@
 """The primary sync: what is carried between hosts in relaxed modes, and where it lies in the arena. No torch.
 
-One host holds the state: the *home*. Its owners take pushes and publish versions, as on one machine. The others mirror
-what workers compute with:
+One host holds the state: the *primary*. Its owners take pushes and publish versions, as on one machine. The others
+mirror what workers compute with:
 
-    home                                            every other host
+    primary                                            every other host
     push slots, clocks    ◄── pushes of its lanes ──  push slots, clocks of its own lanes
     parameters, commit sets   ── slices, then clocks ──►  parameters, clocks of all lanes
 
-A push counts from the store that moves its lane's clock at home, which is made after all of it is there: what is
+A push counts from the store that moves its lane's clock at the primary, which is made after all of it is there: what is
 under way when a generation ends is computed again, by whoever drives the lane then. Clocks are sent after the
 parameters of the version they tell of, so nobody computes with older ones than its mode allows.
 """
@@ -22,8 +22,8 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.core.sync.modes import TakenPush
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.board import StepFacts, Word
-from holdfast.dataplane.memory.view import ArenaView
 from holdfast.dataplane.relaxed.pushes import Pushes, PushRecord, ToldClocks
 from holdfast.errors import FrameError
 
@@ -52,38 +52,38 @@ class Published(NamedTuple):
 class PrimarySync:
     """One arena of a relaxed mode, or a mirror of one."""
 
-    def __init__(self, hold: ArenaView) -> None:
-        manifest = hold.manifest
-        self.hold, self.pushes = hold, Pushes(hold.section("pushes"), manifest.lanes)
-        self._present = hold.section("push-present")
-        self._buffers, self._newest = hold.section("buffers"), hold.section("buffers-versions")
+    def __init__(self, view: ArenaView) -> None:
+        manifest = view.manifest
+        self.view, self.pushes = view, Pushes(view.section("pushes"), manifest.lanes)
+        self._present = view.section("push-present")
+        self._buffers, self._newest = view.section("buffers"), view.section("buffers-versions")
         # What lanes gave of buffers lies behind the two copies that are published.
-        self._records, self._changed = self._buffers[2 * manifest.buffers_size :], hold.section("buffers-changed")
+        self._records, self._changed = self._buffers[2 * manifest.buffers_size :], view.section("buffers-changed")
 
     # ------------------------------------------------------------ pushes
 
     def parts(self, push: TakenPush, version: int, most: int) -> Iterator[PushPart]:
         """All that a push consists of, but for its record, in parts of at most `most` bytes."""
         for name in self._sections(push, version):
-            size = self.hold.manifest.sections[name][1]
+            size = self.view.manifest.sections[name][1]
             for begin in range(0, size, most):
                 yield PushPart(name, begin, min(begin + most, size))
 
     def part(self, part: PushPart) -> memoryview:
         """The bytes of a part, to be sent."""
-        return self.hold.section(part.section)[part.begin : part.end]
+        return self.view.section(part.section)[part.begin : part.end]
 
     def place_for_part(self, push: TakenPush, version: int, part: PushPart, lanes: Collection[int]) -> memoryview:
         """Where a part goes that comes from the host which drives these lanes."""
         self._check(push, lanes)
-        size = self.hold.manifest.sections.get(part.section, (0, -1))[1]
+        size = self.view.manifest.sections.get(part.section, (0, -1))[1]
         if part.section not in self._sections(push, version) or not 0 <= part.begin < part.end <= size:
             raise FrameError(f"it brings bytes {part.begin} to {part.end} of {part.section!r} for lane {push.lane}")
         return self.part(part)
 
     def record(self, push: TakenPush) -> tuple[PushRecord, bytes]:
         """What a push says besides its gradient: its record; its flags and the buffers it changed."""
-        manifest, flags = self.hold.manifest, len(self.hold.manifest.buffers)
+        manifest, flags = self.view.manifest, len(self.view.manifest.buffers)
         at, record = push.lane, self._buffers_of(push)
         changed = bytes(self._changed[record * flags : (record + 1) * flags])
         body = [bytes(self._present[at * manifest.entries : (at + 1) * manifest.entries]), changed]
@@ -98,7 +98,7 @@ class PrimarySync:
         """All of a push is here: let it count."""
         push = TakenPush(lane, record.step)
         self._check(push, lanes)
-        manifest, flags = self.hold.manifest, len(self.hold.manifest.buffers)
+        manifest, flags = self.view.manifest, len(self.view.manifest.buffers)
         at, place = lane, self._buffers_of(push)
         changed = bytes(data[manifest.entries : manifest.entries + flags])
         sizes = [size for flag, (_, size) in zip(changed, manifest.buffers, strict=False) if flag]
@@ -117,14 +117,14 @@ class PrimarySync:
         """Where a push lies: its gradient; the parameters it was computed from, where stale pushes are compensated; and
         with local steps the state that the lane's next round begins with.
         """
-        manifest = self.hold.manifest
+        manifest = self.view.manifest
         own = f"push/{push.lane}/", f"read/{push.lane}/"
         inner = f"inner/{push.lane}/{(version + 1) % 2}"
         return [name for name in manifest.sections if name.startswith(own) or name == inner]
 
     def _buffers_of(self, push: TakenPush) -> int:
         """Where the buffers of a push lie, counted in records."""
-        return push.step % 2 * self.hold.manifest.lanes + push.lane
+        return push.step % 2 * self.view.manifest.lanes + push.lane
 
     def _check(self, push: TakenPush, lanes: Collection[int]) -> None:
         if push.lane not in lanes:
@@ -138,33 +138,33 @@ class PrimarySync:
 
     def copied(self, slice_: int) -> tuple[int, bytes] | None:
         """(version, bytes) of a slice, whole; None while its owner is at it."""
-        board = self.hold.board
+        board = self.view.board
         version = board.versions()[slice_]
         if slice_ in board.torn():
             return None
-        data = bytes(self.hold.run("parameters", slice_, slice_ + 1))
+        data = bytes(self.view.run("parameters", slice_, slice_ + 1))
         return (version, data) if slice_ not in board.torn() and board.versions()[slice_] == version else None
 
     def land_slices(self, row: int, first: int, versions: list[int], data: memoryview) -> None:
-        """Put slices in place, each as a whole; `row` is that of a worker at home."""
+        """Put slices in place, each as a whole; `row` is that of a worker at the primary."""
         last = first + len(versions)
-        self.hold.check_run(first, last)
-        at, here = 0, self.hold.board.versions()
-        places = [self.hold.run("parameters", slice_, slice_ + 1) for slice_ in range(first, last)]
+        self.view.check_run(first, last)
+        at, here = 0, self.view.board.versions()
+        places = [self.view.run("parameters", slice_, slice_ + 1) for slice_ in range(first, last)]
         if sum(place.nbytes for place in places) != len(data):
             raise FrameError(f"slices {first} to {last - 1} have {len(data)} bytes")
         for slice_, version in zip(range(first, last), versions, strict=True):
             if version < here[slice_]:
                 raise FrameError(f"slice {slice_} would go back from version {here[slice_]} to {version}")
         for slice_, version, place in zip(range(first, last), versions, places, strict=True):
-            self.hold.board.land_slice(row, slice_, version, _copying(place, data[at : at + place.nbytes]))
+            self.view.board.land_slice(row, slice_, version, _copying(place, data[at : at + place.nbytes]))
             at += place.nbytes
 
     # ------------------------------------------------------------ clocks
 
     def published(self) -> Published:
         """How far everything is here, where the state is."""
-        board, pushes, size = self.hold.board, self.pushes, self.hold.manifest.buffers_size
+        board, pushes, size = self.view.board, self.pushes, self.view.manifest.buffers_size
         while True:
             version = pushes.shown(min(board.versions()))
             told = pushes.told(version)
@@ -181,7 +181,7 @@ class PrimarySync:
         Buffers come with the first clocks of a version.
         """
         told, facts = _told.decode(clocks)
-        size, head, lanes = self.hold.manifest.buffers_size, len(self._newest), self.hold.manifest.lanes
+        size, head, lanes = self.view.manifest.buffers_size, len(self._newest), self.view.manifest.lanes
         if len(data) not in (0, head + size) or {len(told.pushed), len(told.applied), len(told.taken)} != {lanes}:
             raise FrameError(f"clocks of {len(told.pushed)} lanes with {len(data)} bytes of buffers")
         if told.version < (here := self.pushes.published or 0):
@@ -190,7 +190,7 @@ class PrimarySync:
             for copy in (0, 1):  # whichever of the two a worker takes
                 self._buffers[copy * size : (copy + 1) * size] = data[head:]
             self._newest[:] = data[:head]
-        self.hold.board.put_step(told.version, StepFacts(*facts))
+        self.view.board.put_step(told.version, StepFacts(*facts))
         self.pushes.mirror(told, mine)
         return told
 
@@ -200,7 +200,7 @@ class PrimarySync:
         """What a replica of `version` needs besides sections, while nobody goes on from it."""
         while (told := self.pushes.told(version)) is None:
             time.sleep(0)  # a pass is about to begin
-        return _encode([told, self.hold.board.step_facts(version)])
+        return _encode([told, self.view.board.step_facts(version)])
 
     @staticmethod
     def version_of(cut: bytes) -> int:
@@ -211,9 +211,9 @@ class PrimarySync:
             raise FrameError(f"its clocks are none: {error}") from None
 
 
-def first_cut(hold: ArenaView, version: int, step: int) -> bytes:
+def first_cut(view: ArenaView, version: int, step: int) -> bytes:
     """What a replica needs besides sections where a mode begins with `version`, when the run has made so many steps."""
-    return _encode([_first(version, step, hold.manifest.lanes), hold.board.step_facts(version)])
+    return _encode([_first(version, step, view.manifest.lanes), view.board.step_facts(version)])
 
 
 def recut(cut: bytes, step: int) -> bytes:
@@ -227,16 +227,16 @@ def _first(version: int, step: int, lanes: int) -> ToldClocks:
     return ToldClocks(version, 0, 0, step, step, none, none, none)
 
 
-def inherit(hold: ArenaView, cut: bytes) -> None:
+def inherit(view: ArenaView, cut: bytes) -> None:
     """The sections of a replica are in place: this host holds the state from now on, and mirrors nothing.
 
     In exact there are no clocks.
     """
     told, facts = _told.decode(cut)
-    if hold.manifest.relaxed:
-        PrimarySync(hold).pushes.inherit(told)
-    hold.board.put_step(told.version, StepFacts(*facts))
-    hold.board.inherit(told.version)
+    if view.manifest.relaxed:
+        PrimarySync(view).pushes.inherit(told)
+    view.board.put_step(told.version, StepFacts(*facts))
+    view.board.inherit(told.version)
 
 
 def _copying(place: memoryview, data: memoryview) -> Callable[[], None]:

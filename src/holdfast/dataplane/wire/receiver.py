@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.core.tree import Node
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.board import Count, Word
-from holdfast.dataplane.memory.view import ArenaView
 from holdfast.dataplane.wire.packing import SPLIT
 from holdfast.dataplane.wire.primary_inbound import Inbound
 from holdfast.errors import FrameError
@@ -33,7 +33,7 @@ _table = msgspec.msgpack.Decoder(tuple[Count, list[Count]])
 class Receiver:
     """What comes from one other host in one generation."""
 
-    hold: ArenaView
+    view: ArenaView
     stream: Stream
     generation: int
     ring: Callable[[], None]  #: wakes the workers of this host
@@ -71,38 +71,38 @@ class Receiver:
         if header.kind is Kind.PIECE:
             step, lane, span, first, last, again = _pieces.decode(meta)
             node = Node(lane, span)
-            place = self.hold.place_for_piece(step, node, first, last, again)
+            place = self.view.place_for_piece(step, node, first, last, again)
             self._body(header, place)
             if place is not None:
-                self.hold.pieces.put(node, step, first, last)
-            return self.hold.covers(step, first, last)
+                self.view.pieces.put(node, step, first, last)
+            return self.view.covers(step, first, last)
         if header.kind is Kind.SUM:
             step, first, norms = _totals.decode(meta)
             self.turn(step)
-            place = self.hold.place_for_total(step, first, first + len(norms))
+            place = self.view.place_for_total(step, first, first + len(norms))
             self._body(header, place)
             if place is not None:
-                self.hold.land_total(step, first, norms)
-            return all(at > step for at in self.hold.board.summed())
+                self.view.land_total(step, first, norms)
+            return all(at > step for at in self.view.board.summed())
         if header.kind is Kind.FACTS:
             step, body = _numbers.decode(meta), self._body(header, None)
             self.turn(step - 1)
-            self.hold.land_facts(step, body)
-            work = self.hold.board.work(step)
-            return work is None or len(self.hold.board.known(step)) >= len(work)
+            self.view.land_facts(step, body)
+            work = self.view.board.work(step)
+            return work is None or len(self.view.board.known(step)) >= len(work)
         elif header.kind is Kind.ROWS:
             self._body(header, None)
             for row in _rows.decode(meta):
                 self._row(*row)
         elif header.kind is Kind.SETTINGS:
-            self.hold.land_cell(_numbers.decode(meta), self._body(header, None))
+            self.view.land_cell(_numbers.decode(meta), self._body(header, None))
         elif header.kind is Kind.PAST:
-            self.hold.land_past(_numbers.decode(meta), self._body(header, None))
+            self.view.land_past(_numbers.decode(meta), self._body(header, None))
         elif header.kind is Kind.TABLE:
             size, rows = _table.decode(meta)
             body = self._body(header, None)
             if rows:
-                self.hold.land_table(body[:size], rows, body[size:])
+                self.view.land_table(body[:size], rows, body[size:])
                 self.there.update(rows)
         elif self.relaxed is not None:
             return self.relaxed.land(header, meta, self._body)
@@ -111,14 +111,14 @@ class Receiver:
         return True
 
     def _row(self, row: int, worker: int, arrived: int, op: int) -> None:
-        if not 0 <= row < self.hold.manifest.rows:
-            raise FrameError(f"it names row {row} of {self.hold.manifest.rows}")
+        if not 0 <= row < self.view.manifest.rows:
+            raise FrameError(f"it names row {row} of {self.view.manifest.rows}")
         if row not in self.mine:
-            self.hold.board.land_row(row, worker, arrived, op)
+            self.view.board.land_row(row, worker, arrived, op)
 
     def _gather(self, header: Header) -> None:
         """Receive bytes behind what has come of the next frame's body."""
-        had, most = len(self._parts), self.hold.most_facts()
+        had, most = len(self._parts), self.view.most_facts()
         if had + header.body > most:
             raise FrameError(f"parts of {had + header.body} bytes, where {most} are the most there can be")
         self._parts.extend(bytes(header.body))

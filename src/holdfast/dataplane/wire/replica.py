@@ -1,24 +1,24 @@
-"""Replicas: whole copies of the state on other hosts than its home, so that the loss of the home loses no step.
+"""Replicas: whole copies of the state on other hosts than its primary, so that the loss of the primary loses no step.
 
-    home: version v is made  ──►  first replica  ──►  second  ──►  ...  ──►  last
+    primary: version v is made  ──►  first replica  ──►  second  ──►  ...  ──►  last
           v counts           ◄──  held  ◄─────────────  held  ◄──────────────┘
 
 The replicas stand in a chain (`core.roles.link_of`). Each passes on what comes in while more of it comes, so the
-home sends one copy however many there are. Each says that it holds a version when all after it do, so one word at home
-means: everybody does. Then v counts: clocks show it, and v + 1 may be made.
+primary sends one copy however many there are. Each says that it holds a version when all after it do, so one word at
+the primary means: everybody does. Then v counts: clocks show it, and v + 1 may be made.
 
 Only in relaxed modes: in exact training every host holds the state anyway. A replica's copy (*replica*)
 lies beside the arena of its host, whose workers compute with the mirror like those of any other (see `primary_sync`). A
-version that the home has made and a replica does not hold yet was shown to nobody, so going on from the replica takes
-nothing back. A replica is replaced as a whole, when the last byte of the next version is there.
+version that the primary has made and a replica does not hold yet was shown to nobody, so going on from the replica
+takes nothing back. A replica is replaced as a whole, when the last byte of the next version is there.
 
 A generation begins with a version that was shown, so nobody waits for replicas then: whoever is new in the chain gets
 that version while lanes compute. When the next one is decided before all of it has gone, the copy is given up, and the
 new replica begins with the next version, which comes as it would without it. Who held it before is not sent it again.
 
-When the mode changes, everybody stands at a version that all replicas hold. Each makes of its copy what the home makes
-of the state (`take_up`), so it still holds what the home begins with. In exact they make it the state of their hosts.
-From exact, where each host has a state, replicas begin with that. No torch here.
+When the mode changes, everybody stands at a version that all replicas hold. Each makes of its copy what the primary
+makes of the state (`take_up`), so it still holds what the primary begins with. In exact they make it the state of their
+hosts. From exact, where each host has a state, replicas begin with that. No torch here.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.core.sync.mirroring import copied
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.mode_sections import passing
-from holdfast.dataplane.memory.view import ArenaView
 from holdfast.dataplane.relaxed.inner_state import SINCE, InnerState
 from holdfast.dataplane.wire.primary_sync import PrimarySync, first_cut, inherit, recut
 from holdfast.dataplane.wire.state_transfer import receive_state, send_section, send_words
@@ -53,7 +53,7 @@ class _WholeState(NamedTuple):
     """All of a version is here, and is on its way to the next replica."""
 
     version: int
-    confirm: Callable[[], None]  #: says so to the replica before this one, or to the home
+    confirm: Callable[[], None]  #: says so to the replica before this one, or to the primary
 
 
 class ReplicaChain:
@@ -101,7 +101,7 @@ class Replica:
 
     def receive(
         self,
-        hold: ArenaView,
+        view: ArenaView,
         stream: Stream,
         generation: int,
         closing: Callable[[], bool],
@@ -111,7 +111,7 @@ class Replica:
 
         Raises OSError, EOFError or FrameError.
         """
-        sizes = {name: hold.manifest.sections[name][1] for name in hold.manifest.whole()}
+        sizes = {name: view.manifest.sections[name][1] for name in view.manifest.whole()}
         while not closing():
             self._spare = {name: _sized(self._spare.get(name), size) for name, size in sizes.items()}
             places = {name: memoryview(place) for name, place in self._spare.items()}
@@ -128,23 +128,23 @@ class Replica:
             else:
                 onward.whole(version, confirm)
 
-    def keep(self, hold: ArenaView, generation: int, version: int, step: int) -> None:
+    def keep(self, view: ArenaView, generation: int, version: int, step: int) -> None:
         """Begin with what lies in the arena, of this generation, if that is what the mode began with.
 
-        Soon the arena is a mirror, and what the home has made may be lost with it before it is here.
+        Soon the arena is a mirror, and what the primary has made may be lost with it before it is here.
         """
-        if set(hold.board.versions()) == {version} and hold.board.level() == version and not hold.board.torn():
-            self._sections = {name: bytearray(hold.section(name)) for name in hold.manifest.whole()}
-            self._clocks, self.version, self.generation = first_cut(hold, version, step), version, generation
+        if set(view.board.versions()) == {version} and view.board.level() == version and not view.board.torn():
+            self._sections = {name: bytearray(view.section(name)) for name in view.manifest.whole()}
+            self._clocks, self.version, self.generation = first_cut(view, version, step), version, generation
 
-    def take_up(self, hold: ArenaView) -> None:
+    def take_up(self, view: ArenaView) -> None:
         """Be a copy in the mode that counts in this memory, also if it is of the one before, and of where that ended.
 
         What becomes of it is what `host_memory` makes of the state itself, with the same bits: after local steps the
         owners go on with the mean of all lanes; before them lanes begin with what the owners have, and the outer
         optimizer with nothing. Rounds of another length go on with all of it.
         """
-        manifest, copy, pace = hold.manifest, self._sections, hold.board.pace()
+        manifest, copy, pace = view.manifest, self._sections, view.board.pace()
         rounds = SINCE in copy
         if pace is None or pace.version != self.version:
             assert rounds == manifest.rounds, f"a copy of version {self.version} is of another mode than {pace}"
@@ -159,12 +159,12 @@ class Replica:
             inner().begin(self.version)
         self._clocks = recut(self._clocks, pace.step)  # those of the mode before may count steps, or rounds
 
-    def install(self, hold: ArenaView) -> None:
+    def install(self, view: ArenaView) -> None:
         """Make the arena of this host, a mirror until now, one that holds the state. Nobody acts meanwhile."""
-        self.take_up(hold)
+        self.take_up(view)
         for name, data in self._sections.items():
-            hold.section(name)[:] = data
-        inherit(hold, self._clocks)
+            view.section(name)[:] = data
+        inherit(view, self._clocks)
 
 
 def _sized(place: bytearray | None, size: int) -> bytearray:
@@ -172,24 +172,24 @@ def _sized(place: bytearray | None, size: int) -> bytearray:
 
 
 def replicate(
-    hold: ArenaView, stream: Stream, generation: int, closing: Callable[[], bool], held: Callable[[int], None],
+    view: ArenaView, stream: Stream, generation: int, closing: Callable[[], bool], held: Callable[[int], None],
     last: int = -1,
 ) -> None:  # fmt: skip
-    """At home: send each version to the first replica once it is complete; `held` is told when all have it.
+    """At primary: send each version to the first replica once it is complete; `held` is told when all have it.
 
     `last` is the version that they have. Raises OSError, EOFError or FrameError when the other host is gone, or says
     something else.
     """
-    primary_sync = PrimarySync(hold)
+    primary_sync = PrimarySync(view)
     while not closing():
-        versions = hold.board.versions()
+        versions = view.board.versions()
         version = copied(versions, last, decided=primary_sync.pushes.decided(min(versions)))
         if version is None:
             time.sleep(_POLL)
             continue
         overtaken = partial(primary_sync.pushes.decided, version) if primary_sync.pushes.free(version) else _never
-        for name in hold.manifest.whole():
-            send_section(hold, stream.send, generation, _either(closing, overtaken), name)
+        for name in view.manifest.whole():
+            send_section(view, stream.send, generation, _either(closing, overtaken), name)
         if closing():
             return
         if overtaken():

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from holdfast.core.transfers import Facts, HostProgress, Sent, SumPiece, TransferRoute, due
-from holdfast.dataplane.memory.view import ArenaView
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.wire.packing import Buffers, Packer
 from holdfast.transport.stream import Stream
 
@@ -29,7 +29,7 @@ class PeerQueue(Protocol):
     """What goes to one other host in one generation."""
 
     host: int
-    hold: ArenaView
+    view: ArenaView
     packer: Packer
 
     def carry(self, sight: SenderView) -> bool:
@@ -42,13 +42,13 @@ class PeerQueue(Protocol):
 class SenderView:
     """What the board shows in one round of turns: read once, for all legs that ask."""
 
-    def __init__(self, hold: ArenaView, rows: Sequence[int]) -> None:
-        self._board, self._numbers = hold.board, rows
-        # Before any view: who is shown as arrived has nothing left to correct in it.
-        self.rows = tuple(map(hold.row, rows))
+    def __init__(self, view: ArenaView, rows: Sequence[int]) -> None:
+        self._board, self._numbers = view.board, rows
+        # Before any look: who is shown as arrived has nothing left to correct in it.
+        self.rows = tuple(map(view.row, rows))
         self._views: dict[int, HostProgress] = {}
 
-    def view(self, step: int) -> HostProgress:
+    def progress(self, step: int) -> HostProgress:
         """Of this step."""
         if step not in self._views:
             board = self._board
@@ -66,7 +66,7 @@ class PeerRoute:
     """To one other host, where all keep step."""
 
     host: int
-    hold: ArenaView
+    view: ArenaView
     stream: Stream
     route: TransferRoute
     packer: Packer
@@ -97,8 +97,8 @@ class PeerRoute:
         sent, self._new = self._sent, False
         buffers = self.packer.changes()
         where = self.packer.where(sight.rows)
-        view = sight.view(sent.step)
-        transfers = due(self.route, view, sent)
+        progress = sight.progress(sent.step)
+        transfers = due(self.route, progress, sent)
         for one in transfers:
             if not isinstance(one, Facts) and not (isinstance(one, SumPiece) and one.again):
                 buffers += where
@@ -111,7 +111,7 @@ class PeerRoute:
         buffers += where
         if buffers:
             self._loads.append(buffers)
-        if view.version > sent.step:
+        if progress.version > sent.step:
             self._sent, self._new = Sent(sent.step + 1), True  # all that was left of the last step is on its way
 
 
@@ -145,7 +145,7 @@ class Sender:
         while not self._closing():
             busy = False
             legs = self._legs
-            sight = SenderView(legs[0].hold, legs[0].packer.rows) if legs else None
+            sight = SenderView(legs[0].view, legs[0].packer.rows) if legs else None
             for leg in legs:
                 assert sight is not None
                 try:

@@ -25,11 +25,11 @@ from holdfast.control.protocol.messages import Reached
 from holdfast.core.roles import chain_link, primary_of
 from holdfast.core.slices import even_shares
 from holdfast.core.transfers import TransferRoute, longest_run
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.board import Board
 from holdfast.dataplane.memory.board_snapshot import level
 from holdfast.dataplane.memory.host_memory import HostMemory, await_view
 from holdfast.dataplane.memory.manifest import Manifest
-from holdfast.dataplane.memory.view import ArenaView
 from holdfast.dataplane.relaxed.pushes import ToldClocks
 from holdfast.dataplane.wire.packing import Packer
 from holdfast.dataplane.wire.primary_inbound import FromPrimary, Inbound, ToPrimary
@@ -103,16 +103,16 @@ class PeerSession:
         self._rows = [row for row, host in zip(assembly.rows, assembly.hosts, strict=True) if host == me]
         self._lanes = self._lanes_of(me)
         self._closed = threading.Event()
-        self._home = primary_of(assembly.hosts, assembly.sources)  # of the state, in relaxed modes
-        self._link = chain_link(me, self._home, assembly.replicas)  # of the chain of replicas
-        self._all_hold = set(assembly.replicas) <= set(assembly.abreast)  # what the home begins with
-        self._last = -1  # at home: the version that all of them have, when the generation begins
+        self._primary = primary_of(assembly.hosts, assembly.sources)  # of the state, in relaxed modes
+        self._link = chain_link(me, self._primary, assembly.replicas)  # of the chain of replicas
+        self._all_hold = set(assembly.replicas) <= set(assembly.abreast)  # what the primary begins with
+        self._last = -1  # at the primary: the version that all of them have, when the generation begins
         self._replica_chain: ReplicaChain | None = None  # to the next replica
         self.fetched = False  #: the state has come from another host
-        self._begun: ToldClocks | None = None  # how far lanes were at home when this host began to mirror it
-        self._mirrors = {peer: _Mirror() for peer in self._peers}  # at home
+        self._begun: ToldClocks | None = None  # how far lanes were at the primary when this host began to mirror it
+        self._mirrors = {peer: _Mirror() for peer in self._peers}  # at the primary
         self._current = threading.Event()  # the state is here
-        self._hold: ArenaView | None = None
+        self._view: ArenaView | None = None
         self._level = -1  # of this host, when the generation began
         self._lock = threading.Lock()
         self._streams: list[tuple[int, Stream]] = []  # to which host
@@ -150,7 +150,7 @@ class PeerSession:
         if kind == "fetch":
             self._start(self._serve, host, stream)
         elif kind == "replica":
-            self._start(self._replicate if self._me == self._home else self._pass_on, host, stream)
+            self._start(self._replicate if self._me == self._primary else self._pass_on, host, stream)
         else:
             come, streams = self._waiting[host]
             streams.append(stream)
@@ -192,7 +192,7 @@ class PeerSession:
         for thread in self._threads:
             thread.join()
         self._sender.close()
-        self._hold = None
+        self._view = None
 
     # ------------------------------------------------------------ threads
 
@@ -202,18 +202,18 @@ class PeerSession:
         arena = self._host_memory.memory
         self._level = level(arena)
         Board(arena, lanes, board_rows(lanes), 0).distrust_rows(self._rows)
-        self._hold = self._find()
-        if self._hold is not None and self._me not in self._assembly.sources:
-            self._hold.begin(self._lanes)
-            self._guard(self._hold)
+        self._view = self._find()
+        if self._view is not None and self._me not in self._assembly.sources:
+            self._view.begin(self._lanes)
+            self._guard(self._view)
 
     def _find(self) -> ArenaView | None:
-        return self._host_memory.hold(self._assembly.reached)
+        return self._host_memory.view(self._assembly.reached)
 
-    def _guard(self, hold: ArenaView) -> None:
+    def _guard(self, view: ArenaView) -> None:
         """Where replicas hold the state, what is made is shown to nobody before they do."""
-        if hold.manifest.relaxed and self._me == self._home:
-            pushes, version = PrimarySync(hold).pushes, min(hold.board.versions())
+        if view.manifest.relaxed and self._me == self._primary:
+            pushes, version = PrimarySync(view).pushes, min(view.board.versions())
             pushes.guard(version if self._link.after is not None else None)
             if self._all_hold:
                 pushes.hold(version)
@@ -241,9 +241,9 @@ class PeerSession:
 
     def _ready_hold(self) -> ArenaView | None:
         """The arena with its manifest, which a worker of this host may still have to leave there."""
-        if self._hold is None:
-            self._hold = await_view(self._find, self._closed.is_set)
-        return self._hold
+        if self._view is None:
+            self._view = await_view(self._find, self._closed.is_set)
+        return self._view
 
     def _open(self, host: int, kind: str) -> Stream | None:
         """A connection to a host of this generation, which may not know of it yet."""
@@ -261,11 +261,11 @@ class PeerSession:
         return None
 
     def _fetch(self, source: int) -> None:
-        hold = self._ready_hold()
-        stream = self._open(source, "fetch") if hold is not None else None
-        if hold is None or stream is None:
+        view = self._ready_hold()
+        stream = self._open(source, "fetch") if view is not None else None
+        if view is None or stream is None:
             return
-        got = fetch(hold, stream, self._assembly.generation, self._lanes)
+        got = fetch(view, stream, self._assembly.generation, self._lanes)
         self.fetched = True
         stream.close()
         self._begun = got.clocks
@@ -275,39 +275,39 @@ class PeerSession:
 
     def _keep(self, before: int, replica: Replica) -> None:
         self._current.wait()
-        hold = self._ready_hold()
-        stream = self._open(before, "replica") if hold is not None else None
-        if hold is not None and stream is not None:
-            replica.receive(hold, stream, self._assembly.generation, self._closed.is_set, self._replica_chain)
+        view = self._ready_hold()
+        stream = self._open(before, "replica") if view is not None else None
+        if view is not None and stream is not None:
+            replica.receive(view, stream, self._assembly.generation, self._closed.is_set, self._replica_chain)
 
     def _pass_on(self, after: int, stream: Stream) -> None:
         if self._replica_chain is not None:
             self._replica_chain.run(stream, self._assembly.generation)
 
     def _replicate(self, host: int, stream: Stream) -> None:
-        hold = self._ready_hold()
-        if hold is None:
+        view = self._ready_hold()
+        if view is None:
             return
-        pushes = PrimarySync(hold).pushes
+        pushes = PrimarySync(view).pushes
 
         def held(version: int) -> None:
             pushes.hold(version)
             self._ring()
             self._sender.ring()
 
-        replicate(hold, stream, self._assembly.generation, self._closed.is_set, held, self._last)
+        replicate(view, stream, self._assembly.generation, self._closed.is_set, held, self._last)
 
     def _serve(self, host: int, stream: Stream) -> None:
         self._current.wait()
-        hold = self._ready_hold()
-        if hold is not None and hold.manifest.relaxed:
+        view = self._ready_hold()
+        if view is not None and view.manifest.relaxed:
             mirror = self._mirrors[host]
             mirror.versions = serve_mirror(
-                hold, stream, self._assembly.generation, self._closed.is_set, self._lanes_of(host)
+                view, stream, self._assembly.generation, self._closed.is_set, self._lanes_of(host)
             )
             mirror.begun.set()
-        elif hold is not None:
-            serve(hold, stream, self._assembly.generation, self._closed.is_set, self._level)
+        elif view is not None:
+            serve(view, stream, self._assembly.generation, self._closed.is_set, self._level)
 
     def _connect(self, peer: int) -> None:
         if peer in self._waiting:
@@ -317,39 +317,39 @@ class PeerSession:
         else:
             stream = self._open(peer, "peer")
         self._current.wait()
-        hold = self._ready_hold()
-        if hold is not None and hold.manifest.relaxed and self._me == self._home:
+        view = self._ready_hold()
+        if view is not None and view.manifest.relaxed and self._me == self._primary:
             self._mirrors[peer].begun.wait()  # news of what it does not have yet would be old when it has
-        if stream is None or hold is None or self._closed.is_set():
+        if stream is None or view is None or self._closed.is_set():
             return
         generation, closing = self._assembly.generation, self._closed.is_set
-        packer = Packer(hold, generation, self._rows, self._computed_here)
-        turn, rows = partial(self._await_turn, hold), frozenset(self._rows)
-        receiver = Receiver(hold, stream, generation, self._ring, closing, packer.there, turn, rows)
-        if hold.manifest.relaxed:
-            leg, receiver.relaxed = self._relaxed(hold, stream, packer, peer)
+        packer = Packer(view, generation, self._rows, self._computed_here)
+        turn, rows = partial(self._await_turn, view), frozenset(self._rows)
+        receiver = Receiver(view, stream, generation, self._ring, closing, packer.there, turn, rows)
+        if view.manifest.relaxed:
+            leg, receiver.relaxed = self._relaxed(view, stream, packer, peer)
         else:
             # Where the route begins is settled before anything lands: what comes in may take this host a step further.
-            begins = min(hold.board.versions())
-            leg = PeerRoute(peer, hold, stream, self._route(hold.manifest, peer), packer, self._most, begins)
+            begins = min(view.board.versions())
+            leg = PeerRoute(peer, view, stream, self._route(view.manifest, peer), packer, self._most, begins)
         self._start(_landing, peer, receiver)
         self._sender.add(leg)
 
-    def _relaxed(self, hold: ArenaView, stream: Stream, packer: Packer, peer: int) -> tuple[PeerQueue, Inbound | None]:
+    def _relaxed(self, view: ArenaView, stream: Stream, packer: Packer, peer: int) -> tuple[PeerQueue, Inbound | None]:
         """What goes to another host and what comes from it, in relaxed modes."""
-        primary_sync, most = PrimarySync(hold), self._most()
-        if self._me == self._home:
+        primary_sync, most = PrimarySync(view), self._most()
+        if self._me == self._primary:
             there = ToPrimary(primary_sync, self._lanes_of(peer))
             versions = self._mirrors[peer].versions
-            return MirrorQueue(peer, hold, stream, packer, primary_sync=primary_sync, most=most, sent=versions), there
-        if peer != self._home:
-            return NoQueue(peer, hold, stream, packer), None
+            return MirrorQueue(peer, view, stream, packer, primary_sync=primary_sync, most=most, sent=versions), there
+        if peer != self._primary:
+            return NoQueue(peer, view, stream, packer), None
         assert self._begun is not None
         sent = {lane: self._begun.pushed[lane] for lane in self._lanes}
         where = zip(self._assembly.rows, self._assembly.hosts, strict=True)
         here = FromPrimary(primary_sync, self._lanes, next(row for row, host in where if host == peer))
         return ToPrimaryQueue(
-            peer, hold, stream, packer, primary_sync=primary_sync, sent=sent, op=self._begun.op, most=most
+            peer, view, stream, packer, primary_sync=primary_sync, sent=sent, op=self._begun.op, most=most
         ), here
 
     def _lanes_of(self, host: int) -> frozenset[int]:
@@ -360,9 +360,9 @@ class PeerSession:
     def _most(self, rate: float = 0.0) -> int:
         return longest_run(len(self._peers), rate)
 
-    def _await_turn(self, hold: ArenaView, step: int) -> None:
+    def _await_turn(self, view: ArenaView, step: int) -> None:
         """Let a donor write down the sums of the last step before those of this one take their place."""
-        while not hold.board.recorded(step) and not self._closed.is_set():
+        while not view.board.recorded(step) and not self._closed.is_set():
             time.sleep(_POLL)
 
     def _computed_here(self, row: int) -> bool:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.dataplane.memory import board as cells
-from holdfast.dataplane.memory.view import CELL, ArenaView
+from holdfast.dataplane.memory.arena_view import CELL, ArenaView
 from holdfast.dataplane.relaxed.inner_state import SINCE, InnerState
 from holdfast.dataplane.relaxed.pushes import ToldClocks
 from holdfast.dataplane.wire.primary_sync import PrimarySync
@@ -52,51 +52,51 @@ class Fetched(NamedTuple):
         return f"{self.size / 2**20:.1f} MiB in {self.seconds:.2f} s, verified"
 
 
-def serve(hold: ArenaView, stream: Stream, generation: int, closing: Callable[[], bool], version: int) -> None:
+def serve(view: ArenaView, stream: Stream, generation: int, closing: Callable[[], bool], version: int) -> None:
     """Send the state, once this host stands at the version that it could reach when the generation began.
 
     Before that it may stand at one version as well, but is about to leave it. Raises OSError when the other is gone.
     """
-    while hold.board.words[cells.H_MAGIC] != cells.MAGIC or set(hold.board.versions()) != {version}:
+    while view.board.words[cells.H_MAGIC] != cells.MAGIC or set(view.board.versions()) != {version}:
         if closing():
             return
         time.sleep(_POLL)
-    send_state(hold, stream.send, generation, closing)
+    send_state(view, stream.send, generation, closing)
 
 
-def send_state(hold: ArenaView, send: Callable[..., None], generation: int, closing: Callable[[], bool]) -> None:
+def send_state(view: ArenaView, send: Callable[..., None], generation: int, closing: Callable[[], bool]) -> None:
     """Send the state as it lies here; whoever calls sees to it that it stands at one version."""
-    for name in hold.manifest.state():
-        send_section(hold, send, generation, closing, name)
-    _send(send, generation, "", 0, hold.board.state_words())
+    for name in view.manifest.state():
+        send_section(view, send, generation, closing, name)
+    _send(send, generation, "", 0, view.board.state_words())
 
 
 def serve_mirror(
-    hold: ArenaView, stream: Stream, generation: int, closing: Callable[[], bool], lanes: Collection[int]
+    view: ArenaView, stream: Stream, generation: int, closing: Callable[[], bool], lanes: Collection[int]
 ) -> list[int]:
     """Send what a host needs to compute these lanes, while the owners here go on: each slice whole, at its version.
 
     Returns these versions; fewer than all where the generation ended meanwhile. Raises OSError when the other is gone.
     """
-    primary_sync = PrimarySync(hold)
-    inner = _inner(hold, lanes)
+    primary_sync = PrimarySync(view)
+    inner = _inner(view, lanes)
     # With local steps, a round that was pushed whole is applied first: then it is settled with what the next begins.
-    while inner and primary_sync.pushes.decided(min(hold.board.versions())) and not closing():
+    while inner and primary_sync.pushes.decided(min(view.board.versions())) and not closing():
         time.sleep(_POLL)
-    inner += _first(hold) if inner else []
-    for name in [name for name in hold.manifest.state() if not name.startswith("parameters/")] + inner:
-        send_section(hold, stream.send, generation, closing, name)
-    words = memoryview(bytearray(hold.board.state_words())).cast("q")
+    inner += _first(view) if inner else []
+    for name in [name for name in view.manifest.state() if not name.startswith("parameters/")] + inner:
+        send_section(view, stream.send, generation, closing, name)
+    words = memoryview(bytearray(view.board.state_words())).cast("q")
     published = primary_sync.published()
     sent: list[int] = []
-    for slice_, (space, begin, _) in enumerate(hold.manifest.slices):
+    for slice_, (space, begin, _) in enumerate(view.manifest.slices):
         while (copy := primary_sync.copied(slice_)) is None:
             if closing():
                 return sent
             time.sleep(_POLL)
         version, data = copy
         sent.append(version)
-        words[len(words) - len(hold.manifest.slices) + slice_] = version
+        words[len(words) - len(view.manifest.slices) + slice_] = version
         for at in range(0, len(data), _CHUNK):
             _send(stream.send, generation, f"parameters/{space}", begin + at, data[at : at + _CHUNK])
     told = len(published.clocks).to_bytes(8, "little") + published.clocks + published.buffers
@@ -106,25 +106,25 @@ def serve_mirror(
     return sent
 
 
-def fetch(hold: ArenaView, stream: Stream, generation: int, lanes: Collection[int] = ()) -> Fetched:
+def fetch(view: ArenaView, stream: Stream, generation: int, lanes: Collection[int] = ()) -> Fetched:
     """Fill the arena from what `serve` sends. Settings of this host's own workers are kept where they are newer.
 
     `lanes` are those that this host is to compute.
     """
     began = time.monotonic()
-    names = hold.manifest.state() + _inner(hold, lanes) + (list(hold.manifest.owners()) if hold.manifest.rounds else [])
-    apart = set(names) if hold.board.words[cells.H_MAGIC] == cells.MAGIC else {"settings"}
-    places = {name: _apart(hold, name) if name in apart else hold.section(name) for name in names}
+    names = view.manifest.state() + _inner(view, lanes) + (list(view.manifest.owners()) if view.manifest.rounds else [])
+    apart = set(names) if view.board.words[cells.H_MAGIC] == cells.MAGIC else {"settings"}
+    places = {name: _apart(view, name) if name in apart else view.section(name) for name in names}
     told, came = bytearray(), set[str]()
     words, size = receive_state(stream, generation, places, told, came=came)
-    hold.board.words[cells.H_MAGIC] = 0  # while it is put in place there is no state here
+    view.board.words[cells.H_MAGIC] = 0  # while it is put in place there is no state here
     for name in apart & came - {"settings"}:
-        hold.section(name)[:] = places[name]
-    _land_settings(hold, places["settings"])
-    clocks = _mirror(hold, memoryview(told)) if hold.manifest.relaxed else None
-    version = hold.board.land_state(memoryview(words), mirror=clocks is not None)
-    hold.begin(frozenset(lanes))
-    hold.board.put_current(generation)  # the last: workers write from now on
+        view.section(name)[:] = places[name]
+    _land_settings(view, places["settings"])
+    clocks = _mirror(view, memoryview(told)) if view.manifest.relaxed else None
+    version = view.board.land_state(memoryview(words), mirror=clocks is not None)
+    view.begin(frozenset(lanes))
+    view.board.put_current(generation)  # the last: workers write from now on
     return Fetched(version, size, time.monotonic() - began, clocks)
 
 
@@ -179,10 +179,10 @@ def send_words(send: Callable[..., None], generation: int, words: bytes) -> None
 
 
 def send_section(
-    hold: ArenaView, send: Callable[..., None], generation: int, closing: Callable[[], bool], name: str
+    view: ArenaView, send: Callable[..., None], generation: int, closing: Callable[[], bool], name: str
 ) -> None:
     """Send a section as it lies here."""
-    section = hold.section(name)
+    section = view.section(name)
     for at in range(0, section.nbytes, _CHUNK):
         if closing():
             return
@@ -191,23 +191,23 @@ def send_section(
         _send(send, generation, name, at, bytes(section[at : at + _CHUNK]))
 
 
-def _inner(hold: ArenaView, lanes: Collection[int]) -> list[str]:
+def _inner(view: ArenaView, lanes: Collection[int]) -> list[str]:
     """With local steps: what the next rounds of these lanes begin with, in either turn."""
-    if not hold.manifest.rounds or not lanes:
+    if not view.manifest.rounds or not lanes:
         return []
     return [SINCE, *(f"inner/{lane}/{turn}" for lane in sorted(lanes) for turn in (0, 1))]
 
 
-def _first(hold: ArenaView) -> list[str]:
+def _first(view: ArenaView) -> list[str]:
     """What the very first round begins with, if it is not over: see `inner_state`."""
-    owners = hold.manifest.owners()
-    return list(owners) if min(hold.board.versions()) == InnerState(hold.section, owners).since else []
+    owners = view.manifest.owners()
+    return list(owners) if min(view.board.versions()) == InnerState(view.section, owners).since else []
 
 
-def _mirror(hold: ArenaView, data: memoryview) -> ToldClocks:
+def _mirror(view: ArenaView, data: memoryview) -> ToldClocks:
     """Begin to mirror another host: all clocks are its own, also those of lanes that this host had further on."""
     size = int.from_bytes(data[:8], "little")
-    primary_sync = PrimarySync(hold)
+    primary_sync = PrimarySync(view)
     primary_sync.pushes.forget()
     try:
         return primary_sync.mirror(data[8 : 8 + size], data[8 + size :], ())
@@ -229,11 +229,11 @@ def _verify(name: str, at: int, data: memoryview, digest: bytes) -> None:
         raise FrameError(f"the hash of {name or 'the board'!r} from byte {at} on is wrong")
 
 
-def _apart(hold: ArenaView, name: str) -> memoryview:
-    return memoryview(mmap.mmap(-1, max(1, hold.manifest.sections[name][1])))[: hold.manifest.sections[name][1]]
+def _apart(view: ArenaView, name: str) -> memoryview:
+    return memoryview(mmap.mmap(-1, max(1, view.manifest.sections[name][1])))[: view.manifest.sections[name][1]]
 
 
-def _land_settings(hold: ArenaView, data: memoryview) -> None:
+def _land_settings(view: ArenaView, data: memoryview) -> None:
     for cell in range(len(data) // CELL):
         if data[cell * CELL : cell * CELL + 8].cast("q")[0]:
-            hold.land_cell(cell, data[cell * CELL : (cell + 1) * CELL])
+            view.land_cell(cell, data[cell * CELL : (cell + 1) * CELL])

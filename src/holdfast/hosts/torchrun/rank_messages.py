@@ -22,8 +22,8 @@ __all__ = [
     "RunOver",
     "SignalAsked",
     "ToRank",
-    "decode_charge",
     "decode_from_rank",
+    "decode_task",
     "decode_to_rank",
     "encode",
 ]  # fmt: skip
@@ -123,6 +123,6 @@ def decode_to_rank(data: bytes) -> ToRank:
     return _to_rank.decode(data)
 
 
-def decode_charge(data: bytes) -> HelperTask:
+def decode_task(data: bytes) -> HelperTask:
     """Read what a helper is to do."""
     return msgspec.msgpack.decode(data, type=HelperTask)

@@ -29,7 +29,7 @@ from holdfast.store.client.pending import Pending
 from holdfast.store.messages import Init, PushRequest
 from holdfast.store.owners import checked_name
 
-__all__ = ["Keys", "MultiKeyHandle", "bundled", "one_each", "several", "tale"]
+__all__ = ["Keys", "MultiKeyHandle", "multi_keyed", "one_each", "several", "tale"]
 
 #: Several keys, in an order: what is given and what comes back is in the same one.
 Keys = list[str] | tuple[str, ...]
@@ -90,7 +90,7 @@ def tale(verb: str, fates: Mapping[str, str]) -> str:
     return f"Of the {len(fates)} keys of this {verb}, {'; '.join(told)}."
 
 
-def bundled(
+def multi_keyed(
     keyed_requests: KeyedRequests, verb: str, keys: Sequence[str], act: Callable[..., Handle[Any]],
     given: Mapping[str, Any],
     deadline: float,

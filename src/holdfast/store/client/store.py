@@ -20,7 +20,7 @@ from holdfast.store import address as addresses
 from holdfast.store.client.barrier_rounds import BarrierRounds
 from holdfast.store.client.handle import Handle
 from holdfast.store.client.keyed_requests import KeyedRequests
-from holdfast.store.client.multi_key import Keys, bundled, several
+from holdfast.store.client.multi_key import Keys, multi_keyed, several
 from holdfast.store.client.pending import ServerWire, wait_for
 from holdfast.store.client.wire import Wire
 from holdfast.store.owners import checked_name
@@ -232,7 +232,7 @@ class Store:
         keys, deadline = several(key), self._deadline(timeout)
         if keys is None:
             return self._guard(lambda: act(key, *given.values(), deadline=deadline))
-        handle = bundled(self._keyed_requests, verb, keys, partial(act, deadline=deadline), given, deadline)
+        handle = multi_keyed(self._keyed_requests, verb, keys, partial(act, deadline=deadline), given, deadline)
         return handle if handle.error is None else self._note(handle)
 
     def _note(self, handle: Handle[Any]) -> Handle[Any]:

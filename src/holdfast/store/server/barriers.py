@@ -20,7 +20,7 @@ class _Barrier:
 
     def __init__(self, number: int, done: int) -> None:
         self.number = number
-        self.meeting = Rounds(done)
+        self.rounds = Rounds(done)
         #: What a client waits for: a round that it came to, and came to again because it took too long.
         self.waiting: dict[str, list[JoinRound]] = {}
         self.later: list[tuple[str, JoinRound, Tensor | None]] = []  #: who came for the round after that, too
@@ -47,8 +47,8 @@ class Barriers:
     def stands(self, name: str) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
         """How many rounds of a meeting are over, who has arrived at the next one, and who of the crew has not."""
         table = self._tables.get(name)
-        here = tuple(table.meeting.here) if table else ()
-        return table.meeting.done if table else 0, here, tuple(one for one in self._crew.awaited if one not in here)
+        here = tuple(table.rounds.here) if table else ()
+        return table.rounds.done if table else 0, here, tuple(one for one in self._crew.awaited if one not in here)
 
     def meets(self, crew: Clients) -> Answers:
         """The crew is another one: whose waiting is over."""
@@ -62,13 +62,13 @@ class Barriers:
         if table is None:
             number = self._ledger.add_key(message.name, Meta("", (), client))
             table = self._tables[message.name] = _Barrier(number, 0)
-        if not message.parties and table.meeting.skips(client, self._crew):
-            return [(client, self._answer(client, message, table.meeting.done))]
+        if not message.parties and table.rounds.skips(client, self._crew):
+            return [(client, self._answer(client, message, table.rounds.done))]
         before = table.waiting.get(client, ())
         if before and before[0].turn < message.turn:
             table.later.append((client, message, value))
             return []
-        if not table.meeting.arrive(client, message.turn):
+        if not table.rounds.arrive(client, message.turn):
             return [(client, self._answer(client, message, message.turn))]
         table.waiting.setdefault(client, []).append(message)
         if value is not None:
@@ -85,7 +85,7 @@ class Barriers:
     def lose(self, client: str) -> None:
         """A client is gone; if it comes back, it arrives again."""
         for table in self._tables.values():
-            table.meeting.lose(client)
+            table.rounds.lose(client)
             table.waiting.pop(client, None)
             table.later = [other for other in table.later if other[0] != client]
             if table.value is not None and table.value[0] == client:
@@ -98,9 +98,9 @@ class Barriers:
     def _look(self, table: _Barrier) -> Answers:
         """Is the round of a table over? Then all who wait there are told, and those who came for the next one wait."""
         _, message = table.asked[0]
-        if not table.meeting.over(message.parties, self._crew):
+        if not table.rounds.over(message.parties, self._crew):
             return []
-        change = LedgerChange(meeting=table.number, turn=table.meeting.done + 1)
+        change = LedgerChange(barrier=table.number, turn=table.rounds.done + 1)
         if message.key:
             if table.value is None:
                 names = ", ".join(map(repr, table.waiting))
@@ -116,7 +116,7 @@ class Barriers:
         else:
             self._ledger.begin(change)
             self._ledger.end(change)
-        table.meeting.close()
+        table.rounds.close()
         asked, table.waiting, table.value = table.asked, {}, None
         answers = [(client, self._answer(client, other, other.turn)) for client, other in asked]
         return answers + self._next_round(table)
@@ -128,7 +128,7 @@ class Barriers:
     def _refuse(self, table: _Barrier, text: str, kind: str = "Mismatch") -> Answers:
         asked, table.waiting, table.value = table.asked, {}, None
         for client, _ in asked:
-            table.meeting.lose(client)
+            table.rounds.lose(client)
         refused: Answers = [(client, Failed(message.id, kind, text)) for client, message in asked]
         return refused + self._next_round(table)
 

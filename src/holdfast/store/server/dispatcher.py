@@ -89,21 +89,21 @@ class Dispatcher:
         self._lines: dict[str, KeyQueue[Job]] = {}
         self._growing: dict[tuple[str, int], Job] = {}
 
-    def enter(self, visitor: ClientRecord, looks: tuple[tuple[str, int], ...]) -> None:
+    def enter(self, client_record: ClientRecord, looks: tuple[tuple[str, int], ...]) -> None:
         """A client is here, and looks at these buffers since before."""
-        self._here[visitor.name] = visitor
-        self._values.came(visitor.name, looks)
+        self._here[client_record.name] = client_record
+        self._values.came(client_record.name, looks)
 
-    def leave(self, visitor: ClientRecord) -> None:
+    def leave(self, client_record: ClientRecord) -> None:
         """A client is gone. What it had pushed in whole counts; the rest never was."""
-        del self._here[visitor.name]
-        self._values.left(visitor.name)
-        self._room.lose(visitor.name)
+        del self._here[client_record.name]
+        self._values.left(client_record.name)
+        self._room.lose(client_record.name)
         for key, line in self._lines.items():
-            for job in [job for job in line if job.peer is visitor]:
+            for job in [job for job in line if job.peer is client_record]:
                 if not job.whole or isinstance(job.request, Pull):
                     line.leave(job)
-                    self._growing.pop((visitor.name, job.request.id), None)
+                    self._growing.pop((client_record.name, job.request.id), None)
             self._serve(key)
 
     def close(self) -> None:
@@ -113,12 +113,12 @@ class Dispatcher:
         self._room.close()
         self._values.close()
 
-    def heed(self, visitor: ClientRecord, message: Say) -> None:
+    def heed(self, client_record: ClientRecord, message: Say) -> None:
         """Do what a client asks for, or put it in line."""
         try:
-            self._heed(visitor, message)
+            self._heed(client_record, message)
         except HoldfastError as error:
-            self._fail(visitor, getattr(message, "id", -1), error)
+            self._fail(client_record, getattr(message, "id", -1), error)
 
     def _heed(self, peer: ClientRecord, message: Say) -> None:
         match message:
@@ -142,8 +142,8 @@ class Dispatcher:
             peer.answer(Done(message.id, None, done, here, awaited=awaited))
             return
         held = self._values.get(message.key)
-        tally = self._ledger.tally(held.number, peer.number)
-        peer.answer(Done(message.id, held.meta, tally.last, counted=tally.counted))
+        dedup = self._ledger.dedup(held.number, peer.number)
+        peer.answer(Done(message.id, held.meta, dedup.last, counted=dedup.counted))
 
     def _queue(self, peer: ClientRecord, message: PushRequest | Pull | Init) -> None:
         job = Job(peer, message)
@@ -204,7 +204,7 @@ class Dispatcher:
         peer, request = job.peer, job.request
         if isinstance(request, Init):
             held = self._values.init(request.key, request.meta, peer.value(request.value, request.meta))
-            peer.answer(Done(request.id, held.meta, self._ledger.tally(held.number, peer.number).last))
+            peer.answer(Done(request.id, held.meta, self._ledger.dedup(held.number, peer.number).last))
         elif isinstance(request, Pull):
             held = self._values.get(request.key)
             if request.rows is None or request.into is None:
@@ -227,8 +227,8 @@ class Dispatcher:
             self._begin(job)
             assert job.applying is not None
             self._show_early(job)
-            tally = self._ledger.tally(held.number, peer.number).settle(request.number, ok=True)
-            self._values.publish(job.applying, peer.number, tally)
+            dedup = self._ledger.dedup(held.number, peer.number).settle(request.number, ok=True)
+            self._values.publish(job.applying, peer.number, dedup)
         elif verdict is DedupVerdict.NEW:
             self._push_rows(peer, held, request)
         if request.pull:
@@ -238,15 +238,15 @@ class Dispatcher:
 
     def _judge(self, held: StoredValue, peer: ClientRecord, request: PushRequest) -> DedupVerdict:
         """Is it to be applied? One that had failed is, if its client knows and tries again under the same number."""
-        verdict = self._ledger.tally(held.number, peer.number).judge(request.number)
+        verdict = self._ledger.dedup(held.number, peer.number).judge(request.number)
         return DedupVerdict.NEW if verdict is DedupVerdict.FAILED and not request.again else verdict
 
     def _settle_failed(self, job: Job) -> None:
         """Write down that a push has failed, so that it is not taken for applied when later ones have been."""
         if isinstance(job.request, PushRequest) and (held := self._values.find(job.request.key)) is not None:
-            tally = self._ledger.tally(held.number, job.peer.number)
-            if tally.judge(job.request.number) is DedupVerdict.NEW:
-                self._values.fail(held, job.peer.number, tally.settle(job.request.number, ok=False))
+            dedup = self._ledger.dedup(held.number, job.peer.number)
+            if dedup.judge(job.request.number) is DedupVerdict.NEW:
+                self._values.fail(held, job.peer.number, dedup.settle(job.request.number, ok=False))
 
     def _begin(self, job: Job) -> None:
         """Take up a push of a whole value, as far as it is here."""
@@ -280,8 +280,8 @@ class Dispatcher:
         alike = Meta(request.meta.dtype, held.meta.shape[:1] + request.meta.shape[1:], peer.name, request.meta.rows)
         check_alike(held.name, held.meta, alike, "pushes rows of")
         values = peer.value(request.value, request.meta)
-        tally = self._ledger.tally(held.number, peer.number).settle(request.number, ok=True)
-        act = partial(self._values.push_rows, held, indices, values, peer.number, tally)
+        dedup = self._ledger.dedup(held.number, peer.number).settle(request.number, ok=True)
+        act = partial(self._values.push_rows, held, indices, values, peer.number, dedup)
         self._values.guarded(held, peer.number, values, act)
 
     def _gather(self, peer: ClientRecord, held: StoredValue, request: Pull) -> None:

@@ -32,7 +32,7 @@ MAX_KEYS, MAX_CLIENTS = 8192, 256
 #: Versions of one key that are there at the same time: the published one, the next, and those that clients look at.
 MAX_BUFFERS = 32
 
-_HEADER, _CHANGE, _CLIENT, _RECORD, _TALLY = 64, 64, 64, 256, 2  # words
+_HEADER, _CHANGE, _CLIENT, _RECORD, _DEDUP = 64, 64, 64, 256, 2  # words
 H_MAGIC, H_TOP, H_KEYS, H_CLIENTS, H_CHANGES, H_PUSHED, H_PUSHER = range(7)
 (C_KIND, C_KEY, C_BUFFER, C_VERSION, C_CLIENT, C_LAST, C_FAILED, C_MEETING, C_TURN, C_CHANGES, C_NUMBERS,
  C_VALUES) = (*range(11), 14)  # fmt: skip
@@ -40,9 +40,9 @@ K_VERSION, K_CURRENT, K_BUFFERS, K_META = 0, 1, 2, 2 + 4 * MAX_BUFFERS
 _CHANGE0 = _HEADER
 _CLIENT0 = _CHANGE0 + _CHANGE
 _RECORD0 = _CLIENT0 + MAX_CLIENTS * _CLIENT
-_TALLY0 = _RECORD0 + MAX_KEYS * _RECORD
+_DEDUP0 = _RECORD0 + MAX_KEYS * _RECORD
 #: Bytes of the ledger; values lie behind it.
-LEDGER = 8 * (_TALLY0 + MAX_KEYS * MAX_CLIENTS * _TALLY)
+LEDGER = 8 * (_DEDUP0 + MAX_KEYS * MAX_CLIENTS * _DEDUP)
 
 _encode = msgspec.msgpack.encode
 
@@ -58,8 +58,8 @@ class LedgerChange(msgspec.Struct, frozen=True):
     buffer: int = 0
     version: int = 0
     client: int = -1
-    tally: DedupWindow = DedupWindow()
-    meeting: int = -1
+    dedup: DedupWindow = DedupWindow()
+    barrier: int = -1
     turn: int = 0
     rows: tuple[Extent, Extent] | None = None
 
@@ -177,9 +177,9 @@ class Ledger:
         """It has one more buffer. The length goes last: it is what makes a place be there."""
         self._put_place(self._record(key) + K_BUFFERS + 4 * buffer, place)
 
-    def tally(self, key: int, client: int) -> DedupWindow:
+    def dedup(self, key: int, client: int) -> DedupWindow:
         """What is settled of a client's pushes on a key."""
-        at = _TALLY0 + (key * MAX_CLIENTS + client) * _TALLY
+        at = _DEDUP0 + (key * MAX_CLIENTS + client) * _DEDUP
         return DedupWindow(self._words[at], self._words[at + 1])
 
     # ------------------------------------------------------------ the change under way
@@ -188,8 +188,8 @@ class Ledger:
         """From now on this has happened; `end` carries it out."""
         words, at = self._words, _CHANGE0
         words[at + C_KEY], words[at + C_BUFFER], words[at + C_VERSION] = change.key, change.buffer, change.version
-        words[at + C_CLIENT], words[at + C_LAST], words[at + C_FAILED] = change.client, *change.tally
-        words[at + C_MEETING], words[at + C_TURN] = change.meeting, change.turn
+        words[at + C_CLIENT], words[at + C_LAST], words[at + C_FAILED] = change.client, *change.dedup
+        words[at + C_MEETING], words[at + C_TURN] = change.barrier, change.turn
         words[at + C_CHANGES] = words[H_CHANGES] + 1
         for place, where in zip(change.rows or (), (C_NUMBERS, C_VALUES), strict=False):
             self._put_place(at + where, place)
@@ -214,10 +214,10 @@ class Ledger:
             record = self._record(change.key)
             words[record + K_VERSION], words[record + K_CURRENT] = change.version, change.buffer
         if change.client >= 0:
-            at = _TALLY0 + (change.key * MAX_CLIENTS + change.client) * _TALLY
-            words[at], words[at + 1] = change.tally
-        if change.meeting >= 0:
-            words[self._record(change.meeting) + K_VERSION] = change.turn
+            at = _DEDUP0 + (change.key * MAX_CLIENTS + change.client) * _DEDUP
+            words[at], words[at + 1] = change.dedup
+        if change.barrier >= 0:
+            words[self._record(change.barrier) + K_VERSION] = change.turn
         words[H_CHANGES] = words[_CHANGE0 + C_CHANGES]
         words[_CHANGE0 + C_KIND] = 0
 

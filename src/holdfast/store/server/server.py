@@ -41,11 +41,11 @@ _SOON = 2e-3
 
 
 class Peer:
-    """A connection. `visitor` is who is at its other end, once it has said so."""
+    """A connection. `client_record` is who is at its other end, once it has said so."""
 
     def __init__(self, link: Link, pid: int) -> None:
         self.link, self.pid = link, pid
-        self.visitor: ClientRecord | None = None
+        self.client_record: ClientRecord | None = None
         self.said: list[Answer] = []  #: answers that are not packed yet
         self.unsent: deque[bytes] = deque()
         self.blocked = False  #: there is more for it than the kernel takes
@@ -105,8 +105,8 @@ class Server:
             self._dispatcher.close()
             for peer in self._peers.values():
                 peer.link.close()
-                if peer.visitor is not None:
-                    peer.visitor.close()
+                if peer.client_record is not None:
+                    peer.client_record.close()
             self._listener.close()
             self._ledger.close()
             self._region.close()
@@ -164,13 +164,13 @@ class Server:
 
     def _hear(self, peer: Peer, message: Say, fds: tuple[int, ...]) -> tuple[int, ...]:
         """Heed a message; the descriptors that it has left."""
-        if isinstance(message, Hello) and peer.visitor is None and len(fds) == 1:
+        if isinstance(message, Hello) and peer.client_record is None and len(fds) == 1:
             self._welcome(peer, message, fds[0])
             return ()
-        if peer.visitor is None or isinstance(message, Hello):
+        if peer.client_record is None or isinstance(message, Hello):
             self._refuse(peer, "StoreError", f"Server {self.index} heard {type(message).__name__} out of turn.")
         else:
-            self._dispatcher.heed(peer.visitor, message)
+            self._dispatcher.heed(peer.client_record, message)
         return fds
 
     def _welcome(self, peer: Peer, message: Hello, memory: int) -> None:
@@ -183,11 +183,13 @@ class Server:
             os.close(memory)
             self._refuse(peer, type(error).__name__, str(error))
             return
-        peer.visitor = ClientRecord(message.client, number, Region(memory, writable=True), partial(self._answer, peer))
+        peer.client_record = ClientRecord(
+            message.client, number, Region(memory, writable=True), partial(self._answer, peer)
+        )
         self._named[message.client] = peer
         self._count()
         self._ledger.note_process(number, 0 if message.far else peer.pid)
-        self._dispatcher.enter(peer.visitor, message.looks)
+        self._dispatcher.enter(peer.client_record, message.looks)
         looking = self._region.look_only()
         try:
             peer.link.send(pack(Welcome(self.index, self.num_servers, os.getpid())), [looking])
@@ -205,12 +207,12 @@ class Server:
         del self._peers[peer.link.fileno()]
         self._poll.unregister(peer.link.fileno())
         peer.link.close()
-        if (visitor := peer.visitor) is not None:
-            del self._named[visitor.name]
+        if (client_record := peer.client_record) is not None:
+            del self._named[client_record.name]
             self._count()
-            self._ledger.note_process(visitor.number, 0)
-            self._dispatcher.leave(visitor)
-            visitor.close()
+            self._ledger.note_process(client_record.number, 0)
+            self._dispatcher.leave(client_record)
+            client_record.close()
 
     def _answer(self, peer: Peer, message: Answer) -> None:
         if peer.link.fileno() >= 0:

@@ -92,7 +92,7 @@ class ServerSupervisor:
         self._crew, self._telling = crew, threading.Lock()
         self.limit = limit
         self._paths = [path for path in (sys.path if paths is None else paths) if path]
-        self.gate: StoreListener | None = None  #: where clients of other hosts come in
+        self.listener: StoreListener | None = None  #: where clients of other hosts come in
         self.replaced = 0  #: how many servers have died and were replaced
         self.memories = [create() for _ in range(num_servers)]
         self.listeners = [listen(f"{name}.{i}") for i in range(num_servers)]
@@ -121,9 +121,9 @@ class ServerSupervisor:
         if self._problem:
             raise UsageError(self._problem)
 
-    def open_gate(self, place: tuple[str, int], ours: Credentials, theirs: Credentials) -> None:
+    def open_listener(self, place: tuple[str, int], ours: Credentials, theirs: Credentials) -> None:
         """Let clients of other hosts in, who have the credentials `theirs`. Raises UsageError."""
-        self.gate = StoreListener(place, self.address.name, self.address.servers, ours, theirs)
+        self.listener = StoreListener(place, self.address.name, self.address.servers, ours, theirs)
 
     def meets(self, crew: Clients) -> None:
         """The crew is another one. The servers have it before this returns, unless one is far behind."""
@@ -149,8 +149,8 @@ class ServerSupervisor:
         if self._closed:
             return
         self._closed = True
-        if self.gate is not None:
-            self.gate.close()
+        if self.listener is not None:
+            self.listener.close()
         self._wake.close()
         if self._thread is not None:
             self._thread.join()
@@ -158,8 +158,8 @@ class ServerSupervisor:
     def release(self) -> None:
         """Let go of what outlives servers, once nobody serves any more."""
         self.close()
-        if self.gate is not None:  # it may have been opened meanwhile
-            self.gate.close()
+        if self.listener is not None:  # it may have been opened meanwhile
+            self.listener.close()
         self.ending.close()
         for memory in self.memories:
             os.close(memory)

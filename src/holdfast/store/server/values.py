@@ -132,12 +132,12 @@ class Values:
         self._assign(held, value, change)
         return held
 
-    def publish(self, applying: PartialPush, client: int, tally: DedupWindow) -> None:
+    def publish(self, applying: PartialPush, client: int, dedup: DedupWindow) -> None:
         """All of a push is applied: it becomes the published version."""
         held = applying.held
-        self._commit(held, LedgerChange(held.number, applying.buffer, held.version + 1, client, tally))
+        self._commit(held, LedgerChange(held.number, applying.buffer, held.version + 1, client, dedup))
 
-    def push_rows(self, held: StoredValue, indices: Tensor, values: Tensor, client: int, tally: DedupWindow) -> None:
+    def push_rows(self, held: StoredValue, indices: Tensor, values: Tensor, client: int, dedup: DedupWindow) -> None:
         """Hand rows to the handler. Raises UsageError, and what the handler raises."""
         checked_rows(indices, held.meta, held.name)
         indices, values = coalesced(indices, values)
@@ -148,18 +148,18 @@ class Values:
             copy = held.tensors[buffer]
             assert copy is not None
             copy.copy_(held.value).index_copy_(0, indices, rows)
-            self._commit(held, LedgerChange(held.number, buffer, held.version + 1, client, tally))
+            self._commit(held, LedgerChange(held.number, buffer, held.version + 1, client, dedup))
             return
         staged = self._stage(indices, rows)
-        change = LedgerChange(held.number, held.current, held.version + 1, client, tally, rows=staged)
+        change = LedgerChange(held.number, held.current, held.version + 1, client, dedup, rows=staged)
         self._ledger.begin(change)
         held.value.index_copy_(0, indices, rows)
         self._ledger.end(change)
         held.version = change.version
 
-    def fail(self, held: StoredValue, client: int, tally: DedupWindow) -> None:
+    def fail(self, held: StoredValue, client: int, dedup: DedupWindow) -> None:
         """A push has failed, which is remembered; the value is as it was."""
-        change = LedgerChange(held.number, client=client, tally=tally)
+        change = LedgerChange(held.number, client=client, dedup=dedup)
         self._ledger.begin(change)
         self._ledger.end(change)
 
@@ -235,7 +235,7 @@ class Values:
         target = held.tensors[buffer]
         assert target is not None
         target.copy_(value)
-        change = LedgerChange(held.number, buffer, held.version + 1, meeting=change.meeting, turn=change.turn)
+        change = LedgerChange(held.number, buffer, held.version + 1, barrier=change.barrier, turn=change.turn)
         self._commit(held, change)
 
     def _commit(self, held: StoredValue, change: LedgerChange) -> None:

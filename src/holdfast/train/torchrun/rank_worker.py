@@ -98,7 +98,7 @@ def _announce(
     if world.rank != mine.leader:
         link = _knock(call.door(mine.leader))
     else:
-        charge = say.HelperTask(
+        task = say.HelperTask(
             mine.ranks, script=sys.argv[0], args=tuple(sys.argv[1:]), nodes=len(all_nodes), restart=world.restart,
             dir=os.environ.get("HOLDFAST_DIR", ""), listen=_listen(world, beyond) if several else "",
             lanes=said["lanes"], seed=said["seed"], threads=said["threads"],
@@ -106,8 +106,8 @@ def _announce(
         if world.rank:
             place = call.place()
             places = tuple((address, place.port) for address in place.addresses)
-            charge = msgspec.structs.replace(charge, places=places, token=place.token)
-        name = _start(charge, world.size)
+            task = msgspec.structs.replace(task, places=places, token=place.token)
+        name = _start(task, world.size)
         call.open_door(name)
         link = _knock(name)
     _introduce(link, say.Announced(mine.ranks.index(world.rank), world.rank, os.getpid()))
@@ -118,7 +118,7 @@ def _announce(
     return link
 
 
-def _start(charge: say.HelperTask, most: int) -> str:
+def _start(task: say.HelperTask, most: int) -> str:
     """Start the helper of this node; where its socket is. The socket is made here, so that nobody comes too early."""
     global _helper
     name = f"\0holdfast-{secrets.token_hex(16)}"
@@ -132,7 +132,7 @@ def _start(charge: say.HelperTask, most: int) -> str:
             words = [
                 "-P",
                 "-m",
-                "holdfast.cli.launch.launcher.torchrun_helper",
+                "holdfast.cli.launch.torchrun_helper",
                 "--socket",
                 str(listener.fileno()),
                 "--leader",
@@ -146,7 +146,7 @@ def _start(charge: say.HelperTask, most: int) -> str:
             os.close(me)
     assert _helper.stdin is not None
     with contextlib.suppress(BrokenPipeError), _helper.stdin as pipe:
-        pipe.write(say.encode(charge))
+        pipe.write(say.encode(task))
     return name[1:]
 
 

@@ -79,8 +79,8 @@ _Someone = TypeVar("_Someone", bound=_Waiting)
 def pushed_out(waiting: Iterable[_Someone]) -> _Someone:
     """Who goes when there is one too many: the oldest of the address that holds most places. Pure."""
     everybody = list(waiting)
-    places = Counter(visitor.host for visitor in everybody)
-    return min(everybody, key=lambda visitor: (-places[visitor.host], visitor.since))
+    places = Counter(incoming.host for incoming in everybody)
+    return min(everybody, key=lambda incoming: (-places[incoming.host], incoming.since))
 
 
 class Listener:
@@ -109,7 +109,7 @@ class Listener:
         self._credentials, self._context = credentials, credentials.server
         self._admit, self._came, self._complain = admit, came, complain
         self._run, self._version = run, version
-        self._visitors: dict[IncomingConnection, None] = {}  # in order of arrival
+        self._incoming: dict[IncomingConnection, None] = {}  # in order of arrival
         self._told: set[tuple[str, Code]] = set()
         self._turned = 0
         self._listener = _listen(bind)
@@ -144,8 +144,8 @@ class Listener:
             while not self._closing.is_set():
                 self._round()
         finally:
-            for visitor in self._visitors:
-                visitor.close()
+            for incoming in self._incoming:
+                incoming.close()
             self._listener.close()
             self._selector.close()
 
@@ -153,12 +153,12 @@ class Listener:
         ready = self._selector.select(self._patience(time.monotonic()))
         began, turned, now = time.thread_time(), self._turned, time.monotonic()
         for key, _ in ready:
-            if key.data in self._visitors:  # it may have been pushed out a moment ago
+            if key.data in self._incoming:  # it may have been pushed out a moment ago
                 self._attend(key.data, now)
             elif key.fileobj is self._listener:
                 self._accept(now)
-        for visitor in [visitor for visitor in self._visitors if visitor.until <= now]:
-            self._turn_away(visitor, HandshakeRefusal(Code.SLOW, f"{self._deadline:g}"), now)
+        for incoming in [incoming for incoming in self._incoming if incoming.until <= now]:
+            self._turn_away(incoming, HandshakeRefusal(Code.SLOW, f"{self._deadline:g}"), now)
         if self._resumes is not None and now >= self._resumes:
             self._resumes = None
             self._selector.register(self._listener, selectors.EVENT_READ)
@@ -167,7 +167,7 @@ class Listener:
 
     def _patience(self, now: float) -> float | None:
         """Seconds until somebody's time is up; None: there is nobody."""
-        ends = [visitor.until for visitor in self._visitors]
+        ends = [incoming.until for incoming in self._incoming]
         if self._resumes is not None:
             ends.append(self._resumes)
         return max(0.0, min(ends) - now) if ends else None
@@ -193,61 +193,61 @@ class Listener:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a greeting is small messages in turn
         congestion.settle(sock)
         greeter = Greeter(self._credentials.token, os.urandom(NONCE), run=self._run, version=self._version)
-        visitor = IncomingConnection(sock, greeter, self._context, peer=peer, since=now, until=now + self._deadline)
-        self._visitors[visitor] = None
-        self._selector.register(sock, selectors.EVENT_READ, visitor)
-        if len(self._visitors) > CROWD:
-            self._turn_away(pushed_out(self._visitors), HandshakeRefusal(Code.CROWD, ""), now)
+        incoming = IncomingConnection(sock, greeter, self._context, peer=peer, since=now, until=now + self._deadline)
+        self._incoming[incoming] = None
+        self._selector.register(sock, selectors.EVENT_READ, incoming)
+        if len(self._incoming) > CROWD:
+            self._turn_away(pushed_out(self._incoming), HandshakeRefusal(Code.CROWD, ""), now)
 
-    def _attend(self, visitor: IncomingConnection, now: float) -> None:
-        if visitor.leaving:
-            if not visitor.leave():
-                self._forget(visitor)
+    def _attend(self, incoming: IncomingConnection, now: float) -> None:
+        if incoming.leaving:
+            if not incoming.leave():
+                self._forget(incoming)
             return
         try:
-            met = visitor.attend()
+            met = incoming.attend()
         except Exception as error:  # ours, not its; still it must not cost the others the door
-            self._forget(visitor)
-            self._say(f"A connection from {visitor.peer} could not be greeted: {type(error).__name__}: {error}.")
+            self._forget(incoming)
+            self._say(f"A connection from {incoming.peer} could not be greeted: {type(error).__name__}: {error}.")
             return
         if isinstance(met, HandshakeRefusal):
-            self._turn_away(visitor, met, now)
+            self._turn_away(incoming, met, now)
         elif met is not None:
-            self._judge(visitor, met, now)
+            self._judge(incoming, met, now)
 
-    def _judge(self, visitor: IncomingConnection, hello: Hello, now: float) -> None:
+    def _judge(self, incoming: IncomingConnection, hello: Hello, now: float) -> None:
         """It holds the token. Does the run want it?"""
         try:
             reason = self._admit(hello)
         except Exception as error:
             reason = f"the run failed while it looked at it ({type(error).__name__}: {error})."
         if reason is not None:
-            visitor.refuse(reason)
-            self._turn_away(visitor, HandshakeRefusal(Code.NO, reason), now)
+            incoming.refuse(reason)
+            self._turn_away(incoming, HandshakeRefusal(Code.NO, reason), now)
             return
-        self._selector.unregister(visitor.socket)
-        del self._visitors[visitor]
+        self._selector.unregister(incoming.socket)
+        del self._incoming[incoming]
         try:
-            stream = visitor.welcome()
+            stream = incoming.welcome()
         except OSError:
-            visitor.close()  # gone in the last moment
+            incoming.close()  # gone in the last moment
             return
         try:
             self._came(hello, stream)
         except Exception as error:
             stream.close()
-            self._say(f"A connection from {visitor.peer} was lost: {type(error).__name__}: {error}.")
+            self._say(f"A connection from {incoming.peer} was lost: {type(error).__name__}: {error}.")
 
-    def _turn_away(self, visitor: IncomingConnection, refusal: HandshakeRefusal, now: float) -> None:
-        if visitor.leaving:  # told already; its time is up, or its place is needed
-            self._forget(visitor)
+    def _turn_away(self, incoming: IncomingConnection, refusal: HandshakeRefusal, now: float) -> None:
+        if incoming.leaving:  # told already; its time is up, or its place is needed
+            self._forget(incoming)
             return
         code, text = refusal
-        if code in _ANSWERED and visitor.leave():
-            visitor.until = now + FAREWELL
+        if code in _ANSWERED and incoming.leave():
+            incoming.until = now + FAREWELL
         else:
-            self._forget(visitor)
-        self._count(visitor.host, code, f"Refused a connection from {visitor.peer}: {_WHY[code].format(text)}")
+            self._forget(incoming)
+        self._count(incoming.host, code, f"Refused a connection from {incoming.peer}: {_WHY[code].format(text)}")
 
     def _count(self, host: str, code: Code, sentence: str) -> None:
         """Tell it once, and count it after that."""
@@ -267,10 +267,10 @@ class Listener:
         except Exception:
             pass  # a log that cannot be written must not close the door
 
-    def _forget(self, visitor: IncomingConnection) -> None:
-        self._selector.unregister(visitor.socket)
-        del self._visitors[visitor]
-        visitor.close()
+    def _forget(self, incoming: IncomingConnection) -> None:
+        self._selector.unregister(incoming.socket)
+        del self._incoming[incoming]
+        incoming.close()
 
 
 def _listen(bind: tuple[str, int]) -> socket.socket:

@@ -87,7 +87,7 @@ def mustered(config: RunConfig, *events: FleetEvent) -> tuple[FakeFleet, Registe
         cluster_hosts.open("192.168.0.9", 4000, "secret", register)
         fleet.tell(*events)
         await asyncio.sleep(0.01)
-        await cluster_hosts.farewell()
+        await cluster_hosts.agent_end()
         cluster_hosts.close()
         cluster_hosts.close()
 

@@ -24,7 +24,7 @@ STEP = 5
 #: Workers 1 and 2 on my host drive lanes 0 and 1, worker 3 on the other one lanes 2 and 3. Slices 0 and 1 are at home
 #: here.
 PLACE = StepView(
-    worker=1, step=STEP, driver=(1, 2, 3, 3), owner=(1, 2, 1, 2), members=(1, 2, 3), local=(1, 2),
+    worker=1, step=STEP, driver=(1, 2, 3, 3), owner=(1, 2, 1, 2), members=(1, 2, 3), on_host=(1, 2),
     home=(True, True, False, False),
 )  # fmt: skip
 EMPTY = BoardView(range(4), [], {}, (5,) * 4, (5,) * 4, pausing=False, gathered=(0,) * 4, unknown=(0, 1, 2, 3))
@@ -66,14 +66,15 @@ def test_what_a_worker_does_next(board: BoardView, action: Action) -> None:
 
 
 def test_a_worker_that_drives_nothing_sums_what_is_at_home_here() -> None:
-    idle = PLACE._replace(driver=(3, 3, 3, 3), local=(1,), owner=(1,) * 4, members=(1, 3))
+    idle = PLACE._replace(driver=(3, 3, 3, 3), on_host=(1,), owner=(1,) * 4, members=(1, 3))
     board = HERE._replace(nodes=[], gathered=None, arrived={1: 5, 3: 5})
     assert next_action(idle, board) == Sum((0, 1))
 
 
 #: One host: workers 1 and 2 drive and own, server 9 sums.
 SUMS_ONLY = StepView(
-    worker=1, step=STEP, driver=(1, 1, 2, 2), owner=(1, 1, 2, 2), members=(1, 2, 9), local=(1, 2, 9), home=(True,) * 4,
+    worker=1, step=STEP, driver=(1, 1, 2, 2), owner=(1, 1, 2, 2), members=(1, 2, 9), on_host=(1, 2, 9),
+    home=(True,) * 4,
     summer=(9,) * 4,
 )  # fmt: skip
 COMPUTED = EMPTY._replace(

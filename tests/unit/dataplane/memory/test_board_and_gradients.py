@@ -113,15 +113,15 @@ def test_the_sum_is_the_definitions_bit_for_bit(worker: Worker, order: tuple[int
         work = StepWork(step, lanes, counts)
         for lane in order:
             if lane in lanes:
-                worker.slots.fill(step, lane, gradients[lane], work.weight(lane))
-                worker.slots.show()
+                worker.gradients.fill(step, lane, gradients[lane], work.weight(lane))
+                worker.gradients.show()
             if lane == forgotten:
-                worker.slots.install([9] * LANES, 0)
+                worker.gradients.install([9] * LANES, 0)
         nodes = worker.board.nodes(step)
         assert sum(node.span for node in nodes) >= len(lanes)
         for piece in worker.space.layout.slices:
             total = worker.slices.scratch(piece)
-            worker.slots.total(piece, nodes, work.lanes, work.factor, total)
+            worker.gradients.total(piece, nodes, work.lanes, work.factor, total)
             for part in piece.pieces:
                 leaves = {}
                 for lane in lanes:
@@ -134,13 +134,13 @@ def test_the_sum_is_the_definitions_bit_for_bit(worker: Worker, order: tuple[int
 def test_presence_and_culprits(worker: Worker) -> None:
     count = len(worker.space.trainable)
     some = [torch.zeros_like(p) for p in worker.space.trainable]
-    worker.slots.install([9] * LANES, 0)
-    worker.slots.fill(500, 0, [None, *some[1:]], None)
-    worker.slots.show()
-    assert worker.slots.absent(500, [0]) == frozenset({0})
-    worker.slots.fill(500, 2, [*some[:-1], torch.full_like(some[-1], float("nan"))], None)
-    worker.slots.show()
-    assert worker.slots.absent(500, [0, 2]) == frozenset() and worker.slots.absent(500, [2]) == frozenset()
+    worker.gradients.install([9] * LANES, 0)
+    worker.gradients.fill(500, 0, [None, *some[1:]], None)
+    worker.gradients.show()
+    assert worker.gradients.absent(500, [0]) == frozenset({0})
+    worker.gradients.fill(500, 2, [*some[:-1], torch.full_like(some[-1], float("nan"))], None)
+    worker.gradients.show()
+    assert worker.gradients.absent(500, [0, 2]) == frozenset() and worker.gradients.absent(500, [2]) == frozenset()
     last = worker.space.layout.slices[-1]
     assert count - 1 in {part.entry for part in last.pieces}
-    assert worker.slots.culprits(last, worker.board.nodes(500)) == [Node(2, 1)]
+    assert worker.gradients.culprits(last, worker.board.nodes(500)) == [Node(2, 1)]

@@ -137,85 +137,85 @@ def test_memory_that_grows_and_is_given_back() -> None:
 
 def test_the_mode_of_a_generation_is_laid_out_before_anybody_hears_of_it() -> None:
     ground = Ground()
-    before = ground.host_memory.hold()
+    before = ground.host_memory.view()
     assert before is not None and not before.manifest.relaxed and "pushes" not in before.manifest.sections
     reached = Reached(1, "bounded:4", version=7, step=5)
-    hold = ground.host_memory.hold(reached)
-    assert hold is not None and hold.manifest.relaxed
-    assert hold.board.pace() == ModeRecord(1, "bounded:4", len(ground.map), hold.board.pace().size, 7, 5)  # type: ignore[union-attr]
-    told = PrimarySync(hold).pushes.told(7)
+    view = ground.host_memory.view(reached)
+    assert view is not None and view.manifest.relaxed
+    assert view.board.pace() == ModeRecord(1, "bounded:4", len(ground.map), view.board.pace().size, 7, 5)  # type: ignore[union-attr]
+    told = PrimarySync(view).pushes.told(7)
     assert told is not None and (told.op, told.base, told.done, told.pushed) == (0, 5, 5, [0] * LANES)
     room = Sections()
     mode_sections.add_sections(room, ground.worker.space.room(LANES), parse("bounded:4"))
     begin = len(ground.map)
     laid = {
-        name: (at - begin, size) for name, (at, size) in hold.manifest.sections.items() if mode_sections.passing(name)
+        name: (at - begin, size) for name, (at, size) in view.manifest.sections.items() if mode_sections.passing(name)
     }
     assert laid == room.spans, "a worker, which knows the model, lays it out in the same way"
-    hold.section("push-present")[0] = 1
-    again = ground.host_memory.hold(reached)
+    view.section("push-present")[0] = 1
+    again = ground.host_memory.view(reached)
     assert again is not None and again.section("push-present")[0] == 1, "said again, it is no news"
 
 
 def test_memory_of_a_mode_that_is_over_is_given_back() -> None:
     ground = Ground()
     size = os.fstat(ground.fd).st_blocks
-    hold = ground.host_memory.hold(Reached(1, "bounded:4", 7, 7))
-    assert hold is not None
-    for name in hold.manifest.sections:
+    view = ground.host_memory.view(Reached(1, "bounded:4", 7, 7))
+    assert view is not None
+    for name in view.manifest.sections:
         if mode_sections.passing(name):
-            hold.section(name)[:] = bytes([1]) * hold.manifest.sections[name][1]
+            view.section(name)[:] = bytes([1]) * view.manifest.sections[name][1]
     assert os.fstat(ground.fd).st_blocks > size + 40
-    hold = ground.host_memory.hold(Reached(2, "exact", 20, 12))
-    assert hold is not None and not hold.manifest.relaxed and "pushes" not in hold.manifest.sections
+    view = ground.host_memory.view(Reached(2, "exact", 20, 12))
+    assert view is not None and not view.manifest.relaxed and "pushes" not in view.manifest.sections
     assert os.fstat(ground.fd).st_blocks <= size
-    hold = ground.host_memory.hold(Reached(3, "async", 30, 22))
-    assert hold is not None and not any(hold.section("pushes")[16 * 8 :])
+    view = ground.host_memory.view(Reached(3, "async", 30, 22))
+    assert view is not None and not any(view.section("pushes")[16 * 8 :])
 
 
 def test_a_record_of_buffers_lies_where_the_step_says() -> None:
     """The host that holds the state finds what a lane gave where the lane's own host has put it."""
     holds = []
     for _ in range(2):
-        hold = Ground().host_memory.hold(Reached(1, "bounded:4", 3, 3))
-        assert hold is not None
-        holds.append(hold)
-    away, home = map(PrimarySync, holds)
+        view = Ground().host_memory.view(Reached(1, "bounded:4", 3, 3))
+        assert view is not None
+        holds.append(view)
+    away, primary = map(PrimarySync, holds)
     flags, size = len(holds[0].manifest.buffers), holds[0].manifest.buffers_size
     assert flags and size
-    for primary_sync in (away, home):
+    for primary_sync in (away, primary):
         primary_sync.pushes.begin(0, 9, 3, done=3)
     place = 3 % 2 * LANES + 1  # step 3 of lane 1
     holds[0].section("buffers-changed")[place * flags : (place + 1) * flags] = bytes([1] * flags)
     holds[0].section("buffers")[(2 + place) * size : (3 + place) * size] = bytes([9]) * size
     away.pushes.push(1, PushRecord(3, 3, 5, 0.5, 0.0, 0.0))
     record, body = away.record(TakenPush(1, 3))
-    home.land_record(1, record, memoryview(body), {1})
-    assert home.pushes.pushed(1) == 4 and home.record(TakenPush(1, 3)) == (record, body)
+    primary.land_record(1, record, memoryview(body), {1})
+    assert primary.pushes.pushed(1) == 4 and primary.record(TakenPush(1, 3)) == (record, body)
 
 
 def test_a_mode_that_the_run_goes_back_to_finds_its_pushes_where_it_left_them() -> None:
     """All that was made since is lost. A host that was not there meanwhile never left that mode."""
     ground = Ground()
     for reached, again in ((Reached(1, "async", 3, 3), 3), (Reached(4, "bounded:2", 3, 3), 6)):
-        hold = ground.host_memory.hold(reached)
-        assert hold is not None
-        pushes = PrimarySync(hold).pushes
+        view = ground.host_memory.view(reached)
+        assert view is not None
+        pushes = PrimarySync(view).pushes
         pushes.begin(0, 9, 3, done=3)
         pushes.push(1, PushRecord(3, 3, 5, 0.5, 0.0, 0.0))
-        hold = ground.host_memory.hold(Reached(again, reached.sync, 3, 3))
-        assert hold is not None and hold.board.pace_serial() == again
-        assert PrimarySync(hold).pushes.clocks(3, 9).pushed == [3, 4, 3, 3]
+        view = ground.host_memory.view(Reached(again, reached.sync, 3, 3))
+        assert view is not None and view.board.pace_serial() == again
+        assert PrimarySync(view).pushes.clocks(3, 9).pushed == [3, 4, 3, 3]
 
 
 def test_a_mode_that_the_run_was_started_with_and_goes_back_to_has_its_pushes_in_the_arena() -> None:
-    home = Port(home=True)
-    host_memory = HostMemory(home.arena._map)
-    home.pushes.begin(0, 9, 0)
-    home.push(2, 7)
-    hold = host_memory.hold(Reached(2, "bounded:2"))
-    assert hold is not None and hold.manifest.sections == home.hold.manifest.sections
-    assert hold.board.pace() == ModeRecord(2, "bounded:2") and PrimarySync(hold).pushes.clocks(0, 9).pushed == [
+    primary = Port(primary=True)
+    host_memory = HostMemory(primary.arena._map)
+    primary.pushes.begin(0, 9, 0)
+    primary.push(2, 7)
+    view = host_memory.view(Reached(2, "bounded:2"))
+    assert view is not None and view.manifest.sections == primary.view.manifest.sections
+    assert view.board.pace() == ModeRecord(2, "bounded:2") and PrimarySync(view).pushes.clocks(0, 9).pushed == [
         0,
         0,
         1,
@@ -225,15 +225,15 @@ def test_a_mode_that_the_run_was_started_with_and_goes_back_to_has_its_pushes_in
 
 @pytest.mark.parametrize("version", [3, 5])
 def test_a_state_whose_clocks_are_given_up_is_none(version: int) -> None:
-    """A home that others went on without, and that comes back to another mode: only where all stood it counts still."""
+    """A primary that others went on without, and that comes back to another mode: it counts where all stood."""
     ground = Ground()
-    hold = ground.host_memory.hold(Reached(1, "async", 0, 0))
-    assert hold is not None
-    for index in range(len(hold.manifest.slices)):
-        hold.board.publish(index, 3)
-    assert hold.board.level() == 3
-    hold = ground.host_memory.hold(Reached(2, "bounded:2", version, version))
-    assert hold is not None and hold.board.level() == (3 if version == 3 else -1)
+    view = ground.host_memory.view(Reached(1, "async", 0, 0))
+    assert view is not None
+    for index in range(len(view.manifest.slices)):
+        view.board.publish(index, 3)
+    assert view.board.level() == 3
+    view = ground.host_memory.view(Reached(2, "bounded:2", version, version))
+    assert view is not None and view.board.level() == (3 if version == 3 else -1)
 
 
 # ---------------------------------------------------------------- exact steps after others

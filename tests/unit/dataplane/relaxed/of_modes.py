@@ -24,14 +24,14 @@ def relaxed_of(mode: str = "async", steps: int = 4, staleness: Staleness = PLAIN
     sections = Sections()
     mode_sections.add_sections(sections, one.space.room(LANES, reads=staleness.compensates), parse(mode))
     room = Arena(sections)
-    relaxed = RelaxedMember(one.space, one.board, one.slots, one.slices, one.buffers, one.controls)
+    relaxed = RelaxedMember(one.space, one.board, one.gradients, one.slices, one.buffers, one.controls)
     pushes = Pushes(room.section("pushes"), LANES)
     pushes.go_on_from(3)
     pushes.begin(0, steps, 3, done=3)
     for index in range(len(one.space.layout.slices)):
         one.board.publish(index, 3)
-    slots = PushGradients(one.space, room, LANES)
-    relaxed.set_pace(parse(mode), staleness, pushes, slots, lambda step: one.member.hyper)
+    gradients = PushGradients(one.space, room, LANES)
+    relaxed.set_pace(parse(mode), staleness, pushes, gradients, lambda step: one.member.hyper)
     relaxed.install(0, Assignment([0], [0], [0] * LANES))
     return relaxed
 
@@ -42,17 +42,17 @@ def local_of(steps: int = 10) -> LocalMember:
     sections = Sections()
     mode_sections.add_sections(sections, one.room, mode)
     room = Arena(sections)
-    local = LocalMember(one.space, one.board, one.slots, one.slices, one.buffers, one.controls)
+    on_host = LocalMember(one.space, one.board, one.gradients, one.slices, one.buffers, one.controls)
     pushes = Pushes(room.section("pushes"), LANES)
     pushes.go_on_from(23)
     pushes.begin(0, steps, 7, done=3, rounds=True)
     for index in range(len(one.space.layout.slices)):
         one.board.publish(index, 7)
-    local.set_pace(mode, Staleness(), pushes, PushGradients(one.space, room, LANES), lambda step: one.member.hyper)
+    on_host.set_pace(mode, Staleness(), pushes, PushGradients(one.space, room, LANES), lambda step: one.member.hyper)
     sizes = optimizer.state_sizes(one.space, one.schemas)
     inner = InnerState(lambda name: (room if mode_sections.passing(name) else one.arena).section(name), sizes)
     inner.begin(7)
-    local.set_inner(one.user, one.schemas, inner, outer_optimizer(one.user, 0.5, 0.5), lambda views: None)
-    local.hyper = one.member.hyper
-    local.install(0, Assignment([0], [0], [0] * LANES))
-    return local
+    on_host.set_inner(one.user, one.schemas, inner, outer_optimizer(one.user, 0.5, 0.5), lambda views: None)
+    on_host.hyper = one.member.hyper
+    on_host.install(0, Assignment([0], [0], [0] * LANES))
+    return on_host

@@ -70,27 +70,27 @@ def test_a_push_that_is_not_finite_once_it_is_compensated() -> None:
 
 def test_a_round_whose_end_is_not_finite_is_told_with_all_its_units() -> None:
     """Which of them went too far is not known: each was finite by itself."""
-    local = local_of()
+    on_host = local_of()
 
     def burst(lane: int) -> None:
-        if lane == 1 and local._lanes[1].unit == 2:
-            local._lanes[1].views[0].fill_(float("inf"))
+        if lane == 1 and on_host._lanes[1].unit == 2:
+            on_host._lanes[1].views[0].fill_(float("inf"))
 
     text = (
         "Lane 1: 0.weight is not finite at the end of a round. It was not applied. Its samples are, of step 25, lane "
         f"1: 2510, 2511; of step 24, lane 1: 2410, 2411; of step 23, lane 1: 2310, 2311. {ENDS}"
     )
     with pytest.raises(NonFinite, match=f"^{re.escape(text)}$"):
-        units(local, 10, 3 * LANES, 1.0, burst)
+        units(on_host, 10, 3 * LANES, 1.0, burst)
 
 
 def test_rounds_whose_sum_overflows_are_told_with_all_units_of_all_lanes() -> None:
-    local = local_of()
-    units(local, 10, 3 * LANES, 1.0, lambda lane: [view.fill_(-3e38) for view in local._lanes[lane].views])
+    on_host = local_of()
+    units(on_host, 10, 3 * LANES, 1.0, lambda lane: [view.fill_(-3e38) for view in on_host._lanes[lane].views])
     made = [(step, lane) for lane in range(LANES) for step in (25, 24, 23)]
     told = [f"of step {step}, lane {lane}: {step}{lane}0, {step}{lane}1" for step, lane in made]
     with pytest.raises(NonFinite, match=re.escape(f"Its samples are, {'; '.join(told)}. Lower the")):
-        local.next_unit(course(10))
+        on_host.next_unit(course(10))
 
 
 def test_of_many_units_the_first_are_told() -> None:

@@ -82,31 +82,31 @@ def test_whole_numbers_are_the_first_lanes() -> None:
 
 def test_local_steps_begin_with_the_owners_state_and_copy_nothing() -> None:
     ground = Stepped()
-    before, blocks = ground.host_memory.hold(), os.fstat(ground.fd).st_blocks
+    before, blocks = ground.host_memory.view(), os.fstat(ground.fd).st_blocks
     assert before is not None
     state, parameters = state_of(before), parameters_of(before)
-    hold = ground.turn(1, "local:4", 1)
-    assert hold.manifest.rounds and inner_of(hold).since == 1
+    view = ground.turn(1, "local:4", 1)
+    assert view.manifest.rounds and inner_of(view).since == 1
     for lane in range(LANES):
-        assert {name: bytes(data) for name, data in inner_of(hold).at(lane, 1).items()} == state
-    assert parameters_of(hold) == parameters and any(any(data) for data in state.values())
-    assert not any(hold.section("outer/ready")), "the outer optimizer begins anew"
+        assert {name: bytes(data) for name, data in inner_of(view).at(lane, 1).items()} == state
+    assert parameters_of(view) == parameters and any(any(data) for data in state.values())
+    assert not any(view.section("outer/ready")), "the outer optimizer begins anew"
     assert os.fstat(ground.fd).st_blocks < blocks + 100
     sections = Sections()
     mode_sections.add_sections(sections, ground.worker.room, parse("local:4"))
     laid = {
-        n: (at - len(ground.map), size) for n, (at, size) in hold.manifest.sections.items() if mode_sections.passing(n)
+        n: (at - len(ground.map), size) for n, (at, size) in view.manifest.sections.items() if mode_sections.passing(n)
     }
     assert laid == sections.spans, "a worker, which knows the model, lays it out in the same way"
 
 
 def test_when_they_are_over_the_owners_have_the_mean_and_the_memory_is_given_back() -> None:
     ground = Stepped()
-    first, blocks = ground.host_memory.hold(), os.fstat(ground.fd).st_blocks
+    first, blocks = ground.host_memory.view(), os.fstat(ground.fd).st_blocks
     assert first is not None
     state, parameters = state_of(first), parameters_of(first)
-    hold = ground.turn(1, "local:4", 1)
-    make_a_round(hold, 1)
+    view = ground.turn(1, "local:4", 1)
+    make_a_round(view, 1)
     after = ground.turn(2, "exact", 2)
     for name, data in state_of(after).items():
         if name.startswith("state/"):
@@ -120,7 +120,7 @@ def test_when_they_are_over_the_owners_have_the_mean_and_the_memory_is_given_bac
 
 def test_without_a_round_the_state_is_as_it_was() -> None:
     ground = Stepped()
-    first = ground.host_memory.hold()
+    first = ground.host_memory.view()
     assert first is not None
     state = state_of(first)
     ground.turn(1, "local:4", 1)
@@ -129,26 +129,26 @@ def test_without_a_round_the_state_is_as_it_was() -> None:
 
 def test_who_mirrors_another_host_has_no_lanes_to_take_the_mean_of() -> None:
     ground = Stepped()
-    hold = ground.turn(1, "local:4", 1)
-    state = state_of(hold)
-    make_a_round(hold, 1)
-    hold.board.words[cells.H_MIRROR] = 1
+    view = ground.turn(1, "local:4", 1)
+    state = state_of(view)
+    make_a_round(view, 1)
+    view.board.words[cells.H_MIRROR] = 1
     assert state_of(ground.turn(2, "exact", 2)) == state
 
 
 def test_rounds_of_another_length_go_on_with_what_lanes_and_owners_have() -> None:
     ground = Stepped()
-    hold = ground.turn(1, "local:4", 1)
-    make_a_round(hold, 1)
-    hold.section("outer/ready")[0] = 1
-    Pushes(hold.section("pushes"), LANES).begin(3, 9, 1, rounds=True)
-    kept = [{name: bytes(data) for name, data in inner_of(hold).at(lane, 2).items()} for lane in range(LANES)]
-    hold = ground.turn(2, "local:9", 2)
-    assert [{n: bytes(data) for n, data in inner_of(hold).at(lane, 2).items()} for lane in range(LANES)] == kept
-    assert hold.section("outer/ready")[0] == 1 and inner_of(hold).since == 1
-    told = Pushes(hold.section("pushes"), LANES).told(2)
+    view = ground.turn(1, "local:4", 1)
+    make_a_round(view, 1)
+    view.section("outer/ready")[0] = 1
+    Pushes(view.section("pushes"), LANES).begin(3, 9, 1, rounds=True)
+    kept = [{name: bytes(data) for name, data in inner_of(view).at(lane, 2).items()} for lane in range(LANES)]
+    view = ground.turn(2, "local:9", 2)
+    assert [{n: bytes(data) for n, data in inner_of(view).at(lane, 2).items()} for lane in range(LANES)] == kept
+    assert view.section("outer/ready")[0] == 1 and inner_of(view).since == 1
+    told = Pushes(view.section("pushes"), LANES).told(2)
     assert told is not None and (told.op, told.base, told.pushed) == (0, 20, [0] * LANES)
-    make_a_round(hold, 2)
+    make_a_round(view, 2)
     assert not ground.turn(3, "exact", 3).manifest.rounds
 
 
@@ -158,8 +158,8 @@ def test_rounds_of_another_length_go_on_with_what_lanes_and_owners_have() -> Non
 @pytest.mark.parametrize("rounds", [0, 1])
 def test_a_mirror_gets_what_the_next_round_of_its_lanes_begins_with(rounds: int) -> None:
     """Before the first round is over that is the owners' state; later, it need not come."""
-    home, other = Stepped(), Stepped()
-    holds = [ground.turn(1, "local:4", 1) for ground in (home, other)]
+    primary, other = Stepped(), Stepped()
+    holds = [ground.turn(1, "local:4", 1) for ground in (primary, other)]
     for name in holds[1].manifest.owners():
         holds[1].section(name)[:] = bytes(holds[1].manifest.sections[name][1])
     if rounds:
@@ -173,7 +173,7 @@ def test_a_mirror_gets_what_the_next_round_of_its_lanes_begins_with(rounds: int)
     theirs.close()
     assert got.version == 1 + rounds and inner_of(holds[1]).since == 1
     for lane in (1, 2):
-        here, there = ({n: bytes(d) for n, d in inner_of(hold).at(lane, got.version).items()} for hold in holds)
+        here, there = ({n: bytes(d) for n, d in inner_of(view).at(lane, got.version).items()} for view in holds)
         assert here == there
     came = any(any(data) for data in state_of(holds[1]).values())
     assert came == (not rounds)

@@ -25,15 +25,15 @@ class Case:
         self.space = Space([model], torch.optim.SGD(model.parameters(), lr=0.1))
         sections = Sections()
         mode_sections.add_sections(sections, self.space.room(LANES, reads=True), MODE)
-        self.slots = PushGradients(self.space, Arena(sections), LANES)
+        self.pushed = PushGradients(self.space, Arena(sections), LANES)
         self.now = self.flat()
         self.gradients, self.then = [], []
         for lane in range(LANES):
             flat = self.flat()
-            self.slots.fill(lane, self.space.views(flat))
+            self.pushed.fill(lane, self.space.views(flat))
             self.gradients.append(flat)
             self.then.append(self.flat())
-            self.slots.keep(lane, self.then[-1])
+            self.pushed.keep(lane, self.then[-1])
 
     def flat(self) -> dict[str, Tensor]:
         return {name: torch.randn(total) for name, total in self.space.layout.totals.items()}
@@ -41,7 +41,7 @@ class Case:
     def total(self, weights: list[float], drift: Drift | None) -> Tensor:
         out = torch.zeros(sum(self.space.layout.totals.values()))
         for piece in self.space.layout.slices:
-            self.slots.total(piece, range(LANES), dict(enumerate(weights)), out[piece.start : piece.stop], drift)
+            self.pushed.total(piece, range(LANES), dict(enumerate(weights)), out[piece.start : piece.stop], drift)
         return out
 
 

@@ -45,12 +45,12 @@ class Asked:
 
 def relaxed(controls: Asked) -> RelaxedMember:
     worker = Worker(0, 0)
-    member = RelaxedMember(worker.space, worker.board, worker.slots, worker.slices, worker.buffers, controls)
+    member = RelaxedMember(worker.space, worker.board, worker.gradients, worker.slices, worker.buffers, controls)
     sections = Sections()
     mode_sections.add_sections(sections, worker.space.room(LANES), MODE)
     pushes = Pushes(memoryview(bytearray(pushes_bytes(LANES))), LANES)
-    slots = PushGradients(worker.space, Arena(sections), LANES)
-    member.set_pace(MODE, Staleness(), pushes, slots, lambda step: worker.member.hyper)
+    gradients = PushGradients(worker.space, Arena(sections), LANES)
+    member.set_pace(MODE, Staleness(), pushes, gradients, lambda step: worker.member.hyper)
     member.install(0, Assignment([0], [0], [0] * LANES))
     member.arena = worker.arena
     return member

@@ -8,9 +8,9 @@ from holdfast.config.run_config import board_rows
 from holdfast.core.sync.modes import TakenPush, commit_set, parse
 from holdfast.dataplane.memory import manifest, mode_sections
 from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.board import Board, StepFacts, board_bytes
 from holdfast.dataplane.memory.space import Space, dtype_name
-from holdfast.dataplane.memory.view import ArenaView
 from holdfast.dataplane.reduce import buffers, gradients, optimizer
 from holdfast.dataplane.reduce.schema import pin, probe
 from holdfast.dataplane.relaxed.pushes import Pushes, PushRecord
@@ -23,7 +23,7 @@ __all__ = ["GENERATION", "LANES", "MINE", "THEIRS", "Port", "Replay"]
 LANES = 4
 MODE = parse("async")
 ROWS = board_rows(LANES)
-MINE, THEIRS = (0, 1), (2, 3)  #: lanes driven at home, and by the other host
+MINE, THEIRS = (0, 1), (2, 3)  #: lanes driven at the primary, and by the other host
 GENERATION = 5
 
 
@@ -42,9 +42,9 @@ class Replay:
 
 
 class Port:
-    """One host's arena, with a state in it if it is the home."""
+    """One host's arena, with a state in it if it is the primary."""
 
-    def __init__(self, *, home: bool) -> None:
+    def __init__(self, *, primary: bool) -> None:
         model = model_of()
         user = adam(model)
         pin(user)
@@ -65,14 +65,14 @@ class Port:
         data = manifest.add_section(sections, space, room, ROWS, relaxed=True)
         self.arena = Arena(sections)
         self.board = Board(self.arena.section("board"), LANES, ROWS, len(space.layout.slices))
-        if home:
+        if primary:
             self.board.format()
         manifest.write_manifest(self.arena, self.board, data)
         memory = memoryview(self.arena._map)
         found = manifest.read_manifest(memory)
         assert found is not None
-        self.hold = ArenaView(memory, found)
-        self.primary_sync = PrimarySync(self.hold)
+        self.view = ArenaView(memory, found)
+        self.primary_sync = PrimarySync(self.view)
 
     @property
     def pushes(self) -> Pushes:
@@ -94,13 +94,13 @@ class Port:
             return []
         self.pushes.decide(version, found)
         self.board.put_step(version + 1, StepFacts(0.25, 8 * (version + 1), 0.0))
-        for index in range(len(self.hold.manifest.slices)):
-            place = self.hold.run("parameters", index, index + 1)
+        for index in range(len(self.view.manifest.slices)):
+            place = self.view.run("parameters", index, index + 1)
             place[:] = bytes([value]) * place.nbytes
             self.board.publish(index, version + 1)
         return list(found)
 
     def shown(self) -> set[int]:
         """Which values the parameters have."""
-        count = len(self.hold.manifest.slices)
-        return {byte for index in range(count) for byte in bytes(self.hold.run("parameters", index, index + 1))}
+        count = len(self.view.manifest.slices)
+        return {byte for index in range(count) for byte in bytes(self.view.run("parameters", index, index + 1))}

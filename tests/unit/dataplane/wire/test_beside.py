@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.transfers import Facts
-from holdfast.dataplane.memory.view import ArenaView
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.wire.packing import framed
 from holdfast.dataplane.wire.primary_inbound import FromPrimary, Inbound, ToPrimary
 from holdfast.dataplane.wire.receiver import Receiver
@@ -30,15 +30,15 @@ class Place:
     """An arena that is as it was at the beginning of each example."""
 
     def __init__(self, port: Port, relaxed: Callable[[Port], Inbound] | None = None) -> None:
-        self.hold: ArenaView = port.hold
+        self.view: ArenaView = port.view
         self._relaxed = relaxed(port) if relaxed else None
-        self._was = bytes(self.hold.memory)
+        self._was = bytes(self.view.memory)
 
     def land(self, data: bytes) -> str:
         """Land what has come; why it was refused, if so."""
-        self.hold.memory[:] = self._was
+        self.view.memory[:] = self._was
         receiver = Receiver(
-            self.hold, Replay(data), GENERATION, lambda: None, lambda: False, set(), lambda step: None,
+            self.view, Replay(data), GENERATION, lambda: None, lambda: False, set(), lambda step: None,
             relaxed=self._relaxed,
         )  # type: ignore[arg-type]  # fmt: skip
         try:
@@ -51,24 +51,24 @@ class Place:
 
     @property
     def untouched(self) -> bool:
-        return bytes(self.hold.memory) == self._was
+        return bytes(self.view.memory) == self._was
 
 
 @pytest.fixture(scope="module")
 def exact() -> Place:
-    return Place(Port(home=True))
+    return Place(Port(primary=True))
 
 
 @pytest.fixture(scope="module")
-def home() -> Place:
-    port = Port(home=True)
+def primary() -> Place:
+    port = Port(primary=True)
     port.pushes.begin(0, 100, 0)
     return Place(port, lambda port: ToPrimary(port.primary_sync, THEIRS))
 
 
 @pytest.fixture(scope="module")
 def mirror() -> Place:
-    port = Port(home=True)
+    port = Port(primary=True)
     return Place(port, lambda port: FromPrimary(port.primary_sync, THEIRS, row=0))
 
 
@@ -87,21 +87,21 @@ def changed(body: bytes, data: st.DataObject) -> bytes:
 
 def facts_of(place: Place, step: int, lanes: tuple[int, ...]) -> bytes:
     """What these lanes say of a step, all buffers changed."""
-    hold = place.hold
-    hold.memory[:] = place._was
-    flags = len(hold.manifest.buffers)
+    view = place.view
+    view.memory[:] = place._was
+    flags = len(view.manifest.buffers)
     for lane in lanes:
         record = step % 2 * LANES + lane
-        hold._changed[record * flags : (record + 1) * flags] = b"\1" * flags
-        hold.board.facts_words(lane, step)[0] = step + 1
-    return b"".join(hold.facts(Facts(step, lanes)))
+        view._changed[record * flags : (record + 1) * flags] = b"\1" * flags
+        view.board.facts_words(lane, step)[0] = step + 1
+    return b"".join(view.facts(Facts(step, lanes)))
 
 
 def test_facts_land_as_they_are(exact: Place) -> None:
     body = facts_of(exact, 4, (1, 2))
     assert exact.land(frame(Kind.FACTS, 4, body)) == ""
-    assert exact.hold.board.known(4) == [1, 2]
-    assert b"".join(exact.hold.facts(Facts(4, (1, 2)))) == body
+    assert exact.view.board.known(4) == [1, 2]
+    assert b"".join(exact.view.facts(Facts(4, (1, 2)))) == body
 
 
 def test_facts_of_which_the_second_lane_is_cut_off_leave_the_first_as_it_was(exact: Place) -> None:
@@ -134,19 +134,19 @@ RECORD = st.tuples(st.just(0) | NUMBER, NUMBER, NUMBER, FLOAT, FLOAT, FLOAT)
 
 
 def pushed_of(place: Place) -> bytes:
-    manifest = place.hold.manifest
+    manifest = place.view.manifest
     return bytes(manifest.entries) + b"\1" * len(manifest.buffers) + bytes(sum(size for _, size in manifest.buffers))
 
 
-def test_a_push_counts_as_it_is(home: Place) -> None:
-    assert home.land(frame(Kind.PUSHED, [2, (0, 0, 8, 0.5, 0.0, 0.0)], pushed_of(home))) == ""
-    assert not home.untouched
+def test_a_push_counts_as_it_is(primary: Place) -> None:
+    assert primary.land(frame(Kind.PUSHED, [2, (0, 0, 8, 0.5, 0.0, 0.0)], pushed_of(primary))) == ""
+    assert not primary.untouched
 
 
 @given(st.data(), st.sampled_from(range(-1, LANES + 1)) | NUMBER, RECORD)
-def test_a_push_is_whole_or_refused(home: Place, data: st.DataObject, lane: int, record: tuple[Any, ...]) -> None:
-    if home.land(frame(Kind.PUSHED, [lane, record], changed(pushed_of(home), data))):
-        assert home.untouched
+def test_a_push_is_whole_or_refused(primary: Place, data: st.DataObject, lane: int, record: tuple[Any, ...]) -> None:
+    if primary.land(frame(Kind.PUSHED, [lane, record], changed(pushed_of(primary), data))):
+        assert primary.untouched
 
 
 def clocks_of(version: int, pushed: list[int], **other: int) -> list[object]:
@@ -155,7 +155,7 @@ def clocks_of(version: int, pushed: list[int], **other: int) -> list[object]:
 
 
 def buffers_of(place: Place) -> bytes:
-    return bytes(place.hold.manifest.sections["buffers-versions"][1] + place.hold.manifest.buffers_size)
+    return bytes(place.view.manifest.sections["buffers-versions"][1] + place.view.manifest.buffers_size)
 
 
 def test_clocks_are_shown_as_they_are(mirror: Place) -> None:
@@ -182,7 +182,7 @@ def test_clocks_are_whole_or_refused(
 
 @given(st.data())
 def test_slices_are_whole_or_refused(mirror: Place, data: st.DataObject) -> None:
-    sizes = mirror.hold.manifest.sizes()
+    sizes = mirror.view.manifest.sizes()
     first, versions = data.draw(st.integers(-1, len(sizes)) | NUMBER), data.draw(st.lists(NUMBER, max_size=3))
     body = bytes(sum(sizes[max(0, min(first, len(sizes))) : max(0, min(first, len(sizes)) + len(versions))]))
     if mirror.land(frame(Kind.SLICES, [first, versions], changed(body, data) if body else b"")):
@@ -213,23 +213,23 @@ def _small() -> Iterator[None]:
         yield
 
 
-def test_each_of_them_lands_from_parts_as_from_one_frame(exact: Place, home: Place, mirror: Place) -> None:
+def test_each_of_them_lands_from_parts_as_from_one_frame(exact: Place, primary: Place, mirror: Place) -> None:
     for place, kind, meta, body in (
         (exact, Kind.FACTS, 4, facts_of(exact, 4, (1, 2))),
-        (home, Kind.PUSHED, [2, (0, 0, 8, 0.5, 0.0, 0.0)], pushed_of(home)),
+        (primary, Kind.PUSHED, [2, (0, 0, 8, 0.5, 0.0, 0.0)], pushed_of(primary)),
         (mirror, Kind.CLOCKS, clocks_of(0, [1] * LANES), buffers_of(mirror)),
     ):
         assert place.land(frame(kind, meta, body)) == ""
-        whole = bytes(place.hold.memory)
+        whole = bytes(place.view.memory)
         with _small():
             parts = frame(kind, meta, body)
             assert parts.count(b"HFD1") > 2
             assert place.land(parts) == ""
-        assert bytes(place.hold.memory) == whole and not place.untouched
+        assert bytes(place.view.memory) == whole and not place.untouched
 
 
 def test_parts_have_a_bound_and_belong_to_what_may_be_large(exact: Place) -> None:
-    most = exact.hold.most_facts()
+    most = exact.view.most_facts()
     part = pack(Kind.PART, GENERATION, b"", most) + bytes(most)
     assert exact.land(part) == ""
     assert exact.land(part + pack(Kind.PART, GENERATION, b"", 1)) == (

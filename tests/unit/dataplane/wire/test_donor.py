@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.core.roles import Assignment
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.manifest import read_manifest
-from holdfast.dataplane.memory.view import ArenaView
 from holdfast.dataplane.wire.donor import Donor, FellBehind, LostTrack, follow
 from holdfast.dataplane.wire.packing import Packer
 from holdfast.dataplane.wire.state_transfer import Fetched

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.manifest import read_manifest
-from holdfast.dataplane.memory.view import ArenaView
 from holdfast.dataplane.wire.packing import Buffers, Packer
 from holdfast.train.evaluation import Table
 from holdfast.transport.frames import HEADER, Kind, unpack
@@ -74,8 +74,8 @@ def test_the_next_evaluation_begins_with_nothing_sent(worker: Worker) -> None:
 
 def test_where_workers_stand_is_packed_when_it_changes(worker: Worker) -> None:
     packer = packer_of(worker)
-    assert len(packer.where(tuple(map(packer.hold.row, packer.rows)))) == 1
-    assert packer.where(tuple(map(packer.hold.row, packer.rows))) == []
+    assert len(packer.where(tuple(map(packer.view.row, packer.rows)))) == 1
+    assert packer.where(tuple(map(packer.view.row, packer.rows))) == []
     worker.board.put(2, 7)  # R_ARRIVED
-    (frame,) = packer.where(tuple(map(packer.hold.row, packer.rows)))
+    (frame,) = packer.where(tuple(map(packer.view.row, packer.rows)))
     assert msgspec.msgpack.decode(bytes(frame)[HEADER:])[0] == [0, 0, 7, -1]

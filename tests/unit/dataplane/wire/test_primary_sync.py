@@ -54,15 +54,15 @@ class Caught:
             receiver.run()
 
 
-def mirrored(home: Port, other: Port, lanes: tuple[int, ...] = THEIRS):
+def mirrored(primary: Port, other: Port, lanes: tuple[int, ...] = THEIRS):
     """What a generation begins with: the other host fetches what it needs."""
     ours, theirs = PlainStream.pair()
     sent: list[int] = []
     serving = threading.Thread(
-        target=lambda: sent.extend(serve_mirror(home.hold, ours, GENERATION, lambda: False, lanes))
+        target=lambda: sent.extend(serve_mirror(primary.view, ours, GENERATION, lambda: False, lanes))
     )
     serving.start()
-    got = fetch(other.hold, theirs, GENERATION, lanes)
+    got = fetch(other.view, theirs, GENERATION, lanes)
     serving.join()
     ours.close()
     theirs.close()
@@ -71,117 +71,117 @@ def mirrored(home: Port, other: Port, lanes: tuple[int, ...] = THEIRS):
 
 
 class Crossing:
-    """Both legs between the home and another host, for one generation."""
+    """Both legs between the primary and another host, for one generation."""
 
-    def __init__(self, home: Port, other: Port, lanes: tuple[int, ...] = THEIRS) -> None:
-        self.home, self.other = home, other
-        begun, versions = mirrored(home, other, lanes)
+    def __init__(self, primary: Port, other: Port, lanes: tuple[int, ...] = THEIRS) -> None:
+        self.primary, self.other = primary, other
+        begun, versions = mirrored(primary, other, lanes)
         self.out, self.back = Caught(), Caught()
         self.publishing = MirrorQueue(
             1,
-            home.hold,
+            primary.view,
             self.out,
-            Packer(home.hold, GENERATION, [0], lambda row: True),
-            primary_sync=home.primary_sync,
+            Packer(primary.view, GENERATION, [0], lambda row: True),
+            primary_sync=primary.primary_sync,
             most=1 << 20,
             sent=versions,
         )  # type: ignore[arg-type]
         self.homeward = ToPrimaryQueue(
-            0, other.hold, self.back, Packer(other.hold, GENERATION, [1], lambda row: True),
+            0, other.view, self.back, Packer(other.view, GENERATION, [1], lambda row: True),
             primary_sync=other.primary_sync,
             sent={lane: begun.pushed[lane] for lane in lanes}, op=begun.op, most=1 << 10,
         )  # type: ignore[arg-type]  # fmt: skip
-        self._to_home = self._receiver(home, ToPrimary(home.primary_sync, lanes))
-        self._from_home = self._receiver(other, FromPrimary(other.primary_sync, lanes, row=0))
+        self._to_primary = self._receiver(primary, ToPrimary(primary.primary_sync, lanes))
+        self._from_primary = self._receiver(other, FromPrimary(other.primary_sync, lanes, row=0))
 
     def _receiver(self, port: Port, relaxed: ToPrimary | FromPrimary) -> Receiver:
         return Receiver(
-            port.hold, Replay(b""), GENERATION, lambda: None, lambda: False, set(), lambda step: None, relaxed=relaxed
+            port.view, Replay(b""), GENERATION, lambda: None, lambda: False, set(), lambda step: None, relaxed=relaxed
         )  # type: ignore[arg-type]
 
     def carry(self, leg: NoQueue, port: Port) -> None:
-        while leg.carry(SenderView(port.hold, [0])):
+        while leg.carry(SenderView(port.view, [0])):
             pass
 
     def tell(self) -> list[str]:
-        """The home tells; what went, in order."""
-        self.carry(self.publishing, self.home)
+        """The primary tells; what went, in order."""
+        self.carry(self.publishing, self.primary)
         kinds = self.out.kinds()
-        self.out.land(self._from_home)
+        self.out.land(self._from_primary)
         return kinds
 
     def bring(self, number: int | None = None) -> list[str]:
         """The other host brings its pushes; with a number, the connection ends after so many frames."""
         self.carry(self.homeward, self.other)
         kinds = self.back.kinds()
-        self.back.land(self._to_home, number)
+        self.back.land(self._to_primary, number)
         return kinds
 
 
 @pytest.fixture
-def home() -> Port:
-    port = Port(home=True)
+def primary() -> Port:
+    port = Port(primary=True)
     port.pushes.begin(0, 100, 0)
     return port
 
 
 @pytest.fixture
 def other() -> Port:
-    return Port(home=False)
+    return Port(primary=False)
 
 
-def test_a_mirror_shows_what_the_home_has_and_holds_nothing_of_its_own(home: Port, other: Port) -> None:
+def test_a_mirror_shows_what_the_primary_has_and_holds_nothing_of_its_own(primary: Port, other: Port) -> None:
     for lane in range(LANES):
-        home.push(lane, 1)
-    home.publish(7)
-    mirrored(home, other)
+        primary.push(lane, 1)
+    primary.publish(7)
+    mirrored(primary, other)
     assert other.shown() == {7}
-    assert other.board.versions() == home.board.versions()
+    assert other.board.versions() == primary.board.versions()
     assert other.pushes.published == 1
-    assert other.pushes.clocks(99, 100) == home.pushes.clocks(1, 100), "whatever version is asked for"
+    assert other.pushes.clocks(99, 100) == primary.pushes.clocks(1, 100), "whatever version is asked for"
     assert other.board.step_facts(1) == StepFacts(0.25, 8, 0.0)
-    assert (other.board.level(), home.board.level()) == (-1, 1)
+    assert (other.board.level(), primary.board.level()) == (-1, 1)
 
 
-def test_a_push_counts_when_all_of_it_is_there(home: Port, other: Port) -> None:
-    crossing = Crossing(home, other)
+def test_a_push_counts_when_all_of_it_is_there(primary: Port, other: Port) -> None:
+    crossing = Crossing(primary, other)
     crossing.tell()
     push = other.push(2, 9)
-    assert (other.pushes.pushed(2), home.pushes.pushed(2)) == (1, 0)
+    assert (other.pushes.pushed(2), primary.pushes.pushed(2)) == (1, 0)
     kinds = crossing.bring()
     assert kinds[-1] == "PUSHED" and set(kinds[:-1]) == {"PUSH"} and len(kinds) > 2, "in several parts, then that it is"
-    assert home.pushes.pushed(2) == 1
-    assert home.pushes.record(2) == other.pushes.record(2)
-    for part in home.primary_sync.parts(push, 0, 1 << 20):
-        assert set(bytes(home.primary_sync.part(part))) == {9}
+    assert primary.pushes.pushed(2) == 1
+    assert primary.pushes.record(2) == other.pushes.record(2)
+    for part in primary.primary_sync.parts(push, 0, 1 << 20):
+        assert set(bytes(primary.primary_sync.part(part))) == {9}
     assert crossing.bring() == [], "once"
 
 
-def test_what_did_not_arrive_as_a_whole_is_computed_again(home: Port, other: Port) -> None:
-    crossing = Crossing(home, other)
+def test_what_did_not_arrive_as_a_whole_is_computed_again(primary: Port, other: Port) -> None:
+    crossing = Crossing(primary, other)
     crossing.tell()
     other.push(3, 9)
     kinds = crossing.bring(number=2)
-    assert len(kinds) > 2 and home.pushes.pushed(3) == 0
-    again = Crossing(home, other)
-    assert other.pushes.pushed(3) == 0, "the other host knows what the home has, and no more"
+    assert len(kinds) > 2 and primary.pushes.pushed(3) == 0
+    again = Crossing(primary, other)
+    assert other.pushes.pushed(3) == 0, "the other host knows what the primary has, and no more"
     again.tell()
     other.push(3, 8)
     again.bring()
-    assert home.pushes.pushed(3) == 1
+    assert primary.pushes.pushed(3) == 1
 
 
-def test_clocks_come_after_the_parameters_of_their_version(home: Port, other: Port) -> None:
-    crossing = Crossing(home, other)
+def test_clocks_come_after_the_parameters_of_their_version(primary: Port, other: Port) -> None:
+    crossing = Crossing(primary, other)
     assert crossing.tell()[-1] == "CLOCKS"
     for lane in MINE:
-        home.push(lane, 1)
+        primary.push(lane, 1)
     assert crossing.tell() == ["CLOCKS"], "nothing but clocks has moved"
     assert other.pushes.clocks(0, 100).pushed == [1, 1, 0, 0]
     for lane in THEIRS:
         other.push(lane, 1)
     crossing.bring()
-    home.publish(7)
+    primary.publish(7)
     kinds = crossing.tell()
     assert kinds[-1] == "CLOCKS" and set(kinds[:-1]) == {"SLICES"}
     assert other.shown() == {7} and other.pushes.published == 1
@@ -189,47 +189,47 @@ def test_clocks_come_after_the_parameters_of_their_version(home: Port, other: Po
     assert crossing.tell() == [], "once"
 
 
-def test_a_lane_of_its_own_is_not_set_back_by_old_news(home: Port, other: Port) -> None:
-    crossing = Crossing(home, other)
+def test_a_lane_of_its_own_is_not_set_back_by_old_news(primary: Port, other: Port) -> None:
+    crossing = Crossing(primary, other)
     crossing.tell()
     other.push(2, 1)
-    home.push(0, 1)
+    primary.push(0, 1)
     crossing.tell()
     assert other.pushes.clocks(0, 100).pushed == [1, 0, 1, 0]
 
 
-def test_another_pass_begins_with_no_push(home: Port, other: Port) -> None:
-    crossing = Crossing(home, other)
+def test_another_pass_begins_with_no_push(primary: Port, other: Port) -> None:
+    crossing = Crossing(primary, other)
     crossing.tell()
     other.push(2, 1)
     crossing.bring()
-    home.pushes.begin(1, 100, 0)
+    primary.pushes.begin(1, 100, 0)
     crossing.tell()
     assert other.pushes.begun(1) and other.pushes.pushed(2) == 0
     other.push(2, 1)
     assert crossing.bring()[-1] == "PUSHED"
-    assert home.pushes.pushed(2) == 1
+    assert primary.pushes.pushed(2) == 1
 
 
-def test_a_slice_that_is_being_changed_is_not_copied(home: Port) -> None:
-    home.board.claim(1, 1, 1)
-    home.board.begin_undo(0, 0)
-    assert home.primary_sync.copied(0) is None
-    home.board.clear_undo(1)
-    assert home.primary_sync.copied(0) is not None
+def test_a_slice_that_is_being_changed_is_not_copied(primary: Port) -> None:
+    primary.board.claim(1, 1, 1)
+    primary.board.begin_undo(0, 0)
+    assert primary.primary_sync.copied(0) is None
+    primary.board.clear_undo(1)
+    assert primary.primary_sync.copied(0) is not None
 
 
-def test_a_slice_whose_owner_has_died_keeps_nobody_who_publishes(home: Port, other: Port) -> None:
+def test_a_slice_whose_owner_has_died_keeps_nobody_who_publishes(primary: Port, other: Port) -> None:
     """A sender that waited for it would never end, and neither would its generation."""
-    crossing = Crossing(home, other)
+    crossing = Crossing(primary, other)
     crossing.tell()
     for lane in range(LANES):
-        home.push(lane, 1)
-    home.publish(7)
-    home.board.claim(1, 1, 1)
-    home.board.begin_undo(0, 1)
+        primary.push(lane, 1)
+    primary.publish(7)
+    primary.board.claim(1, 1, 1)
+    primary.board.begin_undo(0, 1)
     assert "CLOCKS" not in crossing.tell(), "a version that is not there as a whole"
-    home.board.clear_undo(1)
+    primary.board.clear_undo(1)
     assert crossing.tell()[-1] == "CLOCKS"
     assert other.shown() == {7}
 
@@ -257,38 +257,38 @@ def test_a_slice_whose_owner_has_died_keeps_nobody_who_publishes(home: Port, oth
         (TakenPush(2, 0), PushPart("push/2/0/float32", 0, 1 << 40), "of 'push/2/0/float32' for lane 2"),
     ],
 )
-def test_what_is_not_due_is_refused(home: Port, push: TakenPush, part: PushPart, why: str) -> None:
+def test_what_is_not_due_is_refused(primary: Port, push: TakenPush, part: PushPart, why: str) -> None:
     with pytest.raises(FrameError) as error:
-        home.primary_sync.place_for_part(push, 0, part, THEIRS)
+        primary.primary_sync.place_for_part(push, 0, part, THEIRS)
     assert why in str(error.value)
 
 
-def test_nonsense_is_refused(home: Port, other: Port) -> None:
-    mirrored(home, other)
+def test_nonsense_is_refused(primary: Port, other: Port) -> None:
+    mirrored(primary, other)
     with pytest.raises(FrameError, match="slices 0 to 0 have 3 bytes"):
         other.primary_sync.land_slices(0, 0, [4], memoryview(b"abc"))
     with pytest.raises(FrameError, match="the record of lane 2 has 1 bytes"):
-        home.primary_sync.land_record(2, PushRecord(0, 0, 8, 0.5, 0.0, 0.0), memoryview(b"a"), THEIRS)
-    other.primary_sync.land_slices(0, 0, [4], memoryview(bytes(other.hold.run("parameters", 0, 1).nbytes)))
+        primary.primary_sync.land_record(2, PushRecord(0, 0, 8, 0.5, 0.0, 0.0), memoryview(b"a"), THEIRS)
+    other.primary_sync.land_slices(0, 0, [4], memoryview(bytes(other.view.run("parameters", 0, 1).nbytes)))
     with pytest.raises(FrameError, match="slice 0 would go back from version 4 to 3"):
-        other.primary_sync.land_slices(0, 0, [3], memoryview(bytes(other.hold.run("parameters", 0, 1).nbytes)))
-    clocks = home.primary_sync.published().clocks
+        other.primary_sync.land_slices(0, 0, [3], memoryview(bytes(other.view.run("parameters", 0, 1).nbytes)))
+    clocks = primary.primary_sync.published().clocks
     with pytest.raises(FrameError, match="clocks of 4 lanes with 1 bytes of buffers"):
         other.primary_sync.mirror(clocks, memoryview(b"a"), ())
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_every_push_counts_once_whatever_is_lost(home: Port, other: Port, seed: int) -> None:
+def test_every_push_counts_once_whatever_is_lost(primary: Port, other: Port, seed: int) -> None:
     """Connections end in the middle of frames, lanes change hands, generations come and go."""
     chance = random.Random(seed)
-    crossing, theirs = Crossing(home, other), THEIRS
+    crossing, theirs = Crossing(primary, other), THEIRS
     counted = [0] * LANES
     for _ in range(120):
         what = chance.choice(("push", "push", "push", "bring", "tell", "publish", "cut"))
         if what == "push":
             lane = chance.randrange(LANES)
-            port = other if lane in theirs else home
-            version = min(home.board.versions())
+            port = other if lane in theirs else primary
+            version = min(primary.board.versions())
             clocks = port.pushes.clocks(version, 100)
             if clocks.pushed[lane] == clocks.applied[lane]:
                 port.push(lane, chance.randrange(256))
@@ -297,29 +297,29 @@ def test_every_push_counts_once_whatever_is_lost(home: Port, other: Port, seed: 
         elif what == "tell":
             crossing.tell()
         elif what == "publish":
-            for push in home.publish(chance.randrange(256)):
+            for push in primary.publish(chance.randrange(256)):
                 assert push.step == counted[push.lane], "in the order of its lane"
                 counted[push.lane] += 1
         else:
             crossing.bring(number=chance.randrange(3))
             theirs = tuple(sorted(chance.sample(range(LANES), 2)))
-            crossing = Crossing(home, other, theirs)
-    assert home.pushes.clocks(min(home.board.versions()), 100).applied == counted
+            crossing = Crossing(primary, other, theirs)
+    assert primary.pushes.clocks(min(primary.board.versions()), 100).applied == counted
     assert sum(counted) >= LANES
 
 
-def test_clocks_do_not_go_back(home: Port, other: Port) -> None:
-    old = home.primary_sync.published().clocks
+def test_clocks_do_not_go_back(primary: Port, other: Port) -> None:
+    old = primary.primary_sync.published().clocks
     for lane in range(LANES):
-        home.push(lane, 1)
-    home.publish(7)
-    mirrored(home, other)
+        primary.push(lane, 1)
+    primary.publish(7)
+    mirrored(primary, other)
     with pytest.raises(FrameError, match="the clocks would go back from version 1 to 0"):
         other.primary_sync.mirror(old, memoryview(b""), ())
 
 
-def test_a_mirror_gets_no_news_that_are_older_than_what_it_begins_with(home: Port, other: Port) -> None:
-    """Its connections are there before it has fetched anything, and the home goes on meanwhile."""
+def test_a_mirror_gets_no_news_that_are_older_than_what_it_begins_with(primary: Port, other: Port) -> None:
+    """Its connections are there before it has fetched anything, and the primary goes on meanwhile."""
     install = Install(GENERATION, [0, 1], [0, 1], [0, 0, 1, 1], [0, 1], {1: 0})
     asked, go, news, said = threading.Event(), threading.Event(), threading.Event(), []
     sessions: dict[int, PeerSession] = {}
@@ -337,7 +337,7 @@ def test_a_mirror_gets_no_news_that_are_older_than_what_it_begins_with(home: Por
         sessions[to].admit(1, kind, (Watched if kind == "peer" else PlainStream)(theirs))
         return PlainStream(ours)
 
-    for number, port in ((0, home), (1, other)):
+    for number, port in ((0, primary), (1, other)):
         sessions[number] = PeerSession(
             HostMemory(port.arena._map), number, install, dial=dial, ring=lambda: None, report=said.append,
             broke=lambda host, error: said.append(str(error)),
@@ -346,15 +346,15 @@ def test_a_mirror_gets_no_news_that_are_older_than_what_it_begins_with(home: Por
         asked.wait()
         assert not news.wait(0.2), "nothing goes before the mirror has what it begins with"
         for lane in range(LANES):
-            home.push(lane, 1)
-        home.publish(7)
+            primary.push(lane, 1)
+        primary.publish(7)
         go.set()
         deadline = time.monotonic() + 20
         while other.pushes.published != 1 or other.shown() != {7}:
             assert time.monotonic() < deadline, said
             time.sleep(0.001)
         for lane in MINE:
-            home.push(lane, 1)
+            primary.push(lane, 1)
         os.eventfd_write(sessions[0].bells[0], 1)
         while other.pushes.clocks(1, 100).pushed != [2, 2, 1, 1]:
             assert time.monotonic() < deadline, said

@@ -9,8 +9,8 @@ import pytest
 from holdfast.core.roles import Assignment
 from holdfast.core.transfers import TransferRoute
 from holdfast.core.transfers import due as due_
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.manifest import read_manifest
-from holdfast.dataplane.memory.view import ArenaView
 from holdfast.dataplane.wire import sender
 from holdfast.dataplane.wire.packing import Packer
 from holdfast.dataplane.wire.sender import PeerRoute, SenderView
@@ -50,17 +50,17 @@ def test_a_leg_sends_load_by_load_and_looks_once_for_a_ring_and_once_for_a_new_s
     memory = memoryview(worker.arena._map)
     manifest = read_manifest(memory)
     assert manifest is not None
-    hold, slices = ArenaView(memory, manifest), len(manifest.slices)
+    view, slices = ArenaView(memory, manifest), len(manifest.slices)
     here, lanes = tuple(index % 2 == 0 for index in range(slices)), frozenset({0, 1})
     there = tuple(not one for one in here)
     route = TransferRoute(lanes, LANES, here, there, manifest.spaces(), manifest.sizes(), most=1 << 20)
     longest = {5e8: 1}.__getitem__  # on a network of that rate every slice is a load
-    leg = PeerRoute(1, hold, wire, route, Packer(hold, 3, [0], lambda row: True), longest, 0)  # type: ignore[arg-type]
+    leg = PeerRoute(1, view, wire, route, Packer(view, 3, [0], lambda row: True), longest, 0)  # type: ignore[arg-type]
 
     def rung() -> list[list[Kind]]:
         """What goes over the wire after a ring, until nothing more is to be done."""
         before = len(wire.sent)
-        while leg.carry(SenderView(hold, [0])):
+        while leg.carry(SenderView(view, [0])):
             pass
         return wire.sent[before:]
 

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from holdfast.dataplane.memory import board as cells
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.manifest import read_manifest
-from holdfast.dataplane.memory.view import ArenaView
 from holdfast.dataplane.reduce import early
 from holdfast.dataplane.wire.packing import Packer
 from holdfast.dataplane.wire.receiver import Receiver
@@ -267,9 +267,9 @@ def test_workers_are_let_go_when_all_is_ready_and_nothing_they_write_is_wiped(mo
     begun: list[int] = []
     real = ArenaView.begin
 
-    def begin(hold: ArenaView, lanes: frozenset[int]) -> None:
-        begun.append(hold.board.current())
-        real(hold, lanes)
+    def begin(view: ArenaView, lanes: frozenset[int]) -> None:
+        begun.append(view.board.current())
+        real(view, lanes)
 
     monkeypatch.setattr(ArenaView, "begin", begin)
     lab = hosts((1, 1))
@@ -303,7 +303,7 @@ def test_gradients_leave_before_the_unit_ends_and_again_if_the_script_changes_th
             number = me.member._work.step
             if me.board.early([me.board.row], number) is not None:
                 theirs = [index for index, home in enumerate(me.member.at.home or ()) if not home]
-                lab.until(lambda: all(other.slots.pieces.nodes(number, index) for index in theirs))
+                lab.until(lambda: all(other.gradients.pieces.nodes(number, index) for index in theirs))
                 came.append(number)
             _halve(changed, trainable)
 
