@@ -30,8 +30,8 @@ __all__ = [
     "Sent",
     "SliceSums",
     "SumPiece",
+    "Transfer",
     "TransferRoute",
-    "Transfers",
     "due",
     "longest_run",
     "runs",
@@ -68,7 +68,7 @@ class SliceSums(NamedTuple):
     last: int
 
 
-Transfers = Facts | SumPiece | SliceSums
+Transfer = Facts | SumPiece | SliceSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +94,16 @@ class Sent:
     early: set[int] = field(default_factory=set)  #: those of `pieces` that went before the host's lanes were complete
     totals: set[int] = field(default_factory=set)
 
-    def note(self, transfers: Transfers) -> None:
+    def note(self, transfer: Transfer) -> None:
         """This is on its way."""
-        if isinstance(transfers, Facts):
-            self.lanes.update(transfers.lanes)
-        elif isinstance(transfers, SumPiece):
-            self.pieces.update(range(transfers.first, transfers.last))
-            if transfers.again:
-                self.early.difference_update(range(transfers.first, transfers.last))
+        if isinstance(transfer, Facts):
+            self.lanes.update(transfer.lanes)
+        elif isinstance(transfer, SumPiece):
+            self.pieces.update(range(transfer.first, transfer.last))
+            if transfer.again:
+                self.early.difference_update(range(transfer.first, transfer.last))
         else:
-            self.totals.update(range(transfers.first, transfers.last))
+            self.totals.update(range(transfer.first, transfer.last))
 
 
 class HostProgress(NamedTuple):
@@ -118,18 +118,18 @@ class HostProgress(NamedTuple):
     early: Node | None = None  #: what the slices that are gathered belong to while lanes are missing
 
 
-def due(route: TransferRoute, view: HostProgress, sent: Sent) -> list[Transfers]:
+def due(route: TransferRoute, view: HostProgress, sent: Sent) -> list[Transfer]:
     """What is to be sent now, in order. Empty with `view.version > sent.step`: the route goes on to the next step."""
     step = sent.step
-    transfers: list[Transfers] = []
+    transfer: list[Transfer] = []
     lanes = tuple(lane for lane in view.known if lane in route.lanes and lane not in sent.lanes)
     if lanes:
-        transfers.append(Facts(step, lanes))
+        transfer.append(Facts(step, lanes))
     if view.version == step and view.work is not None:
-        transfers.extend(_pieces(route, view, sent))
+        transfer.extend(_pieces(route, view, sent))
     ready = [s for s, at in enumerate(view.summed) if at == step + 1 and route.here[s] and s not in sent.totals]
-    transfers.extend(SliceSums(step, first, last) for first, last in _runs(route, ready))
-    return transfers
+    transfer.extend(SliceSums(step, first, last) for first, last in _runs(route, ready))
+    return transfer
 
 
 def _pieces(route: TransferRoute, view: HostProgress, sent: Sent) -> Iterator[SumPiece]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.control.protocol.messages import Install
-from holdfast.core.transfers import Facts, HostProgress, Sent, SliceSums, SumPiece, TransferRoute, Transfers, due
+from holdfast.core.transfers import Facts, HostProgress, Sent, SliceSums, SumPiece, Transfer, TransferRoute, due
 from holdfast.testing.fake_arena import FakeArena
 from holdfast.testing.model import Violation
 
@@ -39,7 +39,7 @@ class _Sender:
         self.session, self.there, self._route = session, there, route
         self._sent = Sent(0)
         self._rows: dict[int, int] = {}
-        self._due: list[Transfers] = []
+        self._due: list[Transfer] = []
         self._busy = False
         self.broken = False
 
@@ -68,20 +68,20 @@ class _Sender:
             view = HostProgress(version, arena.known(step), arena.nodes(step), work, arena.gathered, arena.summed)
             self._due = due(self._route, view, sent)
             if self._due:
-                for transfers in self._due:
-                    sent.note(transfers)
+                for transfer in self._due:
+                    sent.note(transfer)
                 self._send(self._due.pop(0))
                 return
             if version <= step:
                 return
             self._sent = Sent(step + 1)
 
-    def _send(self, what: Transfers | dict[int, int]) -> None:
+    def _send(self, what: Transfer | dict[int, int]) -> None:
         self._busy = True
         host = self.session.host
         host.cluster.clock.after(host.cluster.carriage(host.factor), self._bring, what, self._taken(what))
 
-    def _taken(self, what: Transfers | dict[int, int]) -> object:
+    def _taken(self, what: Transfer | dict[int, int]) -> object:
         """What is sent, as it lies in the arena now."""
         arena = self.session.host.arena
         if isinstance(what, SumPiece):
@@ -92,7 +92,7 @@ class _Sender:
             return None
         return [(arena.sums[slice_], arena.norms[slice_]) for slice_ in range(what.first, what.last)]
 
-    def _bring(self, what: Transfers | dict[int, int], taken: object) -> None:
+    def _bring(self, what: Transfer | dict[int, int], taken: object) -> None:
         session = self.session
         if self.broken or (session.closed and session.fenced):
             return
@@ -113,7 +113,7 @@ class _Sender:
         self._busy = False
         self.look()
 
-    def _land(self, there: FakeHost, what: Transfers | dict[int, int], taken: object) -> None:
+    def _land(self, there: FakeHost, what: Transfer | dict[int, int], taken: object) -> None:
         arena = there.arena
         arena.check_fence(self.session.generation, what)
         if isinstance(what, dict):
@@ -133,7 +133,7 @@ class _Sender:
         there.moved()
 
 
-def _wanted(arena: FakeArena, what: Transfers | dict[int, int]) -> bool:
+def _wanted(arena: FakeArena, what: Transfer | dict[int, int]) -> bool:
     """Whether the other host has any use for it; what belongs to a step that it needs nobody for may be torn."""
     if isinstance(what, SumPiece):
         return arena.step() <= what.step and not arena.complete(what.step)

@@ -40,8 +40,8 @@ def test_facts_go_first_then_pieces_for_the_other_home_then_sums_of_this_one() -
 
 def test_what_was_sent_is_not_sent_again() -> None:
     seen, sent = view(known=(0, 1), nodes=(Node(0, 2),), summed=(6, 6, 5, 5)), Sent(5)
-    for transfers in due(HALF, seen, sent):
-        sent.note(transfers)
+    for transfer in due(HALF, seen, sent):
+        sent.note(transfer)
     assert due(HALF, seen, sent) == []
 
 
@@ -53,7 +53,7 @@ def test_several_workers_of_a_host_send_one_merged_sum_as_it_becomes_ready() -> 
 def test_lanes_that_do_not_make_up_one_node_go_as_they_are() -> None:
     three = route({1, 2, 3}, [False], [True])
     seen = view(nodes=(Node(1, 1), Node(2, 2)), gathered=(0,), summed=(5,))
-    assert [transfers.node for transfers in due(three, seen, Sent(5)) if isinstance(transfers, SumPiece)] == [
+    assert [transfer.node for transfer in due(three, seen, Sent(5)) if isinstance(transfer, SumPiece)] == [
         Node(1, 1),
         Node(2, 2),
     ]

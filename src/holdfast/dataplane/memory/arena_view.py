@@ -62,17 +62,17 @@ class ArenaView:
 
     # ------------------------------------------------------------ pieces and totals
 
-    def piece(self, transfers: SumPiece) -> memoryview:
+    def piece(self, transfer: SumPiece) -> memoryview:
         """The bytes of a partial sum, to be sent."""
-        return self.run("host" if transfers.merged else f"slot/{transfers.node.lane}", transfers.first, transfers.last)
+        return self.run("host" if transfer.merged else f"slot/{transfer.node.lane}", transfer.first, transfer.last)
 
-    def total(self, transfers: SliceSums) -> memoryview:
+    def total(self, transfer: SliceSums) -> memoryview:
         """The bytes of a sum, to be sent."""
-        return self.run("sum", transfers.first, transfers.last)
+        return self.run("sum", transfer.first, transfer.last)
 
-    def norms(self, transfers: SliceSums) -> list[float]:
+    def norms(self, transfer: SliceSums) -> list[float]:
         """The norms that go with it."""
-        return self.board.norms(transfers.first, transfers.last)
+        return self.board.norms(transfer.first, transfer.last)
 
     def place_for_piece(self, step: int, node: Node, first: int, last: int, again: bool) -> memoryview | None:
         """Where a partial sum that comes in goes; None where it is here already, unless it comes `again`, corrected."""
@@ -106,14 +106,14 @@ class ArenaView:
 
     # ------------------------------------------------------------ facts
 
-    def facts(self, transfers: Facts) -> list[bytes]:
+    def facts(self, transfer: Facts) -> list[bytes]:
         """What lanes gave besides gradients: for each its words, its flags and the buffers it changed."""
         manifest, out = self.manifest, []
-        for lane in transfers.lanes:
-            record = transfers.step % 2 * manifest.lanes + lane
+        for lane in transfer.lanes:
+            record = transfer.step % 2 * manifest.lanes + lane
             present = self._present[record * manifest.entries : (record + 1) * manifest.entries]
             changed = bytes(self._changed[record * len(manifest.buffers) : (record + 1) * len(manifest.buffers)])
-            words = bytes(self.board.facts_words(lane, transfers.step))
+            words = bytes(self.board.facts_words(lane, transfer.step))
             out += [lane.to_bytes(8, "little"), words, bytes(present), changed]
             base = (2 + record) * manifest.buffers_size
             for flag, (begin, size) in zip(changed, manifest.buffers, strict=True):

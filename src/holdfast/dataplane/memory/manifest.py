@@ -18,7 +18,9 @@ from holdfast.dataplane.memory.mode_sections import ModeRoom
 from holdfast.dataplane.relaxed.inner_state import SINCE, state_bytes
 
 if TYPE_CHECKING:
-    from holdfast.dataplane.memory.space import Space  # it needs torch, and who reads a chart may be without
+    from holdfast.dataplane.memory.space import (
+        Space,  # it needs torch, and a process that reads a manifest may be without it
+    )
 
 __all__ = ["Manifest", "add_section", "read_manifest", "write_manifest"]
 

@@ -126,7 +126,7 @@ class Donor:
             packer = Packer(self._view, self._generation, range(self._view.manifest.rows), lambda row: True)
             while step is not None and self._decided(step, packer):
                 current = self._view.board.current()
-                kept = [bytes(part) for transfers in self._step(step) for part in packer.transfers(transfers)]
+                kept = [bytes(part) for transfer in self._step(step) for part in packer.transfer(transfer)]
                 whole = set(self._view.board.summed()) == {step + 1}
                 if not whole or self._view.board.current() != current or current != self._current:
                     raise LostTrack(step)  # what lies here as sums are not those of this step

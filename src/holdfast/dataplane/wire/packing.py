@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast.core.transfers import Facts, SumPiece, Transfers
+from holdfast.core.transfers import Facts, SumPiece, Transfer
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.transport.frames import MAX_BODY, Kind, pack
 
@@ -51,17 +51,17 @@ class Packer:
     def __post_init__(self) -> None:
         self._begun = set(self.view.table_rows())  # whoever computed them: the other host may have missed them
 
-    def transfers(self, transfers: Transfers) -> Buffers:
+    def transfer(self, transfer: Transfer) -> Buffers:
         """Facts, a partial sum or a sum."""
         view = self.view
-        if isinstance(transfers, Facts):
-            return framed(Kind.FACTS, self.generation, _encode(transfers.step), b"".join(view.facts(transfers)))
-        if isinstance(transfers, SumPiece):
-            data = view.piece(transfers)
-            meta = _encode([transfers.step, *transfers.node, transfers.first, transfers.last, transfers.again])
+        if isinstance(transfer, Facts):
+            return framed(Kind.FACTS, self.generation, _encode(transfer.step), b"".join(view.facts(transfer)))
+        if isinstance(transfer, SumPiece):
+            data = view.piece(transfer)
+            meta = _encode([transfer.step, *transfer.node, transfer.first, transfer.last, transfer.again])
             return [pack(Kind.PIECE, self.generation, meta, data.nbytes), data]
-        data = view.total(transfers)
-        meta = _encode([transfers.step, transfers.first, view.norms(transfers)])
+        data = view.total(transfer)
+        meta = _encode([transfer.step, transfer.first, view.norms(transfer)])
         return [pack(Kind.SUM, self.generation, meta, data.nbytes), data]
 
     def past(self, op: int, result: bytes) -> Buffers:

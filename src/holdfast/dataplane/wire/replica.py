@@ -3,11 +3,11 @@
     primary: version v is made  ──►  first replica  ──►  second  ──►  ...  ──►  last
           v counts           ◄──  held  ◄─────────────  held  ◄──────────────┘
 
-The replicas stand in a chain (`core.roles.link_of`). Each passes on what comes in while more of it comes, so the
+The replicas stand in a chain (`core.roles.chain_link`). Each passes on what comes in while more of it comes, so the
 primary sends one copy however many there are. Each says that it holds a version when all after it do, so one word at
 the primary means: everybody does. Then v counts: clocks show it, and v + 1 may be made.
 
-Only in relaxed modes: in exact training every host holds the state anyway. A replica's copy (*replica*)
+Only in relaxed modes: in exact training every host holds the state anyway. A replica's copy
 lies beside the arena of its host, whose workers compute with the mirror like those of any other (see `primary_sync`). A
 version that the primary has made and a replica does not hold yet was shown to nobody, so going on from the replica
 takes nothing back. A replica is replaced as a whole, when the last byte of the next version is there.

@@ -98,12 +98,12 @@ class PeerRoute:
         buffers = self.packer.changes()
         where = self.packer.where(sight.rows)
         progress = sight.progress(sent.step)
-        transfers = due(self.route, progress, sent)
-        for one in transfers:
+        transfer = due(self.route, progress, sent)
+        for one in transfer:
             if not isinstance(one, Facts) and not (isinstance(one, SumPiece) and one.again):
                 buffers += where
                 where = []
-            buffers += self.packer.transfers(one)
+            buffers += self.packer.transfer(one)
             sent.note(one)
             if not isinstance(one, Facts):
                 self._loads.append(buffers)

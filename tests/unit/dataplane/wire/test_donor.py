@@ -191,7 +191,7 @@ def test_a_donor_that_fails_for_a_reason_nobody_has_thought_of_lets_the_new_host
 
     lab = hosts((1, 1))
     lab.install([0], [0, 0, 0, 0], summed=True)
-    monkeypatch.setattr(Packer, "transfers", fail)
+    monkeypatch.setattr(Packer, "transfer", fail)
     ours, theirs = PlainStream.pair()
     donor = Donor(hold_of(lab.hosts[0]), ours, lab.generation, lab.moved.set)
     raised: list[Exception] = []

@@ -334,7 +334,7 @@ def test_what_nobody_has_thought_of_is_told_and_ends_no_thread_in_silence(
     try:
         workers = drive(lab, [0, 1], [0, 0, 1, 1], {1: 0})
         if where == "sending":
-            monkeypatch.setattr(Packer, "transfers", fail)
+            monkeypatch.setattr(Packer, "transfer", fail)
         else:
             monkeypatch.setattr(ArenaView, "land_facts", fail)
         with contextlib.suppress(AssertionError):
