@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.config.run_config import DEFAULTS_OF_JOIN, SECTIONS, RunConfig, check
+from holdfast.config.run_config import DEFAULTS_OF_JOIN, ENGINES, SECTIONS, RunConfig, check
 from holdfast.errors import ConfigError, UsageError
 
 __all__ = ["Resolved", "Sources"]
@@ -28,6 +28,8 @@ _TYPES: dict[str, Any] = {
         for section, struct in SECTIONS.items() for field in msgspec.structs.fields(struct)
     },
 }  # fmt: skip
+#: Sections that are said to a cluster.
+_CLUSTERS = frozenset(ENGINES) - {"local"}
 #: Of those that are no whole numbers, the ones that are no times either.
 _NUMBERS = frozenset({"compensation", "local.lr", "local.momentum", "crew.hang_factor", "crew.silence_factor"})
 _MUST_BE = {int: "must be a whole number", int | None: "must be a whole number", float: "must be a time such as 30s"}
@@ -48,7 +50,8 @@ class Resolved(NamedTuple):
         lines = []
         for name in _TYPES:
             section, _, field = name.rpartition(".")
-            if section not in ("", "crew", self.config.on) and name not in self.sources:
+            # The section `local` is about local:H, whichever engine is called local.
+            if section in _CLUSTERS and section != self.config.on and name not in self.sources:
                 continue
             value = getattr(getattr(self.config, section) if section else self.config, field)
             source, mark = self.sources.get(name, "default"), ""

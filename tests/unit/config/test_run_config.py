@@ -220,6 +220,13 @@ def test_a_run_that_listens_may_have_no_workers_of_its_own() -> None:
     assert (config.workers, config.listen, config.hosts, config.tls) == (0, "127.0.0.1:0", 2, True)
 
 
+@pytest.mark.parametrize("on", ["local", "ray"])
+def test_the_outer_step_of_local_rounds_is_shown_whatever_the_engine(on: str) -> None:
+    """The section is called like the engine `local`, and has nothing to do with it."""
+    shown = Sources().flag("script", "train.py").flag("on", on).resolve().show()
+    assert "local.lr = 0.8" in shown and "local.momentum = 0.3" in shown
+
+
 def test_what_a_cluster_is_told_is_shown_where_the_run_goes_there() -> None:
     sources = Sources().flag("script", "train.py").assign("slurm.time=2h").flag("on", "slurm")
     resolved = sources.resolve()
