@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast import errors
-from holdfast.control.membership.cast import ProcessNames
+from holdfast.control.membership.process_names import ProcessNames
 from holdfast.control.membership.roster import CrewLimits
 from holdfast.control.protocol.commands import FailRun
 from holdfast.control.protocol.messages import Failed

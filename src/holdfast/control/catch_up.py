@@ -1,4 +1,4 @@
-"""Following: a host that comes late gets the state in the background, while the crew goes on stepping. Pure.
+"""Catch-up: a host that comes late gets the state in the background, while the crew goes on stepping. Pure.
 
 Part of `reconcile`; like all of it, it looks at levels only. What a host that follows gets and does is told in
 `dataplane.wire.donor`. Rules that live here:

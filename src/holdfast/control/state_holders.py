@@ -1,4 +1,4 @@
-"""Custody: from which hosts the newest state of the run can be had, so that none of its steps is lost. Pure.
+"""State holders: from which hosts the newest state of the run can be had, so that no step is lost. Pure.
 
 Every host of the crew holds the whole state, at most a step apart. Others may hold an older one: their workers were
 all lost, and they are about to come back. So whatever leaves or starts,

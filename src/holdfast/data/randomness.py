@@ -1,4 +1,4 @@
-"""Randomness of a unit: a pure function of (seed, step, lane), whoever computes it and when."""
+"""Randomness of a unit: a pure function of (seed, step, lane), on any worker and at any time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A post: one agent on one machine, as a plain object.
+"""An agent process: one agent on one machine, as a plain object.
 
 It knows nothing of Ray: a cluster's software holds it on the machine and passes calls on (a Ray actor is this class and
 nothing else), tests hold it directly. Calls may come from several threads at once; `news` and `end` wait.

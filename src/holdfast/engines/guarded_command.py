@@ -1,4 +1,4 @@
-"""The keeper: runs one command on a machine for somebody elsewhere, and leaves nothing of it behind.
+"""A guarded command: runs on a machine for a holder elsewhere, and leaves nothing behind when the holder dies.
 
     whoever asked ══ pipe ══ keeper ── the command ── whatever it starts
 

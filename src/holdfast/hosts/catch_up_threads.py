@@ -1,4 +1,4 @@
-"""Following, as a host does it: threads, connections and their ends around `dataplane.wire.donor`.
+"""Catch-up, as a host does it: threads, connections and their ends around `dataplane.wire.donor`.
 
 A host that joins a run which is going follows one of the others (its donor) until it has caught up. Neither belongs
 to a generation, so both are ended by name: a `CatchUp` when its host is taken into the crew, a donor when its follower

@@ -1,4 +1,4 @@
-"""The end of workers: what a dead one has left in its session, for those nobody could reap in order; who does not end.
+"""Process sessions: ends what a dead worker has left in its session, and names a worker that does not end.
 
 A worker leads a session of its own number. The kernel gives that number to nobody else while anybody of
 the session lives; once all are gone, it may go to a stranger. So a session is ended member by member, each

@@ -1,4 +1,4 @@
-"""Quarters: a directory of an agent's own, for as long as it has a part in a run elsewhere.
+"""The agent's directory: its own, for as long as it has a part in a run elsewhere.
 
     TEMP/holdfast-N/    lock, logs/, script/ (if it was sent along), tmp/, hang-N.txt, audit/
 

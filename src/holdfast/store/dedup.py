@@ -1,4 +1,4 @@
-"""The tally of one client's pushes on one key: what makes a push count once. Pure.
+"""The dedup window of one client's pushes on one key: what makes a push count once. Pure.
 
 A client numbers its pushes on a key 1, 2, 3, ... and repeats those it has no answer to, in order, when it comes
 back to a server. The server keeps, in memory that outlives it, the last number it has settled, and which of the last

@@ -1,4 +1,4 @@
-"""The voice of the store: what its processes say that is no answer to anybody."""
+"""What the store's processes say on standard error, beside their answers to clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parcels: which bytes of a client's memory belong to a request, and how they travel between hosts. Pure.
+"""Payloads: which bytes of a client's memory belong to a request, and how they travel between hosts. Pure.
 
 A request speaks of up to two places; they lie in one stretch of the client's memory, its payload. Whoever receives the
 payload puts it somewhere else, and the request then speaks of that (`moved`).

@@ -1,4 +1,4 @@
-"""Simulated following: a new host gets the state, and then every step, from one that is in the crew.
+"""Simulated catch-up: a new host gets the state, and then every step, from one that is in the crew.
 
 As the real donor does, this one copies the state at one version, holds back the sums of a step on its host until those
 of the step before are written down, and gives up a follower that takes less than the crew makes. A donor whose own

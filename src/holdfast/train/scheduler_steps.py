@@ -1,4 +1,4 @@
-"""Tempo: how a worker's schedulers go along with the steps it computes units of.
+"""Scheduler steps: how a worker's schedulers go along with the steps it computes units of.
 
 Lanes that keep step exactly are all at one step, and so are the schedulers. Where they need not, a worker may be given
 a unit of a step behind its newest one (of a lane that was another's), or one further on (others have made the calls in

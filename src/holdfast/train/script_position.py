@@ -1,4 +1,4 @@
-"""Together: whether workers that wait for each other are at the same place of the script.
+"""The script's position: whether workers that wait for each other are at the same place of the script.
 
 A script that does one thing on one worker and another on the next would wait for ever. The board shows the newest
 operation that each has begun, so it is said instead.

@@ -43,7 +43,7 @@ _FAREWELL = 5.0
 
 
 class HostRegistrar(Protocol):
-    """The launcher, as a set of cluster hosts needs it. All of it is called in the loop's thread."""
+    """The launcher, as `ClusterHosts` needs it. All of it is called in the loop's thread."""
 
     def note(self, sentence: str, *, aloud: bool) -> None:
         """A sentence for the story."""

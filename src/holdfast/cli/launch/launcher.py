@@ -51,8 +51,8 @@ from holdfast.observe import agent_directory, status
 from holdfast.observe.directory import RunDirectory, default_path, host, recover, recover_siblings
 from holdfast.observe.meter import Meter
 from holdfast.observe.monitor import BoardMonitor
-from holdfast.observe.notebook import RunStoryWriter
 from holdfast.observe.screen import Screen
+from holdfast.observe.story_writer import RunStoryWriter
 from holdfast.observe.watch import WatchLimits
 from holdfast.transport import memory
 from holdfast.transport.doorbell import ordered_stores

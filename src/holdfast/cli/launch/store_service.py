@@ -91,7 +91,7 @@ class StoreService:
             self._thread = threading.Thread(
                 target=self._start,
                 args=(message, asyncio.get_running_loop()),
-                name="holdfast-store service",
+                name="holdfast-store-service",
                 daemon=True,
             )
             self._thread.start()

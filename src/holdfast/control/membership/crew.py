@@ -23,8 +23,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from holdfast.control.membership.cast import ProcessNames
 from holdfast.control.membership.hosts import Hosts
+from holdfast.control.membership.process_names import ProcessNames
 from holdfast.control.membership.roster import CrewLimits, Stage, Worker
 from holdfast.control.protocol.commands import Command, KillWorker, MakeArena, Send, StartWorker
 from holdfast.control.protocol.messages import AtBoundary, Install, Leave, Pause, Reached, ToWorker, Welcome

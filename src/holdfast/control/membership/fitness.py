@@ -7,7 +7,7 @@ both values, so that nobody has to guess what to change.
 from __future__ import annotations
 
 from holdfast.control.membership import blueprint
-from holdfast.control.membership.cast import ProcessNames
+from holdfast.control.membership.process_names import ProcessNames
 from holdfast.control.protocol.messages import Ready
 
 __all__ = ["misfit"]

@@ -1,4 +1,4 @@
-"""Parting: hosts that others cannot reach are let go, so that the rest trains on. Pure.
+"""Partitions: hosts that others cannot reach are let go, so that the rest trains on. Pure.
 
 The coordinator speaks with every host, but they must also reach each other, and a firewall may let the one through and
 not the other. Who has tried for too long says so (`HostUnreached`). One report does not tell whose fault it is, so the

@@ -1,4 +1,4 @@
-"""The hold: an arena as the peer session handles it, where bytes are taken from and put to. No torch.
+"""The arena view: an arena as the peer session handles it, where bytes are taken from and put to. No torch.
 
 Everything that goes to other hosts or comes from them is one of a few things, each with its place (`manifest`), and
 each is marked on the board after its bytes are there, as a worker of this host would do.

@@ -1,4 +1,4 @@
-"""A glance at a board from outside: what the launcher or an agent reads from an arena's first bytes.
+"""A snapshot of a board from outside: what the launcher or an agent reads from an arena's first bytes.
 
 They hold the memory but know neither model nor layout; the board's header says how large it is. No torch here.
 """

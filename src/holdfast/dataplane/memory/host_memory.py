@@ -1,7 +1,7 @@
 """Host memory: a host's shared memory as its holder sees it, the arena and the sections of the mode that counts.
 
 A generation says how lanes keep step in it. A host for which that is news takes it up here, before any of its workers
-hears of the generation: they are quiet, and nothing is under way. The new mode's mode sections is laid out, what the
+hears of the generation: they are quiet, and nothing is under way. The new mode's sections are laid out, what the
 old one left is given back, and the board says what counts. Parameters and versions are the same in all modes, and so is
 the optimizer's state, but after local steps: then the owners go on with the mean of all lanes (`inner_state`). Nobody
 can be killed in the middle of it but the host as a whole. No torch here.
@@ -66,7 +66,7 @@ class HostMemory:
         return (
             ArenaView(self.memory, manifest)
             if pace is None
-            else ArenaView(self._mapped(pace), _manifested(manifest, pace))
+            else ArenaView(self._mapped(pace), _in_mode(manifest, pace))
         )
 
     def _turn(self, manifest: Manifest, board: Board, reached: Reached) -> None:
@@ -143,7 +143,7 @@ def _sections(manifest: Manifest, sync: str) -> Sections:
     return sections
 
 
-def _manifested(manifest: Manifest, pace: ModeRecord) -> Manifest:
+def _in_mode(manifest: Manifest, pace: ModeRecord) -> Manifest:
     """The manifest of an arena, with the sections of the mode that counts and without those of others."""
     mode = parse(pace.sync)
     if pace.first:

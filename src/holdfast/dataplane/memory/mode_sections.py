@@ -1,9 +1,9 @@
-"""The mode sections: memory that a mode other than `exact` needs besides the arena that all modes share.
+"""Mode sections: memory that a mode other than `exact` needs besides the arena that all modes share.
 
 What a run is started with has its sections in the arena itself. When the mode changes while the run is going, the new
-one gets mode sections behind the arena, in the same descriptor; memory of the mode before it is given back. How mode
-sections is laid out follows from the mode and a few numbers (`ModeRoom`), so whoever holds the memory can do it. No
-torch here.
+one gets mode sections behind the arena, in the same descriptor; memory of the mode before it is given back. How
+they are laid out follows from the mode and a few numbers (`ModeRoom`), so the holder of the memory can do it. No torch
+here.
 
 With local steps the owners run another optimizer than the script's. What that one keeps lies here (`outer/`), as does
 what each lane's optimizer keeps (`inner/`). The place of the owners' state in other modes is left as it is meanwhile.

@@ -1,6 +1,6 @@
 """What the lanes' own optimizers keep between two rounds, with local steps (see `local_sgd`). No torch here.
 
-Each lane's state lies in the mode's mode sections, in two places that take turns, one section after the other as the
+Each lane's state lies in the sections of its mode, in two places that take turns, one section after the other as the
 owners' optimizer has them in other modes. A round that begins with version v finds the state in the place of v and
 leaves it in the place of v + 1.
 

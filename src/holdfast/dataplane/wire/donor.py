@@ -1,4 +1,4 @@
-"""Following: a new host gets the state in the background, while the crew goes on stepping.
+"""The donor: gives a new host the state in the background, while the crew goes on stepping.
 
     crew's host (`Donor`)                                  new host (`follow`)
     copy of the state at version u  ──────────────────────►  verified, put in place

@@ -1,4 +1,4 @@
-"""A client's rounds: it comes to meetings of clients, and knows which round of each is its next one.
+"""A client's rounds: it comes to barriers and broadcasts, and knows which round of each is its next one.
 
 For one thread. What happens at the server is in `rounds` and `barriers`.
 """

@@ -1,4 +1,4 @@
-"""A bundle: several keys under one verb, with one handle and one deadline.
+"""Several keys under one verb, with one handle and one deadline.
 
 Each key has a request of its own, and a push of it counts or fails by itself. So that nothing is applied by half that
 need not be, what can be known is looked at for all keys before anything is sent. What goes wrong later is told

@@ -1,4 +1,4 @@
-"""Mail: messages of the store between hosts, each in a frame, with bytes of a value behind it.
+"""Framing: messages of the store between hosts, each in a frame, with bytes of a value behind it.
 
 A frame's meta is the message, its body the bytes. Who opens a letter reads the message first, and then says where the
 bytes are to go; nothing is allocated for what a stranger announces. No torch here.

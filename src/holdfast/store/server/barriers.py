@@ -1,4 +1,4 @@
-"""The room of a server where clients meet: what `rounds` decides, with the ledger, and the values of broadcasts."""
+"""The barriers and broadcasts of a server: what `rounds` decides, with the ledger, and the values of broadcasts."""
 
 from __future__ import annotations
 

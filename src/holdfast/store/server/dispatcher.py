@@ -1,4 +1,4 @@
-"""The dispatcher of a server: whose request is served when, and what comes of it. Sockets are somebody else's business.
+"""The dispatcher of a server: which request is served when, and what comes of it. No sockets here.
 
 Requests stand in the line of their key (see `key_queue`). A push of a whole value is taken up while its bytes still
 come, if the handler allows it; it is published when all of them are here.

@@ -1,4 +1,4 @@
-"""The line in front of a key: whose turn it is. Pure.
+"""The queue in front of a key: which request is next. Pure.
 
 Requests on a key are served in order of arrival, with one exception: a push whose bytes are still being written is
 overtaken by those that are whole, so that a client that is stopped in the middle of a push stops nobody but itself.

@@ -1,4 +1,4 @@
-"""Meetings: barriers and broadcasts, round after round. Pure.
+"""Rounds: barriers and broadcasts, one after the other. Pure.
 
 A round is over when as many clients as it takes have arrived at it, and it has a value if it is a broadcast. That a
 round is over is written down, in memory that outlives the server, before anybody is told; who is on its way is not:

@@ -1,4 +1,4 @@
-"""The set of values: the values that one server holds, and how they change.
+"""Values: those that one server holds, and how they change.
 
 A value lies in up to `MAX_BUFFERS` buffers of the server's region, one of which is published. Clients look at published
 buffers directly, so a buffer is written only while nobody looks at it: a push is applied to a copy in another buffer,

@@ -1,7 +1,6 @@
 """What `hf.join()` does in a process that another launcher has started as one of several ranks.
 
-    launcher ──┬── rank 0 ── helper: coordinates the run, holds the memory of this node
-    (`cli.launch.torchrun_helper`)
+    launcher ──┬── rank 0 ── helper (`cli.launch.torchrun_helper`): coordinates the run, holds this node's memory
    (torchrun)  ├── rank 1 ──┘
                ├── rank 2 ── helper: the agent of its node
                └── rank 3 ──┘

@@ -1,4 +1,4 @@
-"""The roll call: ranks of a launcher learn who is there and where, through the one thing they all can reach.
+"""The rendezvous: ranks of a launcher learn who is there and where, through a store they all can reach.
 
 That is a store of short texts at MASTER_ADDR:MASTER_PORT (torch's TCPStore: torchrun serves it, or rank 0 does):
 

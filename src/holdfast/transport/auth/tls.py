@@ -1,4 +1,4 @@
-"""TLS between hosts: a certificate authority that lives as long as its run, and knows nobody else.
+"""TLS between hosts: a certificate authority that lives as long as its run, and signs for that run only.
 
 The launcher makes the authority in memory; its key is never written and dies with the process. Every host has a
 certificate of it, and both sides of a connection ask for the other's: TLS 1.3 only, nothing of the system's own

@@ -1,4 +1,4 @@
-"""Tokens: the one secret of a run. Who holds it may take part; nobody else may.
+"""Tokens: the one secret of a run. Only a process that holds it may take part.
 
 Made per run from 256 random bits, kept in a file that only its owner can read, and never sent: both sides of
 a connection prove that they hold it (`proof`). It is never logged and never on a command line, where

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from holdfast.control.membership.blueprint import Part, fingerprint, pack
-from holdfast.control.membership.cast import ProcessNames
 from holdfast.control.membership.fitness import misfit
 from holdfast.control.membership.hosts import Hosts
+from holdfast.control.membership.process_names import ProcessNames
 from holdfast.control.protocol.messages import Ready
 
 DO = (

@@ -1,4 +1,4 @@
-"""The cast: what every process of a run is called in sentences, also when it is gone. Pure.
+"""Process names: what every process of a run is called in sentences, also when it is gone. Pure.
 
 Numbers are given out once, to workers and servers alike, so a number alone does not say what it was. Whoever tells
 something of a process asks here, and nowhere else.

@@ -1,4 +1,4 @@
-"""Keeps the story of a run: on disk as it grows, and on the screen for whoever looks."""
+"""Writes the story of a run: on disk as it grows, and on the screen."""
 
 from __future__ import annotations
 
