@@ -70,7 +70,7 @@ class CatchUp:
         except Exception as error:  # whatever it is: the run waits for this host, or goes on without it
             reason = _told(error)
         if not self._closing.is_set():
-            self._ended(f"host {self._donor} donors no longer ({reason})")
+            self._ended(f"host {self._donor} gives no more ({reason})")
 
     def _told(self, got: Fetched) -> None:
         self.fetched = True

@@ -42,12 +42,12 @@ class BoardMonitor:
     """See `control.protocol.ports.Monitor`. What every look shows is given to `show`, for whoever shows the run."""
 
     def __init__(
-        self, limits: WatchLimits, values: StackFile, send_signal: Callable[[int, int], None],
+        self, limits: WatchLimits, files: StackFile, send_signal: Callable[[int, int], None],
         show: Callable[[Sequence[BoardRow], BoardPlan, float], object],
     ) -> None:
         self.rows: dict[int, BoardRow] = {}
         self._watch = Watch(limits)
-        self._values, self._send_signal, self._show = values, send_signal, show
+        self._files, self._send_signal, self._show = files, send_signal, show
         self._arena: memoryview | None = None
         self._looked: float | None = None
         self._measured = 0.0
@@ -110,13 +110,13 @@ class BoardMonitor:
             return WorkerFrozen(suspect.worker, suspect.seconds)
         dump = await self._stacks(suspect.worker)
         where = stacks.innermost(dump)
-        self._values.write(f"hang-{suspect.worker}.txt", self._report(suspect, where, dump))
+        self._files.write(f"hang-{suspect.worker}.txt", self._report(suspect, where, dump))
         row = self.rows.get(suspect.worker)
         samples = self._samples(row) if suspect.unit and row is not None else []
         return WorkerHung(suspect.worker, suspect.seconds, where, suspect.unit, samples)
 
     async def _stacks(self, worker: int) -> str:
-        path = self._values.logs / f"worker-{worker}.stack"
+        path = self._files.logs / f"worker-{worker}.stack"
         before = _size(path)
         self._send_signal(worker, signal.SIGUSR2)
         size, waited = before, 0.0

@@ -125,7 +125,7 @@ class FakeCatchUp:
         """The donor has let go."""
         if not self.closed:
             self.closed = True
-            self.host.hear(CatchUpEnded(self.host.number, f"host {self._donor} donors no longer ({why})"))
+            self.host.hear(CatchUpEnded(self.host.number, f"host {self._donor} gives no more ({why})"))
 
     def takes(self, step: int) -> bool:
         """Whether the next step can be put in place: the ones before are finished."""

@@ -130,9 +130,9 @@ def test_what_it_was_told_is_said_again() -> None:
 
 def test_following_comes_to_nothing() -> None:
     run = following()
-    assert run(CatchUpEnded(1, "host 0 donors no longer (it hung up)"), after=0.6) == pause(3, 0, 1)
+    assert run(CatchUpEnded(1, "host 0 gives no more (it hung up)"), after=0.6) == pause(3, 0, 1)
     assert run.told == (
-        "host 1 follows nobody any more (host 0 donors no longer (it hung up)): generation 3 with workers 0, 1 and 2"
+        "host 1 follows nobody any more (host 0 gives no more (it hung up)): generation 3 with workers 0, 1 and 2"
     )
     assert run(CatchUpEnded(1, "again")) == []
     assert run.quiet(3, 0, 1, step=50) == pause(3, 2)

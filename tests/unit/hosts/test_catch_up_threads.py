@@ -63,7 +63,7 @@ def test_it_says_when_the_donor_is_gone(monkeypatch: pytest.MonkeyPatch) -> None
     one = follower(heard, lambda: ours)
     theirs.close()
     assert heard.over.wait(5)
-    assert heard.ended[0].startswith("host 3 donors no longer (")
+    assert heard.ended[0].startswith("host 3 gives no more (")
     one.close()
 
 
@@ -76,7 +76,7 @@ def test_it_says_also_what_nobody_has_thought_of(monkeypatch: pytest.MonkeyPatch
     heard = Heard()
     one = follower(heard, lambda: ours)
     assert heard.over.wait(5)
-    assert heard.ended == ["host 3 donors no longer (ValueError: a body of 70000000 bytes)"]
+    assert heard.ended == ["host 3 gives no more (ValueError: a body of 70000000 bytes)"]
     one.close()
     theirs.close()
 
@@ -106,7 +106,7 @@ def test_a_donor_that_cannot_be_reached_is_tried_for_a_while(monkeypatch: pytest
     heard = Heard()
     one = follower(heard, dial)
     assert heard.over.wait(5)
-    assert heard.ended == ["host 3 donors no longer (nothing listens there)"] and len(tries) > 1
+    assert heard.ended == ["host 3 gives no more (nothing listens there)"] and len(tries) > 1
     one.close()
 
 

@@ -62,7 +62,7 @@ class KnownHost:
         self.donor, self.told, self.failed, self.caught_up, self.waits = -1, None, False, False, False
 
     def left_alone(self) -> None:
-        """Nobody donors it any more."""
+        """It has no donor any more."""
         self.donor, self.failed, self.caught_up = -1, True, False
 
 

@@ -221,7 +221,7 @@ class PeerSession:
 
     def _start(self, act: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(
-            target=self._guarded, args=(act, *args), name=f"peer session-{act.__name__}", daemon=True
+            target=self._guarded, args=(act, *args), name=f"peer-session-{act.__name__}", daemon=True
         )
         with self._lock:  # whoever closes joins what is in the list: nothing that has not begun may be there
             thread.start()
