@@ -1,7 +1,7 @@
 """A program for the hosts of a lab: a listener that counts what it gets, and a caller that sends.
 
     talk.py listen ADDRESS              prints its port, then a line for every second or so: bytes so far, and when
-    talk.py send ADDRESS PORT SECONDS   sends as much as it can; prints how it ended
+    talk.py send ADDRESS PORT SECONDS   sends as much as it can; prints when it began, then how many bytes
     talk.py echo ADDRESS PORT           sends a byte and waits for it to come back, again and again; a line for each
 
 Times are CLOCK_MONOTONIC, which all hosts of a lab share.
@@ -40,7 +40,9 @@ def send(address: str, port: int, seconds: float) -> None:
     """As fast as it goes."""
     with socket.create_connection((address, port), timeout=2.0) as line:
         line.settimeout(None)
-        end, piece, total = time.monotonic() + seconds, bytes(1 << 16), 0
+        began, piece, total = time.monotonic(), bytes(1 << 16), 0
+        print(f"{began:.6f}", flush=True)
+        end = began + seconds
         while time.monotonic() < end:
             total += line.send(piece)
     print(total, flush=True)

@@ -41,9 +41,9 @@ class Talk:
         return int(until(self.lines, "the listener's port")[0])
 
     def output(self) -> str:
-        """What it printed until its end."""
+        """The last line that it printed before its end."""
         assert self.process.wait(20.0) == 0, self.lines()
-        return "\n".join(self.lines())
+        return self.lines()[-1]
 
 
 @pytest.fixture(scope="module")
@@ -85,37 +85,54 @@ def test_hosts_have_names_and_see_nothing_of_this_machine(whole: Lab) -> None:
 def test_a_rate_holds_in_both_directions(whole: Lab, mbit: int) -> None:
     whole.rate(0, mbit)
     for source, target in ((0, 1), (1, 0)):
-        assert rate_of(whole, [source], target, 0.8) == pytest.approx(payload(mbit), rel=0.1)
+        assert mean_rate_when_it_reaches(0.9 * payload(mbit), whole, [source], target) < 1.1 * payload(mbit)
 
 
 def test_two_that_send_to_one_share_its_rate(whole: Lab) -> None:
     whole.rate(2, 200)
-    assert rate_of(whole, [0, 1], 2, 0.8) == pytest.approx(payload(200), rel=0.25)
+    assert mean_rate_when_it_reaches(0.8 * payload(200), whole, [0, 1], 2) < 1.2 * payload(200)
 
 
 def test_a_rate_is_changed_and_lifted(whole: Lab) -> None:
     whole.rate(0, 50)
-    assert rate_of(whole, [0], 1, 0.6) == pytest.approx(payload(50), rel=0.25)
+    assert mean_rate_when_it_reaches(0.8 * payload(50), whole, [0], 1) < 1.2 * payload(50)
     whole.rate(0, None)
-    assert rate_of(whole, [0], 1, 0.3) > 4 * payload(200)
+    assert mean_rate_when_it_reaches(4 * payload(200), whole, [0], 1) > 0
 
 
-def rate_of(lab: Lab, sources: list[int], target: int, seconds: float) -> float:
-    """Bytes per second that arrive, without the first tenth of a second (the bucket is full then)."""
+def mean_rate_when_it_reaches(least: float, lab: Lab, sources: list[int], target: int) -> float:
+    """Send until the bytes of 0.3 s arrive at this rate; the rate from the first byte to the last, by then.
+
+    The mean is what a link may not exceed, however late a busy machine runs the two programs. How soon they fill the
+    link is the machine's affair: a link that they cannot fill at all is not found full within the time limit.
+    """
     there = lab.hosts[target].address
     listeners = [Talk(lab, target, "listen", there) for _ in sources]
-    callers = [
-        Talk(lab, source, "send", there, listener.port(), seconds)
-        for source, listener in zip(sources, listeners, strict=True)
-    ]
+    ports = [listener.port() for listener in listeners]
+    callers = [Talk(lab, source, "send", there, port, 60.0) for source, port in zip(sources, ports, strict=True)]
+
+    def arrived() -> list[tuple[float, float]]:
+        """Bytes of all listeners together, and when, oldest first."""
+        samples = [[tuple(map(float, line.split())) for line in seen.lines()[1:]] for seen in listeners]
+        counts, total = [0.0] * len(samples), []
+        for now, which, count in sorted((now, which, count) for which, of in enumerate(samples) for count, now in of):
+            counts[which] = count
+            total.append((sum(counts), now))
+        return total
+
+    def fast_enough() -> bool:
+        total = arrived()
+        return any(
+            end - start >= 0.3 and after - before >= least * (end - start)
+            for at, (before, start) in enumerate(total)
+            for after, end in total[at + 1 : at + 12 * len(sources)]
+        )
+
+    until(fast_enough, f"{least / 1e6:.1f} MB/s", 40.0)
     for caller in callers:
-        caller.output()
-    rate = 0.0
-    for listener in listeners:
-        samples = [tuple(map(float, line.split()[:2])) for line in listener.lines()[1:] if "end" not in line]
-        (before, start), (after, end) = samples[1], samples[-1]
-        rate += (after - before) / (end - start)
-    return rate
+        caller.process.kill()
+    count, end = arrived()[-1]
+    return count / (end - min(float(caller.lines()[0]) for caller in callers))
 
 
 @pytest.mark.parametrize("way", ["both", "in", "out"])
