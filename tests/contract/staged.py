@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.config.limits import CrewConfig
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.events import Event
 from holdfast.control.protocol.ports import HostPort, Monitor, Spawner
@@ -26,7 +27,7 @@ from tests.contract.fakes import FakeMonitor, FakeSpawner
 __all__ = ["Ear", "Far", "Site", "far", "local", "remote"]
 
 TOKEN = "t" * 40
-WATCHING = {"frozen": 1.0, "hang": 30.0, "hang_factor": 20.0, "idle": 600.0}
+CREW = CrewConfig(idle_limit=500.0)
 
 
 class Ear:
@@ -95,9 +96,9 @@ class Site:
         self.show: Callable[[list[BoardRow], BoardPlan, float], None] | None = None
 
     def equip(
-        self, spec: WorkerSpec, watching: dict[str, float], show: Callable[[list[BoardRow], BoardPlan, float], None]
+        self, spec: WorkerSpec, crew: CrewConfig, show: Callable[[list[BoardRow], BoardPlan, float], None]
     ) -> tuple[Spawner, Monitor]:
-        assert watching == WATCHING
+        assert crew == CREW
         self.spec, self.show = spec, show
         return self.spawner, self.monitor
 
@@ -118,7 +119,7 @@ class Far:
         self.agent = Agent(
             there, name="far", slots=2, credentials=Credentials(TOKEN), site=self.site, say=self.said.append
         )
-        brief = orders.Brief(1, "run-1", spec, self.script_files.digests, WATCHING, dict(offers or {}), False)
+        brief = orders.Brief(1, "run-1", spec, self.script_files.digests, CREW, dict(offers or {}), False)
         self.host = RemoteHost(
             1, here, name="far", slots=2, refills=True, brief=brief, script_files=self.script_files, callbacks=ear
         )

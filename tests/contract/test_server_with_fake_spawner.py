@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.config.limits import CrewConfig
 from holdfast.control.membership.roster import CrewLimits
 from holdfast.control.protocol.commands import EndRun, FailRun
 from holdfast.control.protocol.events import ScaleRequested
@@ -45,7 +46,8 @@ def serve(
 
     async def both() -> EndRun | FailRun:
         host = LocalHost(0, name="here", slots=workers, spawner=spawner, monitor=monitor or FakeMonitor())
-        server = Coordinator(CrewLimits(lanes=4, workers=workers), story_writer=FakeStoryWriter(), exit_grace=0.2)
+        crew = CrewConfig(join_grace=2.0, exit_grace=0.2)
+        server = Coordinator(CrewLimits(lanes=4, workers=workers, crew=crew), story_writer=FakeStoryWriter())
         server.here = host  # type: ignore[attr-defined]
         run = asyncio.ensure_future(server.run([host]))
         await asyncio.sleep(0)

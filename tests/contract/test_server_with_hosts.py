@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from holdfast.config.limits import CrewConfig
 from holdfast.control.machine import Machine
-from holdfast.control.membership.liveness import SilenceLimits
 from holdfast.control.membership.roster import CrewLimits
 from holdfast.control.protocol.commands import EndRun, FailRun, ReleaseHost
 from holdfast.control.protocol.events import HostLeaving, HostLevel, HostLost, HostUnreached, Measured, WorkerLost
@@ -77,8 +77,8 @@ def serve(
     some = [FakeHost(number) for number in range(hosts)]
 
     async def both() -> EndRun | FailRun:
-        limits = CrewLimits(lanes=4, workers=1, hosts=hosts, listening=True)
-        server = Coordinator(limits, story_writer=story_writer, exit_grace=0.2, pulse=SilenceLimits(least=1.5))
+        limits = CrewLimits(lanes=4, workers=1, hosts=hosts, listening=True, crew=CrewConfig(exit_grace=0.2))
+        server = Coordinator(limits, story_writer=story_writer)
         if early:
             for host in some[1:]:
                 server.admit(host)

@@ -23,10 +23,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.config.limits import NETWORK
 from holdfast.transport.auth import token
 from holdfast.transport.auth.credentials import Credentials
 from holdfast.transport.auth.handshake import NONCE, Caller, Code, Hello
-from holdfast.transport.auth.listener import CROWD
 
 __all__ = ["KINDS", "Recording", "Strangers", "recorded"]
 
@@ -119,7 +119,7 @@ class Strangers:
         opening = self._recording.opening
         sock.sendall(opening[: chance.randrange(1, len(opening))])
         self._held.append(sock)
-        if len(self._held) > 2 * CROWD:  # the door holds fewer, so the oldest is out already
+        if len(self._held) > 2 * NETWORK.handshakes:  # the door holds fewer, so the oldest is out already
             self._let_go()
         return False
 

@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from holdfast.config.limits import NETWORK
 from holdfast.core.routes import Address, Offer, Trial, bits, choose, merged
 from holdfast.errors import Unreachable, UsageError
 from holdfast.transport import endpoint, network
@@ -28,8 +29,6 @@ from holdfast.transport.stream import Stream, name_of
 
 __all__ = ["between", "listen", "table"]
 
-#: Seconds an address may take to answer.
-_PATIENCE = 2.0
 _TOKEN = "HOLDFAST_TOKEN"
 
 
@@ -72,7 +71,7 @@ def between(places: Sequence[str], token_file: str | None, *, as_json: bool = Fa
         raise UsageError(f"--between takes one or two addresses, not {len(places)}: holdfast doctor --between A B.")
     where = [endpoint.parse(text) for text in places]
     credentials = _credentials(token_file)
-    calls = [connect(it, Hello("probe"), credentials, _PATIENCE) for it in where]
+    calls = [connect(it, Hello("probe"), credentials, NETWORK.address) for it in where]
     try:
         offers = [network.describe(call) for call in calls]
         if len(offers) == 2 and offers[0].identity == offers[1].identity:
@@ -139,7 +138,7 @@ def _credentials(token_file: str | None) -> Credentials:
 
 
 def _dial(credentials: Credentials) -> network.Dial:
-    return lambda ip, port: connect((ip, port), Hello("probe"), credentials, _PATIENCE)
+    return lambda ip, port: connect((ip, port), Hello("probe"), credentials, NETWORK.address)
 
 
 def _admit(hello: Hello) -> str | None:

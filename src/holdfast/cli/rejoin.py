@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.config.limits import AGENT, CrewConfig
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.ports import Monitor, Spawner
 from holdfast.dataplane.memory.board_snapshot import BoardPlan, BoardRow
@@ -25,7 +26,6 @@ from holdfast.observe import agent_directory
 from holdfast.observe.agent_directory import AgentDirectory
 from holdfast.observe.directory import host
 from holdfast.observe.monitor import BoardMonitor
-from holdfast.observe.watch import WatchLimits
 from holdfast.transport.auth.credentials import Credentials
 from holdfast.transport.auth.dial import connect
 from holdfast.transport.auth.handshake import Hello
@@ -34,12 +34,6 @@ from holdfast.transport.stream import Stream, name_of
 
 __all__ = ["Patience", "Rejoin"]
 
-#: Seconds that one try to reach the run may take.
-_DIAL = 10.0
-#: How long a run that was lost is looked for, where nobody says.
-_AFTER = 60.0
-#: A visit that lasted so many seconds was no failure: the next one is not put off for it.
-_GOOD = 30.0
 
 
 @dataclass(slots=True)
@@ -80,12 +74,12 @@ class _JoinSite:
         self.path: Path = agent_directory.path
 
     def equip(
-        self, spec: WorkerSpec, watching: dict[str, float], show: Callable[[list[BoardRow], BoardPlan, float], None]
+        self, spec: WorkerSpec, crew: CrewConfig, show: Callable[[list[BoardRow], BoardPlan, float], None]
     ) -> tuple[Spawner, Monitor]:
         """A spawner and monitor."""
         spawner = ForkSpawner(spec, logs=self._agent_directory.logs, entry=self._entry)
         monitor = BoardMonitor(
-            WatchLimits(**watching),
+            crew,
             self._agent_directory,
             spawner.signal,
             lambda rows, plan, now: show(list(rows), plan, now),
@@ -110,7 +104,7 @@ class Rejoin:
         self._place, self._credentials, self._bind, self._entry = place, credentials, bind, entry
         most = slots or len(os.sched_getaffinity(0))
         self._slots = most if ordered_stores(platform.machine()) else 1
-        self._first, self._after = patience or 0.0, _AFTER if patience is None else patience
+        self._first, self._after = patience or 0.0, AGENT.look_for if patience is None else patience
         self._agent: Agent | None = None
         self._signal = 0
         self._asked = asyncio.Event()
@@ -155,7 +149,7 @@ class Rejoin:
                 patience.limit = self._after
                 if agent_end.settled:
                     patience.met()
-                if agent_end.settled and time.monotonic() - began > _GOOD:
+                if agent_end.settled and time.monotonic() - began > AGENT.good_visit:
                     patience.succeeded()
             wait = patience.failed(time.monotonic())
             if wait is None:
@@ -167,7 +161,7 @@ class Rejoin:
 
     async def _stay(self) -> AgentEnd:
         hello = Hello("join", facts={"name": host(), "slots": self._slots, "id": secrets.token_hex(8)})
-        stream: Stream = await asyncio.to_thread(connect, self._place, hello, self._credentials, _DIAL)
+        stream: Stream = await asyncio.to_thread(connect, self._place, hello, self._credentials, AGENT.dial)
         with AgentDirectory() as place:
             self._agent = Agent(
                 stream, name=host(), slots=self._slots, credentials=self._credentials, bind=self._bind,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.cli.options import Parser
 from holdfast.cli.rundir import open_run
-from holdfast.config.run_config import MAX_SERVERS
+from holdfast.config.limits import CONTROL
 from holdfast.control.protocol.requests import Scale
 from holdfast.control.shell.control_client import ask
 from holdfast.errors import ConfigError, UsageError
@@ -25,8 +25,8 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("Nothing was asked for. Say what there shall be: --workers N, --servers N, or both.")
     if options.workers is not None and options.workers < 1:
         raise ConfigError("workers", options.workers, "must be 1 or more", source="--workers")
-    if options.servers is not None and not 0 <= options.servers <= MAX_SERVERS:
-        raise ConfigError("servers", options.servers, f"must be 0 to {MAX_SERVERS}", source="--servers")
+    if options.servers is not None and not 0 <= options.servers <= CONTROL.max_servers:
+        raise ConfigError("servers", options.servers, f"must be 0 to {CONTROL.max_servers}", source="--servers")
     answer = ask(open_run(options.dir), Scale(options.workers, options.servers))
     print(answer["sentence"])
     return 0

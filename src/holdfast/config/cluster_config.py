@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from holdfast.config.limits import Seconds
 from holdfast.errors import ConfigError, UsageError
 from holdfast.quantities import Size
 
@@ -33,9 +34,9 @@ class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Memory of a worker, such as 4GiB; empty means: what the cluster gives when nobody asks.
     memory: str = ""
     #: Longest time the job may take; 0 means: the cluster's own limit.
-    time: float = 0.0
+    time: Seconds = 0.0
     #: How long before the job is killed the run is told to end (SIGTERM).
-    notice: float = 60.0
+    notice: Seconds = 60.0
     #: How often a host that failed is started again.
     retries: int = 6
 

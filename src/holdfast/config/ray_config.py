@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from holdfast.config.limits import Seconds
 from holdfast.errors import ConfigError
 
 __all__ = ["RayConfig", "check", "resources"]
@@ -31,7 +32,7 @@ class RayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: No more hosts than this, however many nodes the cluster gets; 0 means: as many as there are lanes for.
     most: int = 0
     #: How long to wait for a cluster that is too small to grow.
-    wait: float = 0.0
+    wait: Seconds = 0.0
 
 
 def check(config: RayConfig, sources: Mapping[str, str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.config.limits import FIXED, Seconds
 from holdfast.config.run_config import DEFAULTS_OF_JOIN, ENGINES, SECTIONS, RunConfig, check
 from holdfast.errors import ConfigError, UsageError
 
@@ -30,9 +31,10 @@ _TYPES: dict[str, Any] = {
 }  # fmt: skip
 #: Sections that are said to a cluster.
 _CLUSTERS = frozenset(ENGINES) - {"local"}
-#: Of those that are no whole numbers, the ones that are no times either.
-_NUMBERS = frozenset({"compensation", "local.lr", "local.momentum", "crew.hang_factor", "crew.silence_factor"})
-_MUST_BE = {int: "must be a whole number", int | None: "must be a whole number", float: "must be a time such as 30s"}
+_MUST_BE = {
+    int: "must be a whole number", int | None: "must be a whole number", float: "must be a number",
+    Seconds: "must be a time such as 30s",
+}  # fmt: skip
 
 
 class Resolved(NamedTuple):
@@ -45,7 +47,7 @@ class Resolved(NamedTuple):
         """Every value with its source, one per line, ready for a `--config` file.
 
         What is decided only when the run starts is a comment there: a file that said it would decide it now. What is
-        said to a cluster is shown where the run goes to one.
+        said to a cluster is shown where the run goes to one. Limits that cannot be set are comments, too.
         """
         lines = []
         for name in _TYPES:
@@ -61,6 +63,9 @@ class Resolved(NamedTuple):
                 value, source, mark = DEFAULTS_OF_JOIN[name], "default, unless the script's join() says otherwise", "# "
             text = msgspec.json.encode(value).decode()
             lines.append(f"{mark + name + ' = ' + text:<32} # {source}")
+        for section, limits in FIXED.items():
+            for name, value in msgspec.structs.asdict(limits).items():
+                lines.append(f"{f'# {section}.{name} = {value}':<32} # fixed")
         return "\n".join(lines)
 
 
@@ -112,6 +117,9 @@ class Sources:
         return Resolved(config, dict(self._sources))
 
     def _put(self, name: str, value: Any, source: str) -> None:
+        section, _, field = name.partition(".")
+        if field and hasattr(FIXED.get(section), field):
+            raise ConfigError(name, value, "is fixed: it is shown for information", source=source, fix="Leave it out.")
         if name not in _TYPES:
             raise ConfigError(name, value, "there is no such setting", source=source, fix=_nearest(name))
         self._values[name] = _convert(name, value, source)
@@ -120,13 +128,12 @@ class Sources:
 
 def _convert(name: str, value: Any, source: str) -> Any:
     kind = _TYPES[name]
-    if isinstance(value, str) and kind is float and name not in _NUMBERS:
+    if isinstance(value, str) and kind is Seconds:
         value = _seconds(value)
     try:
         return msgspec.convert(value, kind, strict=not isinstance(value, str))
     except msgspec.ValidationError:
-        problem = "must be a number" if name in _NUMBERS else _MUST_BE.get(kind, "has the wrong type")
-        raise ConfigError(name, value, problem, source=source) from None
+        raise ConfigError(name, value, _MUST_BE.get(kind, "has the wrong type"), source=source) from None
 
 
 def _seconds(text: str) -> Any:

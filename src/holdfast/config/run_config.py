@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.config import ray_config
 from holdfast.config.cluster_config import KubernetesConfig, SlurmConfig
+from holdfast.config.limits import CONTROL, CrewConfig
 from holdfast.config.ray_config import RayConfig
 from holdfast.config.worker_spec import OUTER
 from holdfast.core.sync import modes
@@ -21,17 +22,12 @@ from holdfast.core.sync.staleness import COMPENSATION, TREATMENTS, treatment
 from holdfast.errors import ConfigError
 
 __all__ = [
-    "DEFAULTS_OF_JOIN", "ENGINES", "MAX_LANES", "MAX_SERVERS", "SECTIONS", "CrewConfig", "LocalSgdConfig", "RunConfig",
+    "DEFAULTS_OF_JOIN", "ENGINES", "SECTIONS", "LocalSgdConfig", "RunConfig",
     "board_rows", "check",
 ]  # fmt: skip
 
 #: What `hf.join()` takes when neither the script nor the command line says anything.
 DEFAULTS_OF_JOIN = {"lanes": 4, "seed": 0, "threads": 1}
-
-#: The wake-up descriptors of a whole crew travel in one message, and the kernel takes 253 of them.
-MAX_LANES = 234
-#: On one host, for the same reason; more would have little to do.
-MAX_SERVERS = 16
 
 #: What a run can be on (`cli.launch.engine_table`).
 ENGINES = ("local", "ray", "slurm", "kubernetes")
@@ -41,40 +37,7 @@ def board_rows(lanes: int) -> int:
     """Rows on the board: twice as many as there may be processes, so that successors have one before the lost give
     theirs up.
     """
-    return 2 * (lanes + MAX_SERVERS)
-
-
-class CrewConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How patient the run is with its crew. All times are seconds (`--set crew.settle=30s` works too)."""
-
-    #: After the first worker is ready, wait this long for the others before training without them.
-    join_grace: float = 5.0
-    #: Workers that may be lost in a row, by bad luck, without one step of progress.
-    luck_budget: int = 5
-    #: Workers that may be lost at one unit before it is called bad.
-    unit_attempts: int = 3
-    #: A worker stopped by the system (SIGSTOP) for longer than this, and than 5 units, is replaced.
-    frozen_limit: float = 1.0
-    #: A unit may take at least this long before its worker counts as hung ...
-    hang_limit: float = 30.0
-    #: ... and at least so many times the slowest unit seen.
-    hang_factor: float = 20.0
-    #: The same outside of a unit (start-up, evaluation, saving), where we know less.
-    idle_limit: float = 600.0
-    #: Least time between two changes made only for speed.
-    settle: float = 1.0
-    #: An unanswered message is said again after this.
-    repeat: float = 0.5
-    #: How long identical failures are gathered, so that they are told once.
-    gather: float = 0.3
-    #: How long a worker may take to leave after its script has ended.
-    exit_grace: float = 10.0
-    #: A host that is silent for so many steps counts as lost ...
-    silence_factor: float = 4.0
-    #: ... but not before this time ...
-    silence_limit: float = 1.5
-    #: ... and not later than this.
-    silence_most: float = 30.0
+    return 2 * (lanes + CONTROL.max_servers)
 
 
 class LocalSgdConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -151,13 +114,13 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
     if config.workers is not None and config.workers < (0 if config.listen else 1):
         least = "must be 0 (this machine only coordinates) or more" if config.listen else "must be 1 or more"
         raise wrong("workers", config.workers, least, "Use --workers 1.")
-    if config.lanes is not None and not 1 <= config.lanes <= MAX_LANES:
-        raise wrong("lanes", config.lanes, f"must be 1 to {MAX_LANES}", "Use --lanes 4.")
+    if config.lanes is not None and not 1 <= config.lanes <= CONTROL.max_lanes:
+        raise wrong("lanes", config.lanes, f"must be 1 to {CONTROL.max_lanes}", "Use --lanes 4.")
     if config.threads is not None and config.threads < 1:
         raise wrong("threads", config.threads, "must be 1 or more", "Use --threads 1.")
     if config.seed is not None and not 0 <= config.seed < 2**63:
         raise wrong("seed", config.seed, "must be 0 to 2**63 - 1", "Use --seed 0.")
-    if (config.workers or 0) > (most := MAX_LANES if config.lanes is None else config.lanes):
+    if (config.workers or 0) > (most := CONTROL.max_lanes if config.lanes is None else config.lanes):
         raise wrong(
             "workers", config.workers, f"more than lanes = {most}, and a lane has one worker at a time",
             f"Use --workers {most} or fewer, or --lanes {config.workers} "
@@ -165,8 +128,8 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         )
     if config.servers < 0:
         raise wrong("servers", config.servers, "must be 0 or more", "Use --servers 0.")
-    if config.servers > MAX_SERVERS:
-        raise wrong("servers", config.servers, f"must be 0 to {MAX_SERVERS}", "Use --servers 1.")
+    if config.servers > CONTROL.max_servers:
+        raise wrong("servers", config.servers, f"must be 0 to {CONTROL.max_servers}", "Use --servers 1.")
     try:
         mode = modes.parse(config.sync, config.lanes)
     except ValueError as error:

@@ -71,9 +71,9 @@ class Blame:
             return None
         self._struck = started
         self._losses.append(f"{self.cast.placed(worker)} ({how})")
-        if len(self._losses) <= self.limits.luck_budget:
+        if len(self._losses) <= self.limits.crew.luck_budget:
             return None
-        shown, forgiven = "; ".join(self._losses[-4:]), self.limits.luck_budget
+        shown, forgiven = "; ".join(self._losses[-4:]), self.limits.crew.luck_budget
         return FailRun(
             "CrewLost",
             f"Processes of the run were lost {len(self._losses)} times in a row without a step of progress (step "
@@ -87,7 +87,7 @@ class Blame:
         tried.setdefault(worker, how)
         if samples:
             self._samples[unit] = samples
-        if len(tried) < self.limits.unit_attempts:
+        if len(tried) < self.limits.crew.unit_attempts:
             return None
         causes = list(dict.fromkeys(tried.values()))
         error = errors.BadUnit(unit[0], unit[1], self._samples.get(unit, []), self.cast.all(tried), "; ".join(causes))

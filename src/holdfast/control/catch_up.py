@@ -73,7 +73,7 @@ def hushed(run: RunState, members: Sequence[int], now: float) -> bool:
         change.quiet = now
     there = [live[number] for number in {crew.workers[number].host for number in members}]
     late = any(host.level < live[host.donor].level for host in there if host.donor in live)
-    if late and now < change.quiet + run.limits.join_grace:
+    if late and now < change.quiet + run.limits.crew.join_grace:
         return False
     change.also = tuple(number for host in there for number in _told(run, host))
     crew.pause(now, since=change.quiet)
@@ -121,7 +121,7 @@ def _begin(run: RunState, host: KnownHost, donors: Sequence[int], now: float) ->
     crew = run.crew
     there = [w for w in crew.active() if w.host == host.number]
     joiners = [w for w in there if w.stage is Stage.WAITING]
-    if len(joiners) < len(there) and now < min(w.sent for w in joiners) + run.limits.join_grace:
+    if len(joiners) < len(there) and now < min(w.sent for w in joiners) + run.limits.crew.join_grace:
         return
     if len(set(crew.where)) == 1 and not crew.summed:
         run.renew = f"host {host.number} is to follow"

@@ -69,10 +69,10 @@ def probes_after(
     for member in members:
         known = probes.get(member)
         if member not in busy:
-            wait = known.wait if known else limits.probe
+            wait = known.wait if known else limits.crew.probe
             after[member] = Probe(now + wait, wait)
         elif known:  # it is being tried: should it lose the lane again, the next try comes later
-            after[member] = Probe(known.at, min(2 * known.wait, limits.probe_limit))
+            after[member] = Probe(known.at, min(2 * known.wait, limits.crew.probe_limit))
     return after
 
 
@@ -84,7 +84,7 @@ def measured(
     here = set(members)
     seconds = {**balance.seconds, **{worker: s for worker, s in unit_seconds.items() if worker in here}}
     balance = replace(balance, seconds=seconds)
-    better = lanes.rebalanced(drivers, members, seconds, limits.gain)
+    better = lanes.rebalanced(drivers, members, seconds, limits.crew.gain)
     if better is not None and set(better[0]) - set(drivers) and not _fresh(balance, better[0], drivers, unit_seconds):
         better = None  # an idle worker's speed is old news; only a probe renews it
     if better is None:
@@ -94,7 +94,7 @@ def measured(
             balance = replace(balance, probes={w: p for w, p in balance.probes.items() if w not in busy})
     else:
         balance = replace(balance, hits=balance.hits + 1, calm=0)
-    if now - balance.changed < limits.settle:
+    if now - balance.changed < limits.crew.settle:
         return balance, None
     if better is not None:
         return balance, LaneChange(*better) if balance.hits >= 2 else None

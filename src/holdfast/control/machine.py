@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.config.run_config import MAX_LANES, MAX_SERVERS
+from holdfast.config.limits import CONTROL
 from holdfast.control import catch_up, lane_balance, mode_change, slice_balance
 from holdfast.control.blame import Blame, cure, idled, starved, told, told_idle
 from holdfast.control.membership import host_events, partitions
@@ -193,7 +193,9 @@ class Machine:
     def _worker_frozen(self, event: events.WorkerFrozen, now: float) -> None:
         run = self._run
         worker = run.crew.workers.get(event.worker)
-        if worker is None or worker.stage in (Stage.FINISHED, Stage.DOOMED) or event.seconds < run.limits.frozen:
+        if worker is None or worker.stage in (Stage.FINISHED, Stage.DOOMED):
+            return
+        if event.seconds < run.limits.crew.frozen_limit:
             return
         how = f"stopped by the system for {event.seconds:.1f} s"
         if worker.stage not in (Stage.DISMISSED, Stage.REFUSED):
@@ -202,7 +204,7 @@ class Machine:
                 return
             run.replacing = True
         who = run.crew.cast.placed(worker.number)
-        run.happened.append(f"{who} is {how} (limit {run.limits.frozen:.1f} s) and is killed")
+        run.happened.append(f"{who} is {how} (limit {run.limits.crew.frozen_limit:.1f} s) and is killed")
         run.crew.doom(worker, how)
 
     def _worker_hung(self, event: events.WorkerHung, now: float) -> None:
@@ -275,8 +277,8 @@ class Machine:
     def _no_servers(self, wanted: int) -> str:
         """Why there cannot be so many; empty where there can."""
         run = self._run
-        if not 0 <= wanted <= MAX_SERVERS:
-            return f"there can be 0 to {MAX_SERVERS}"
+        if not 0 <= wanted <= CONTROL.max_servers:
+            return f"there can be 0 to {CONTROL.max_servers}"
         if run.drain is not None or run.finished:
             return "the run is ending"
         if wanted and not any(host.refills and host.share for host in run.hosts.live.values()):
@@ -294,7 +296,7 @@ class Machine:
 
     def _ticked(self, event: events.Ticked, now: float) -> None:
         run = self._run
-        due = now - run.limits.repeat
+        due = now - run.limits.crew.repeat
         if run.crew.change is not None:
             run.crew.pause(now, since=due)
         if run.seeder is not None:
@@ -326,9 +328,10 @@ class Machine:
     def _admit(self, worker: Worker, event: messages.Ready, now: float) -> None:
         run = self._run
         if run.first is None:
-            if event.lanes > MAX_LANES:
+            if event.lanes > CONTROL.max_lanes:
                 wrong = ConfigError(
-                    "lanes", event.lanes, f"must be 1 to {MAX_LANES}", source="hf.join", fix="Use hf.join(lanes=4)."
+                    "lanes", event.lanes, f"must be 1 to {CONTROL.max_lanes}", source="hf.join",
+                    fix="Use hf.join(lanes=4).",
                 )
                 run.end(FailRun("ConfigError", str(wrong)))
                 return
@@ -426,7 +429,7 @@ class Machine:
         elif run.gather is not None:
             run.failures.append(event)
         elif verdict:
-            run.gather, run.failures = now + run.limits.gather, run.blame.failures()
+            run.gather, run.failures = now + run.limits.crew.gather, run.blame.failures()
         elif worker is not None and worker.stage is not Stage.DOOMED:
             run.replacing = True
             run.crew.doom(worker, f"its script failed with {told(event)}")

@@ -81,7 +81,8 @@ def _turn(run: RunState, now: float) -> None:
     able = any(crew.workers[number].host in holding for number in coming)  # the others get the state from there
     if not crew.generation:
         awaited = any(w.stage is not Stage.WAITING for w in crew.active())
-        if able and _hosts_are_there(run, coming) and (not awaited or now >= run.first_ready + run.limits.join_grace):
+        grace_over = now >= run.first_ready + run.limits.crew.join_grace
+        if able and _hosts_are_there(run, coming) and (grace_over or not awaited):
             _install(run, coming, now)
         return
     if crew.change is None:
@@ -89,7 +90,7 @@ def _turn(run: RunState, now: float) -> None:
         stop = run.drain is not None and not crew.stop and bool(here)
         turns = mode_change.wanted(run) != crew.sync and bool(here)
         stood = mode_change.stood(run)
-        renew = run.renew if now >= crew.since + run.limits.repeat else ""
+        renew = run.renew if now >= crew.since + run.limits.crew.repeat else ""
         calm = not (stop or turns or stood or run.proposal or run.moving or (renew and here))
         if coming == here and calm:
             return

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from holdfast.config.limits import CONTROL
 from holdfast.control import lane_balance
 from holdfast.control.lane_balance import Probe
 from holdfast.control.membership.roster import CrewLimits
@@ -26,7 +27,6 @@ from holdfast.core import placement
 
 __all__ = ["Applied", "OwnerChange", "SliceBalance", "installed", "measured", "owners_for", "runs", "shares"]
 
-_SHORTEST, _LONGEST = 0.1, 4.0  #: half-lives of what was measured, in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +104,14 @@ def measured(
 
     `since` is when the last generation began.
     """
-    shown, half_life = dict(owning.shown), min(max(limits.settle, _SHORTEST), _LONGEST)
+    shown, half_life = dict(owning.shown), min(max(limits.crew.settle, CONTROL.least_half_life), CONTROL.most_half_life)
     for server in servers:
         if server in applied:
             before = shown.get(server)
             shown[server] = before.then(applied[server], now, half_life) if before else Applied(applied[server], now)
     owning = replace(owning, shown=shown)
-    better = placement.replaced(owners, sizes, servers, owning.rates(), limits.gain)
-    if better is not None and _saved(owning, owners, better[0], sizes) < limits.worth:
+    better = placement.replaced(owners, sizes, servers, owning.rates(), gain=limits.crew.gain)
+    if better is not None and _saved(owning, owners, better[0], sizes) < limits.crew.worth:
         better = None
     if better is None:
         owning = replace(owning, hits=0, calm=owning.calm + 1)
@@ -119,7 +119,7 @@ def measured(
             owning = replace(owning, probes={s: p for s, p in owning.probes.items() if s not in owners})
     else:
         owning = replace(owning, hits=owning.hits + 1, calm=0)
-    if now - since < limits.settle:
+    if now - since < limits.crew.settle:
         return owning, None
     if better is not None:
         return owning, OwnerChange(better[0], f"slices move: {better[1]}") if owning.hits >= 2 else None

@@ -72,7 +72,7 @@ def step_seconds(driver: Sequence[int], seconds: Mapping[int, float]) -> float:
 
 
 def rebalanced(
-    current: Sequence[int], workers: Sequence[int], seconds: Mapping[int, float], gain: float = 0.15
+    current: Sequence[int], workers: Sequence[int], seconds: Mapping[int, float], gain: float
 ) -> tuple[tuple[int, ...], str] | None:
     """Return a better assignment and why, or None where the current one is good enough.
 

@@ -77,7 +77,7 @@ def seconds(owners: Sequence[int], sizes: Sequence[int], rates: Mapping[int, flo
 
 def replaced(
     current: Sequence[int], sizes: Sequence[int], servers: Sequence[int], rates: Mapping[int, float] | None = None,
-    gain: float = 0.15,
+    *, gain: float,
 ) -> tuple[tuple[int, ...], str] | None:  # fmt: skip
     """Return other owners and why, or None where the current ones are good enough.
 

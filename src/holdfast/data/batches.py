@@ -32,6 +32,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
 )
 
+from holdfast.config.limits import PROCESS
 from holdfast.core.lanes import shares
 from holdfast.core.order import Order
 from holdfast.data.randomness import seed_everything
@@ -40,7 +41,6 @@ from holdfast.errors import ConfigError, NotExact
 __all__ = ["Batches", "UnitRequest"]
 
 _AHEAD = 64  # steps whose sample numbers are computed at once
-_DYING = 0.2  # seconds in which a fetching process that is about to die does so
 
 
 class UnitRequest(list[int]):
@@ -141,7 +141,7 @@ class Batches:
             # What the data set raised is the user's to see. But bad luck of a fetching process (the kernel was short
             # of memory, somebody sent a signal) is no fault of the unit; it is one when it happens twice.
             # A dying process breaks its connections before it is dead, hence the moment.
-            if self._stream is None or self._stream.intact(_DYING):
+            if self._stream is None or self._stream.intact(PROCESS.fetcher_death):
                 raise
         self.close()
         return self._streamed(request, ahead)

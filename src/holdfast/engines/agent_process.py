@@ -17,16 +17,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import IO
 
+from holdfast.config.limits import CLUSTER
 from holdfast.engines.guarded_command import TERMINATE, preface
 
 __all__ = ["AgentProcess", "environment"]
 
-#: Lines kept for a reader that does not come; the oldest go first, and are counted.
-_MOST_LINES = 2000
-#: A longer line is cut: it travels through somebody else's messages.
-_LONGEST_LINE = 2000
-#: Of one answer, so that it stays a small message.
-_MOST_BYTES = 32 * 1024
 #: Set by Ray for its own worker process, and wrong or confusing for ours. The number of threads is the run's to say.
 _RAYS_OWN = frozenset(
     {"OMP_NUM_THREADS", "PYTHONBREAKPOINT", "RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_LD_PRELOAD_ON_WORKERS", "SPT_NOENV"}
@@ -83,7 +78,7 @@ class AgentProcess:
             if self._left_out:
                 lines.append(f"({self._left_out} lines are left out here: they came faster than they could be carried)")
                 self._left_out = 0
-            while self._lines and size < _MOST_BYTES:
+            while self._lines and size < CLUSTER.answer_bytes:
                 lines.append(self._lines.popleft())
                 size += len(lines[-1]) * 4
             return lines, None if self._lines else self._code
@@ -120,7 +115,7 @@ class AgentProcess:
             ended = any(fd == status.fileno() for fd, _ in poll.poll())
             while data := output.read(1 << 16):
                 *whole, rest = (rest + data).split(b"\n")
-                rest = rest[:_LONGEST_LINE]
+                rest = rest[:CLUSTER.line_text]
                 self._take(whole)
             if data == b"" and not quiet:  # whoever could write is gone
                 poll.unregister(output)
@@ -136,8 +131,8 @@ class AgentProcess:
 
     def _take(self, lines: Sequence[bytes]) -> None:
         with self._changed:
-            self._lines.extend(line[:_LONGEST_LINE].decode(errors="replace").rstrip("\r") for line in lines)
-            while len(self._lines) > _MOST_LINES:
+            self._lines.extend(line[:CLUSTER.line_text].decode(errors="replace").rstrip("\r") for line in lines)
+            while len(self._lines) > CLUSTER.lines:
                 self._lines.popleft()
                 self._left_out += 1
             self._changed.notify_all()

@@ -29,6 +29,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import IO
 
+from holdfast.config.limits import PROCESS
 from holdfast.hosts.forkserver import die_with_parent
 
 __all__ = ["LONGEST_SECRET", "TERMINATE", "main", "preface"]
@@ -40,8 +41,6 @@ TERMINATE = b"t"
 
 _PR_SET_CHILD_SUBREAPER = 36
 _WORD = struct.Struct("<i")
-#: Milliseconds between two looks for orphans that have ended and want to be reaped.
-_SWEEP = 5000
 
 
 def preface(secret: bytes) -> bytes:
@@ -96,7 +95,7 @@ def _watch(child: subprocess.Popen[bytes]) -> None:
     poll.register(0, select.POLLIN)
     poll.register(pidfd, select.POLLIN)
     while True:
-        ready = {fd for fd, _ in poll.poll(_SWEEP)}
+        ready = {fd for fd, _ in poll.poll(1000 * PROCESS.orphans)}
         if pidfd in ready:
             return
         if 0 in ready:

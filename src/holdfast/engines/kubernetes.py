@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config.cluster_config import KubernetesConfig
+from holdfast.config.limits import CLUSTER
 from holdfast.engines.batch import ATTEMPTS, BatchJob, Shell, call, share, words
 from holdfast.engines.yaml import document
 from holdfast.errors import (
@@ -53,8 +54,6 @@ PORT = 7850
 _SECRET, _START = "/holdfast/secret", "holdfast-start.sh"
 #: How long the other pods look for pod 0.
 _PATIENCE = "10m"
-#: What a ConfigMap holds at most.
-_MOST = 2**20
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _MISSING = "Install it, or use --dry-run, which prints what would be applied."
 #: A bug of ours, and what a shell says when it cannot find or start a command.
@@ -124,9 +123,10 @@ def files_of(script: str) -> dict[str, str]:
         except OSError as error:
             raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
         size += len(files[file.name].encode())
-    if size > _MOST - 16 * 1024:
+    if size > CLUSTER.config_map_bytes - 16 * 1024:
         raise UsageError(
-            f"{script} and the Python files beside it have {size} bytes; a ConfigMap holds at most {_MOST}. Put them "
+            f"{script} and the Python files beside it have {size} bytes; a ConfigMap holds at most "
+            f"{CLUSTER.config_map_bytes}. Put them "
             "into the image, give the path there, and use --set kubernetes.bring=false."
         )
     return files

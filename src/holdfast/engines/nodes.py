@@ -12,6 +12,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from holdfast.config.limits import CLUSTER
+
 __all__ = [
     "AgentPlace",
     "ClusterNode",
@@ -26,9 +28,6 @@ __all__ = [
     "told",
 ]
 
-#: An agent that lived this long was well; what ended it is no sign of what comes next.
-WELL = 30.0
-_TRIES = 3
 #: The exit code of an agent that the run will not have: trying again does not help (`errors.Refused`).
 _REFUSED = 11
 _NAMES = {"CPU": ("CPU", "CPUs"), "GPU": ("GPU", "GPUs")}
@@ -159,8 +158,8 @@ def again(before: Strikes, code: int | None, lived: float, now: float) -> Strike
     """
     if code in (0, _REFUSED):
         return Strikes(before.failed, math.inf)
-    failed = 1 if lived >= WELL else before.failed + 1
-    return Strikes(failed, math.inf if failed >= _TRIES else now + 2.0 ** (failed - 1))
+    failed = 1 if lived >= CLUSTER.healthy else before.failed + 1
+    return Strikes(failed, math.inf if failed >= CLUSTER.tries else now + 2.0 ** (failed - 1))
 
 
 def told(nodes: Sequence[ClusterNode], cluster: str) -> str:

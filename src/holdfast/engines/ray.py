@@ -27,6 +27,7 @@ from typing import BinaryIO
 import msgspec
 
 from holdfast import errors
+from holdfast.config.limits import CLUSTER
 from holdfast.engines.fleet import FleetEvent, FleetLost, MachineOffer, Site
 from holdfast.engines.nodes import Needs
 from holdfast.errors import HoldfastError, RunError, Unreachable
@@ -36,10 +37,6 @@ __all__ = ["DEFAULT_CLUSTER", "Begin", "Connect", "End", "Order", "RayFleet", "R
 
 #: What the driver speaks with.
 DEFAULT_CLUSTER = "holdfast.engines.ray_cluster:RayCluster"
-#: To start Python, import ray and meet the cluster; a second or two on a machine with nothing else to do.
-_CONNECT_SECONDS = 60.0
-#: For agents on nodes that answer to be gone. Their processes are killed, so this is time for messages only.
-_CLOSE_SECONDS = 15.0
 
 
 class Connect(msgspec.Struct, frozen=True, tag=True):
@@ -99,7 +96,7 @@ class RayFleet:
         """Start the driver, and wait for what it finds."""
         self._open_driver()
         self._say(self._connect)
-        deadline = time.monotonic() + _CONNECT_SECONDS
+        deadline = time.monotonic() + CLUSTER.connect
         while (left := deadline - time.monotonic()) > 0:
             assert self._link is not None
             if not select.select([self._link], [], [], left)[0]:
@@ -113,7 +110,7 @@ class RayFleet:
         self.close()
         raise Unreachable(
             f"The Ray cluster at {self._connect.address or os.environ.get('RAY_ADDRESS') or 'auto'} did not take this "
-            f"machine in within {_CONNECT_SECONDS:.0f} s. What Ray says is in {self._log}; `ray status` shows whether "
+            f"machine in within {CLUSTER.connect:.0f} s. What Ray says is in {self._log}; `ray status` shows whether "
             "this machine can reach the cluster."
         )
 
@@ -141,7 +138,7 @@ class RayFleet:
         driver, self._driver, self._over = self._driver, None, True
         self._say(End())
         try:
-            driver.wait(_CLOSE_SECONDS)
+            driver.wait(CLUSTER.close)
         except subprocess.TimeoutExpired:
             driver.kill()  # Ray ends what its driver has started
             driver.wait()

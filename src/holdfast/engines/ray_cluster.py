@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.config.limits import CLUSTER
 from holdfast.engines.agent_process import AgentProcess
 from holdfast.engines.nodes import AgentPlace, ClusterNode
 from holdfast.errors import Unreachable, UsageError
@@ -169,7 +170,7 @@ def _resolve(address: str) -> str:
             "`ray start --head` printed it, or auto."
         )
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CLUSTER.address).close()
     except OSError as error:
         why = "nobody answers" if isinstance(error, TimeoutError) else error.strerror or str(error)
         raise Unreachable(

@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.config.limits import CLUSTER
 from holdfast.engines.fleet import AgentLost, AgentSaid, AgentUp, FleetLost, FleetWaits, NodeGone, Site
 from holdfast.engines.nodes import AgentPlace, ClusterNode, Strikes, able, again, agent_places, room, shortage, told
 from holdfast.engines.ray import Begin, Connect, End, Order, Rest, Told
@@ -34,18 +35,8 @@ from holdfast.transport.link import Link
 
 __all__ = ["main"]
 
-#: Seconds between two looks at the nodes, and the longest time that the link is not looked at.
-_LOOK, _BOARD_SNAPSHOT = 1.0, 0.1
-#: How long a post waits for news before it says that there are none.
-_PATIENCE = 20.0
-#: A cluster whose nodes are large enough, but in use, has this long to become free: another run may just be ending.
-_BUSY = 30.0
-#: How long posts have to say that their agents are gone.
-_ENDING = 8.0
 #: Lines of an agent that are told with its end.
 _LAST = 20
-#: Bytes of output in one message to the launcher; a link takes 64 KiB.
-_PAYLOAD = 48 * 1024
 _FIX_SMALL = (
     " Add nodes, or ask for less: --hosts, --workers, --set ray.cpus=1. If the cluster grows by itself, say how long "
     "that may take: --set ray.wait=10m."
@@ -91,7 +82,7 @@ class _Driver:
         """Obey until the launcher wants no more."""
         next_look = -math.inf
         while True:
-            order = _heard(self._link, 0.0 if self._held else _BOARD_SNAPSHOT)
+            order = _heard(self._link, 0.0 if self._held else CLUSTER.link_poll)
             if isinstance(order, End):
                 return
             if isinstance(order, Begin):
@@ -102,16 +93,15 @@ class _Driver:
                 continue
             if (now := time.monotonic()) >= next_look:
                 self._look(self._begin, now)
-                next_look = now + _LOOK
+                next_look = now + CLUSTER.nodes_poll
             self._listen()
 
     def end(self) -> None:
         """Ask every post to end its agent, wait for the answers, and leave. Ray ends who does not answer."""
         reached = [held.agent_process for held in self._held.values() if held.node.id in self._nodes]
         with contextlib.suppress(Exception):  # a cluster that is gone has nothing left to end
-            self._cluster.answered(
-                [self._cluster.call(agent_process, "end") for agent_process in reached], _ENDING, all_of_them=True
-            )
+            ends = [self._cluster.call(agent_process, "end") for agent_process in reached]
+            self._cluster.answered(ends, CLUSTER.actors_end, all_of_them=True)
         for held in self._held.values():
             self._cluster.dismiss(held.agent_process)
 
@@ -132,7 +122,7 @@ class _Driver:
             self._reserving = True
         group = {bundle: node for bundle, node in self._cluster.reserved().items() if node in nodes}
         if len(group) < begin.hosts and not self._agents:  # all at first, or none
-            if now - self._asked >= _BUSY + self._connect.wait:
+            if now - self._asked >= CLUSTER.busy + self._connect.wait:
                 raise ResourceError(
                     f"Ray has reserved nothing in {now - self._asked:.0f} s, though there seems to be room: "
                     f"{told(list(nodes.values()), self._cluster.address)}. `ray status` shows what it waits for."
@@ -162,7 +152,7 @@ class _Driver:
         short = shortage(list(self._nodes.values()), begin.hosts, self._connect.needs, self._cluster.address)
         if short is None:
             return False
-        wait = self._connect.wait if short.small else max(_BUSY, self._connect.wait)
+        wait = self._connect.wait if short.small else max(CLUSTER.busy, self._connect.wait)
         if now - self._asked >= wait:
             raise ResourceError(short.sentence + (_FIX_SMALL if short.small else _FIX_BUSY))
         if short.sentence != self._waits:
@@ -185,7 +175,7 @@ class _Driver:
     def _listen(self) -> None:
         """Take in what posts answer."""
         calls = {held.call: held for held in self._held.values()}
-        for call in self._cluster.answered(list(calls), _BOARD_SNAPSHOT):
+        for call in self._cluster.answered(list(calls), CLUSTER.link_poll):
             held = calls[call]
             try:
                 self._take(held, self._cluster.answer(call))
@@ -195,8 +185,8 @@ class _Driver:
                 if not held.up:
                     self._lost(held, None, f"it could not be started: {error}")
                     continue
-                time.sleep(_BOARD_SNAPSHOT)  # Ray says so at once, and again, until it knows better
-                held.call = self._cluster.call(held.agent_process, "news", _PATIENCE)
+                time.sleep(CLUSTER.link_poll)  # Ray says so at once, and again, until it knows better
+                held.call = self._cluster.call(held.agent_process, "news", CLUSTER.news)
 
     def _take(self, held: _AgentHandle, answer: Any) -> None:
         if held.up:
@@ -212,7 +202,7 @@ class _Driver:
             held.up = True
             if pid:
                 _tell(self._link, AgentUp(held.agent, held.node.name, pid))
-        held.call = self._cluster.call(held.agent_process, "news", _PATIENCE)
+        held.call = self._cluster.call(held.agent_process, "news", CLUSTER.news)
 
     def _lost(self, held: _AgentHandle, code: int | None, reason: str, *, hopeless: bool = False) -> None:
         now = time.monotonic()
@@ -282,7 +272,7 @@ def _payloads(lines: Sequence[str]) -> list[list[str]]:
         size = len(line.encode()) + 8
         if size > left:
             payloads.append([])
-            left = _PAYLOAD
+            left = CLUSTER.message_bytes
         payloads[-1].append(line)
         left -= size
     return payloads

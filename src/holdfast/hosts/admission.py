@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
+from holdfast.config.limits import AGENT, CrewConfig
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.commands import ReleaseHost
 from holdfast.control.protocol.ports import HostPort
@@ -30,7 +31,6 @@ from holdfast.transport.stream import Stream
 
 __all__ = ["Admission", "AdmissionCallbacks"]
 
-_MOST_SLOTS = 4096
 
 
 class AdmissionCallbacks(Protocol):
@@ -65,7 +65,7 @@ class Admission:
     Args:
         bind: where to listen.
         spec: what workers are told.
-        watching: how patient to be with them.
+        crew: how patient to be with them.
         host: number and name of the launcher's own host; None where it has none.
 
     Resources: `close` stops listening, and lets go those who have not settled.
@@ -73,9 +73,9 @@ class Admission:
 
     def __init__(
         self, bind: tuple[str, int], credentials: Credentials, *, run: str, spec: WorkerSpec,
-        watching: Mapping[str, float], callbacks: AdmissionCallbacks, host: str | None,
+        crew: CrewConfig, callbacks: AdmissionCallbacks, host: str | None,
     ) -> None:  # fmt: skip
-        self._run, self._spec, self._watching, self._callbacks = run, spec, dict(watching), callbacks
+        self._run, self._spec, self._crew, self._callbacks = run, spec, crew, callbacks
         self._script_files = ScriptFiles(spec.script)
         self._loop = asyncio.get_running_loop()
         self._hosts: dict[int, RemoteHost] = {}
@@ -114,8 +114,8 @@ class Admission:
             slots = hello.facts.get("slots")
             if self._callbacks.over:
                 return "the run is ending"
-            if not isinstance(slots, int) or not 1 <= slots <= _MOST_SLOTS:
-                return f"a host has room for 1 to {_MOST_SLOTS} workers, not {slots}"
+            if not isinstance(slots, int) or not 1 <= slots <= AGENT.slots:
+                return f"a host has room for 1 to {AGENT.slots} workers, not {slots}"
             return self._script_files.refusal() or None
         if self.peers is None:
             return "this machine only coordinates: it has no part in training"
@@ -133,7 +133,7 @@ class Admission:
                 self._run,
                 self._spec,
                 self._script_files.digests,
-                self._watching,
+                self._crew,
                 dict(self._offers),
                 self.beyond,
             )

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from holdfast.config.limits import AGENT, CrewConfig
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.membership.liveness import Silence
 from holdfast.control.protocol.events import Event, HostLeaving, HostUnreached, WorkerHung, WorkerLost
@@ -42,12 +43,6 @@ from holdfast.transport.stream import Stream
 
 __all__ = ["Agent", "AgentEnd", "AgentSite"]
 
-#: Seconds between two signs of life, and between two looks at the workers.
-TICK = 0.2
-#: Seconds that the coordinator may be silent before it has said what its limit is.
-_FIRST_LIMIT = 30.0
-#: Log bytes are sent while no more than this waits to be sent.
-_BACKLOG = 1024 * 1024
 
 
 class AgentEnd(NamedTuple):
@@ -65,7 +60,7 @@ class AgentSite(Protocol):
     path: Path  #: nobody else's
 
     def equip(
-        self, spec: WorkerSpec, watching: dict[str, float], show: Callable[[list[BoardRow], BoardPlan, float], None]
+        self, spec: WorkerSpec, crew: CrewConfig, show: Callable[[list[BoardRow], BoardPlan, float], None]
     ) -> tuple[Spawner, Monitor]:
         """A spawner for workers like `spec`, and monitor for them."""
 
@@ -89,7 +84,7 @@ class Agent:
         self._site, self._bind, self._say = site, bind, say
         self._log_shipper = LogShipper(site.path, lambda name, data: self._report(orders.FileData(name, data)))
         self._began = time.monotonic()
-        self._pulse, self._sight = Silence(), WatchOrder(limit=_FIRST_LIMIT)
+        self._pulse, self._sight = Silence(), WatchOrder(limit=AGENT.first_silence)
         self._offers: dict[int, Offer] = {}
         self._delivered: asyncio.Event = asyncio.Event()
         self._number = -1
@@ -166,7 +161,7 @@ class Agent:
         """Say that we are here, and judge how long the coordinator has not been."""
         heard, looked = 0.0, time.monotonic()
         while True:
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(AGENT.tick)
             assert self._channel is not None
             self._report(orders.Alive())
             if self._leaving:
@@ -190,10 +185,10 @@ class Agent:
         while True:
             if self._host is not None:
                 await self._host.look(self._sight, time.monotonic() - self._began)
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(AGENT.tick)
 
     def _fetch_logs(self) -> None:
-        if self._channel is not None and self._channel.backlog < _BACKLOG:
+        if self._channel is not None and self._channel.backlog < AGENT.log_backlog:
             self._log_shipper.collect()
 
     def _show(self, rows: list[BoardRow], plan: BoardPlan, now: float) -> None:
@@ -278,7 +273,7 @@ class Agent:
         )  # fmt: skip
         peers = self._peer_listener.peers
         ways = await asyncio.to_thread(peers.survey)
-        spawner, monitor = self._site.equip(spec, brief.watching, self._show)
+        spawner, monitor = self._site.equip(spec, brief.crew, self._show)
         slots = self._slots
         self._host = LocalHost(brief.host, name=self._name, slots=slots, spawner=spawner, monitor=monitor, peers=peers)
         self._host.open(self)

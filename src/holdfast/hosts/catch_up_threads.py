@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from holdfast.config.limits import NETWORK
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.host_memory import await_view
 from holdfast.dataplane.wire.donor import Donor, follow
@@ -20,8 +21,6 @@ from holdfast.transport.stream import Stream
 
 __all__ = ["CatchUp", "Donors"]
 
-#: A donor that cannot be reached within so many seconds is not one.
-_REACH = 5.0
 
 
 class CatchUp:
@@ -79,14 +78,14 @@ class CatchUp:
         )
 
     def _reach(self) -> Stream | None:
-        until = time.monotonic() + _REACH
+        until = time.monotonic() + NETWORK.donor
         while not self._closing.is_set():
             try:
                 stream = self._dial()
             except OSError:
                 if time.monotonic() > until:
                     raise
-                self._closing.wait(0.1)
+                self._closing.wait(NETWORK.donor_poll)
                 continue
             with self._lock:
                 if not self._closing.is_set():

@@ -24,11 +24,12 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
+from holdfast.config.limits import PROCESS
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.events import WorkerLost, WorkerStarted
 from holdfast.errors import RunError
 from holdfast.hosts.forkserver import DEFAULT_ENTRY, Report, WorkerForked
-from holdfast.hosts.process_sessions import REAP_SECONDS, end_sessions
+from holdfast.hosts.process_sessions import end_sessions
 from holdfast.hosts.process_sessions import stuck as stuck_processes
 from holdfast.transport.link import Link, Outcome
 
@@ -176,7 +177,7 @@ class ForkSpawner:
             if outcome is Outcome.FULL:
                 self._epoll.modify(self._control.fileno(), select.EPOLLIN | select.EPOLLOUT)
                 # It may be writable and yet not take this (too many descriptors on their way): do not spin on that.
-                time.sleep(0.001)
+                time.sleep(PROCESS.poll)
                 return
             self._requests.popleft()
             link.close()
@@ -280,7 +281,7 @@ def _ended(pidfds: Sequence[int]) -> set[int]:
     for pidfd in pidfds:
         waiting.register(pidfd, select.POLLIN)
     ended: set[int] = set()
-    until = time.monotonic() + REAP_SECONDS
+    until = time.monotonic() + PROCESS.reap
     while len(ended) < len(pidfds) and (ready := waiting.poll(max(0.0, until - time.monotonic()) * 1000)):
         for pidfd, _ in ready:
             waiting.unregister(pidfd)

@@ -39,6 +39,7 @@ from typing import NoReturn
 
 import msgspec
 
+from holdfast.config.limits import PROCESS
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.transport.link import DescriptorsLost, Link, Outcome
 
@@ -147,7 +148,7 @@ def _serve(control: Link, entry: Callable[[WorkerSpec, int], object]) -> int:
 def _tell(control: Link, report: Report, fds: Sequence[int] = ()) -> None:
     """Report, in any case: nobody repeats this."""
     while control.offer(msgspec.msgpack.encode(report), fds) is Outcome.FULL:
-        time.sleep(0.001)  # the link itself waits for room; this is for a shortage of the whole system
+        time.sleep(PROCESS.poll)  # the link itself waits for room; this is for a shortage of the whole system
 
 
 def _bear(spec: WorkerSpec, link_fd: int, entry: Callable[[WorkerSpec, int], object]) -> tuple[int, int]:

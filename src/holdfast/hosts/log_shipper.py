@@ -10,12 +10,10 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from holdfast.config.limits import AGENT
+
 __all__ = ["LogShipper", "log_place"]
 
-#: Of one file, at a time.
-_PIECE = 256 * 1024
-#: Of all files, in one round.
-_ROUND = 1024 * 1024
 _PATTERNS = ("logs/*.log", "logs/*.stack", "hang-*.txt", "audit/worker-*.txt")
 _NAMES = re.compile(
     r"(?:logs/worker-(\d+)\.(?:log|stack)|hang-(\d+)\.txt|audit/worker-(\d+)\.txt|logs/forkserver\.log)"
@@ -44,13 +42,13 @@ class LogShipper:
         self._root, self._send = root, send
         self._sent: dict[str, int] = {}
 
-    def collect(self, most: int = _ROUND) -> None:
+    def collect(self, most: int = AGENT.log_round) -> None:
         """Send what is new, up to `most` bytes."""
         for path in self._files():
             name = path.relative_to(self._root).as_posix()
             while most > 0:
                 at = self._sent.get(name, 0)
-                data = _read(path, at, min(_PIECE, most))
+                data = _read(path, at, min(AGENT.log_piece, most))
                 if not data:
                     break
                 if not self._send(name, data):

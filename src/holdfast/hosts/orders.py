@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.config.limits import CrewConfig
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.events import Event
 from holdfast.control.protocol.messages import ToWorker
@@ -62,7 +63,7 @@ class Brief(_Order, frozen=True):
     run: str
     spec: WorkerSpec
     digests: dict[str, str]
-    watching: dict[str, float]  #: how patient to be with workers: see `observe.watch.WatchLimits`
+    crew: CrewConfig  #: how patient to be with workers
     offers: dict[int, Offer]  #: how the hosts that are there can be reached
     beyond: bool  #: hosts of this run may be on other machines, so listen for them there
 

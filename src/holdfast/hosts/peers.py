@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
+from holdfast.config.limits import NETWORK
 from holdfast.control.protocol.messages import Install
 from holdfast.core.routes import Choice, NoRoute, Offer
 from holdfast.dataplane.memory.arena_view import ArenaView
@@ -38,12 +39,6 @@ __all__ = ["DATA", "PeerCallbacks", "Peers"]
 
 #: Kinds of connections that are a peers's business.
 DATA = frozenset({"peer", "fetch", "replica", "follow", "probe"})
-#: Seconds that one try to reach another host may take.
-_DIAL = 5.0
-#: And between two tries, where none of its addresses answered.
-_AGAIN = 0.5
-#: Connections that may wait for their generation; more than any crew opens.
-_EARLY = 256
 
 
 class PeerCallbacks(Protocol):
@@ -83,7 +78,7 @@ class Peers:
     """
 
     def __init__(
-        self, me: int, *, run: str, credentials: Credentials, offer: Offer, patience: float = 10.0
+        self, me: int, *, run: str, credentials: Credentials, offer: Offer, patience: float = NETWORK.arrival
     ) -> None:
         self.offer, self.patience = offer, patience
         self._me, self._run, self._credentials = me, run, credentials
@@ -136,7 +131,7 @@ class Peers:
             except NoRoute:
                 if time.monotonic() > until:
                     raise
-                time.sleep(_AGAIN)
+                time.sleep(NETWORK.dial_again)
         return None
 
     def knock(self, host: int) -> None:
@@ -160,7 +155,7 @@ class Peers:
 
     def _call(self, ip: str, port: int) -> Stream:
         """A connection that is good for trying and measuring."""
-        return connect((ip, port), Hello("probe", run=self._run, host=self._me), self._credentials, _DIAL)
+        return connect((ip, port), Hello("probe", run=self._run, host=self._me), self._credentials, NETWORK.dial)
 
     # ------------------------------------------------------------ generations
 
@@ -331,9 +326,9 @@ class Peers:
                 choice = self._find(host, offer)
                 way = choice.trial.dial
                 self._note(choice.sentence)
-            return connect((way, offer.port), hello, self._credentials, _DIAL)
+            return connect((way, offer.port), hello, self._credentials, NETWORK.dial)
         except NoRoute as error:
-            time.sleep(_AGAIN)
+            time.sleep(NETWORK.dial_again)
             raise ConnectionError(brief(error)) from None
         except HoldfastError as error:
             if isinstance(error, Unreachable):
@@ -367,7 +362,7 @@ class Peers:
             self._session.admit(hello.host, hello.kind, stream)
         else:
             self._early.append((hello, stream))
-            while len(self._early) > _EARLY:
+            while len(self._early) > NETWORK.early:
                 self._early.popleft()[1].close()
 
     def close(self) -> None:

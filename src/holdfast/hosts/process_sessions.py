@@ -12,19 +12,17 @@ import os
 import signal
 from collections.abc import Collection
 
+from holdfast.config.limits import PROCESS
 from holdfast.errors import ResourceError
 
-__all__ = ["REAP_SECONDS", "end_sessions", "stuck"]
+__all__ = ["end_sessions", "stuck"]
 
-#: How long an engine that is closed waits for killed processes. The kernel needs milliseconds; a process in an
-#: uninterruptible wait (a dead network disk) may need for ever, and then we say so.
-REAP_SECONDS = 10.0
 
 
 def stuck(pids: Collection[int]) -> ResourceError:
     """What is said of processes that were killed and do not end."""
     return ResourceError(
-        f"Processes {', '.join(map(str, pids))} do not end {REAP_SECONDS:.0f} s after they were killed: they "
+        f"Processes {', '.join(map(str, pids))} do not end {PROCESS.reap:.0f} s after they were killed: they "
         "wait for the system (a disk or a network file system that does not answer). They end when it does."
     )
 

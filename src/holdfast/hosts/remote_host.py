@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from holdfast import errors
+from holdfast.config.limits import AGENT
 from holdfast.control.membership.liveness import Silence
 from holdfast.control.protocol import events, messages
 from holdfast.control.protocol.commands import EndRun, FailRun, ReleaseHost
@@ -33,8 +34,6 @@ from holdfast.transport.stream import Stream
 
 __all__ = ["RemoteHost", "RemoteHostCallbacks"]
 
-#: Seconds that an agent has, at the end, to end its processes and hang up.
-_FAREWELL = 3.0
 #: What may happen on a host. Whatever else an agent says is not its to say.
 _OF_WORKERS = (
     events.WorkerStarted, events.WorkerLost, events.WorkerFrozen, events.WorkerHung, messages.Ready, messages.Seeded,
@@ -141,7 +140,7 @@ class RemoteHost:
             self._channel.send(orders.encode(orders.Dismiss(end.reason, end.kind)))
         elif end is not None:
             self._channel.send(orders.encode(orders.RunOver(*_told(end))))
-        patience = 0.0 if self._lost or end is None else _FAREWELL
+        patience = 0.0 if self._lost or end is None else AGENT.leave
         # Not in the loop, which has other hosts to attend to; and not as a daemon, so that the last words get out.
         threading.Thread(target=self._hang_up, args=(patience,), name=f"holdfast-farewell-{self.number}").start()
 

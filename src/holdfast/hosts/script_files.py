@@ -10,12 +10,11 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from holdfast.config.limits import AGENT
 from holdfast.errors import UsageError
 
-__all__ = ["MOST", "ScriptFiles", "has_same"]
+__all__ = ["ScriptFiles", "has_same"]
 
-#: Bytes that travel at most. More than this beside a script is not the script.
-MOST = 4 * 1024 * 1024
 _PIECE = 512 * 1024
 
 
@@ -41,11 +40,12 @@ class ScriptFiles:
 
     def refusal(self) -> str:
         """Why these files do not travel; empty where they do."""
-        if self.size <= MOST:
+        if self.size <= AGENT.script_bytes:
             return ""
         return (
             f"the script and the Python files beside it are {self.size / 2**20:.1f} MiB, and no more than "
-            f"{MOST / 2**20:.0f} MiB are sent along; copy {self.script.parent} to the same path on that machine"
+            f"{AGENT.script_bytes / 2**20:.0f} MiB are sent along; copy {self.script.parent} to the same path on that "
+            "machine"
         )
 
     def pieces(self) -> Iterator[tuple[str, bytes, bool]]:

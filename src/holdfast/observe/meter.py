@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, isfinite
 
+from holdfast.config.limits import SCREEN
 from holdfast.core.sync.modes import why
 from holdfast.dataplane.memory.board_snapshot import BoardPlan, BoardRow
 from holdfast.dataplane.relaxed.ages import NONE, Ages
 
 __all__ = ["Meter", "RunView"]
 
-_WINDOW = 4.0
 _LOSSES = 8
-#: A look counts for a worker's waiting as this many seconds go by; from this share on it is worth a sentence.
-_MEMORY, _NOTICED = 2.0, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ class Meter:
         step = max((row.step for row in rows), default=self.view.step)
         self._note_waiting(here, now - self._looks[-1].now if self._looks else 0.0)
         self._looks.append(_Look(now, step, here))
-        while len(self._looks) > 2 and now - self._looks[1].now >= _WINDOW:
+        while len(self._looks) > 2 and now - self._looks[1].now >= SCREEN.rate_window:
             self._looks.popleft()
         self._note_loss(rows, step, plan)
         first = self._looks[0]
@@ -118,7 +116,7 @@ class Meter:
             ages=plan.ages,
             owned={worker: row.owned for worker, row in here.items()},
             waiting={worker: (row.waiting_for, why(row.why)) for worker, row in here.items() if row.waiting_for >= 0},
-            held_up={worker: (whom, share) for worker, (whom, share) in self._held_up.items() if share >= _NOTICED},
+            held_up={worker: late for worker, late in self._held_up.items() if late[1] >= SCREEN.wait_noticed},
             idle=frozenset(worker for worker, row in here.items() if row.owned and not row.units),
             paces={worker: _pace(row, first.rows.get(worker), seconds) for worker, row in here.items()},
             rates={worker: _applied(row, first.rows.get(worker)) for worker, row in here.items()},
@@ -128,7 +126,7 @@ class Meter:
 
     def _note_waiting(self, here: Mapping[int, BoardRow], seconds: float) -> None:
         """A moment's wait is forgotten soon; one that goes on, or comes again and again, is not."""
-        kept = exp(-seconds / _MEMORY)
+        kept = exp(-seconds / SCREEN.wait_memory)
         self._held_up = {
             worker: (row.waiting_for, before[1] * kept + 1 - kept)
             if row.waiting_for >= 0

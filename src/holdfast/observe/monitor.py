@@ -15,16 +15,15 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.config.limits import CONTROL, CrewConfig
 from holdfast.control.membership.roster import titled
 from holdfast.control.protocol.events import Event, Measured, WorkerFrozen, WorkerHung, WorkerLost
 from holdfast.dataplane.memory.board_snapshot import BoardPlan, BoardRow, read_plan, read_rows, read_samples
 from holdfast.observe import processes, stacks
-from holdfast.observe.watch import Seen, Suspect, Watch, WatchLimits
+from holdfast.observe.watch import Seen, Suspect, Watch
 
 __all__ = ["BoardMonitor", "StackFile"]
 
-#: A worker's stacks are a small write; one that does not come within this time will not come.
-_STACK_SECONDS = 1.0
 
 
 class StackFile(Protocol):
@@ -42,11 +41,11 @@ class BoardMonitor:
     """See `control.protocol.ports.Monitor`. What every look shows is given to `show`, for whoever shows the run."""
 
     def __init__(
-        self, limits: WatchLimits, files: StackFile, send_signal: Callable[[int, int], None],
+        self, crew: CrewConfig, files: StackFile, send_signal: Callable[[int, int], None],
         show: Callable[[Sequence[BoardRow], BoardPlan, float], object],
     ) -> None:
         self.rows: dict[int, BoardRow] = {}
-        self._watch = Watch(limits)
+        self._watch = Watch(crew)
         self._files, self._send_signal, self._show = files, send_signal, show
         self._arena: memoryview | None = None
         self._looked: float | None = None
@@ -120,9 +119,9 @@ class BoardMonitor:
         before = _size(path)
         self._send_signal(worker, signal.SIGUSR2)
         size, waited = before, 0.0
-        while waited < _STACK_SECONDS:
-            await asyncio.sleep(0.05)
-            waited += 0.05
+        while waited < CONTROL.stacks:
+            await asyncio.sleep(CONTROL.stacks_poll)
+            waited += CONTROL.stacks_poll
             size, last = _size(path), size
             if size > before and size == last:  # it has come, and is complete
                 break

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from typing import TextIO
 
+from holdfast.config.limits import SCREEN
+
 __all__ = ["Screen", "Tail"]
 
-#: Seconds between two plain lines.
-PLAIN_EVERY = 5.0
 _CLEAR = "\r\x1b[K"
 
 
@@ -24,7 +24,7 @@ class Screen:
         self._news, self._output = news, output
         self._live = news.isatty()
         self._shown = ""
-        self._plain_due = PLAIN_EVERY / 2  # what comes at once is told by the story
+        self._plain_due = SCREEN.plain / 2  # what comes at once is told by the story
         self._broken: set[TextIO] = set()
 
     @property
@@ -46,7 +46,7 @@ class Screen:
             self._shown = text[: self.width]
             self._write(self._news, _CLEAR + self._shown)
         elif now >= self._plain_due and text != self._shown:
-            self._plain_due, self._shown = now + PLAIN_EVERY, text
+            self._plain_due, self._shown = now + SCREEN.plain, text
             self._write(self._news, text + "\n")
 
     def end(self) -> None:

@@ -15,31 +15,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from holdfast.config.limits import CONTROL, CrewConfig
 from holdfast.dataplane.memory.board_snapshot import BoardRow
 
-__all__ = ["Seen", "Suspect", "Watch", "WatchLimits"]
-
-#: Between two looks no more than this counts as watched.
-_LONGEST_LOOK = 1.0
+__all__ = ["Seen", "Suspect", "Watch", "told_limits"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WatchLimits:
-    """Seconds, but for the factor."""
 
-    frozen: float
-    hang: float
-    hang_factor: float
-    idle: float
-
-    def told(self) -> str:
-        """The limits, as the story tells them once."""
-        return (
-            f"limits: a worker that is stopped for {self.frozen:g} s and 5 times the slowest unit so far is replaced; "
-            "one that stays in a unit for "
-            f"{self.hang:g} s and {self.hang_factor:g} times the slowest unit so far, or stands still outside a unit "
-            f"for {self.idle:g} s, counts as hung"
-        )
+def told_limits(crew: CrewConfig) -> str:
+    """The limits of a worker's silence, as the story tells them once."""
+    return (
+        f"limits: a worker that is stopped for {crew.frozen_limit:g} s and 5 times the slowest unit so far is "
+        f"replaced; one that stays in a unit for {crew.hang_limit:g} s and {crew.hang_factor:g} times the slowest unit "
+        f"so far, or stands still outside a unit for {crew.idle_limit:g} s, counts as hung"
+    )
 
 
 class Seen(NamedTuple):
@@ -71,21 +60,21 @@ class _WorkerRecord:
 class Watch:
     """Remembers how long each worker has been as it is."""
 
-    limits: WatchLimits
+    crew: CrewConfig
     slowest: float = 0.0  #: seconds of the slowest unit seen
     _records: dict[int, _WorkerRecord] = field(default_factory=dict)
 
     def unit_limit(self) -> float:
         """How long a unit may take now."""
-        return max(self.limits.hang, self.limits.hang_factor * self.slowest)
+        return max(self.crew.hang_limit, self.crew.hang_factor * self.slowest)
 
     def frozen_limit(self) -> float:
         """How long a worker may stay stopped now: a pause no longer than a few units costs less than a change."""
-        return max(self.limits.frozen, 5 * self.slowest)
+        return max(self.crew.frozen_limit, 5 * self.slowest)
 
     def look(self, seen: Iterable[Seen], elapsed: float) -> list[Suspect]:
         """Take in one look, `elapsed` seconds after the last; each suspect is named once."""
-        elapsed = min(elapsed, _LONGEST_LOOK)
+        elapsed = min(elapsed, CONTROL.watched_at_once)
         suspects, records = [], {}
         for one in seen:
             record = records[one.worker] = self._records.get(one.worker) or _WorkerRecord()
@@ -114,5 +103,5 @@ class Watch:
             record.mark, record.still, record.told = mark, 0.0, False
             return None
         record.still += elapsed
-        limit = self.limits.idle if unit is None else self.unit_limit()
+        limit = self.crew.idle_limit if unit is None else self.unit_limit()
         return Suspect(one.worker, False, record.still, unit) if record.still > limit else None

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.config.limits import STORE
 from holdfast.errors import UsageError
 from holdfast.quantities import Size
-from holdfast.store.client.store import PATIENCE, Store, connect
+from holdfast.store.client.store import Store, connect
 from holdfast.store.handlers import Handler, add, load, name_of
 from holdfast.store.remote.store_listener import StoreListener
 from holdfast.store.server.server import Server
@@ -72,7 +73,7 @@ class Group:
         self.num_servers = num_servers
         self._threads: list[threading.Thread] = []
 
-    def connect(self, client: str, *, timeout: float = PATIENCE) -> Store:
+    def connect(self, client: str, *, timeout: float = STORE.timeout) -> Store:
         """Connect from this process."""
         return connect(self.address, client, timeout=timeout)
 

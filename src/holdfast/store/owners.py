@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from itertools import pairwise
 
+from holdfast.config.limits import STORE
 from holdfast.errors import UsageError
 
-__all__ = ["MAX_NAME", "checked_name", "owner", "parts", "server_of"]
+__all__ = ["checked_name", "owner", "parts", "server_of"]
 
-MAX_NAME = 200  #: bytes of a key's, a meeting's or a client's name
 
 
 def checked_name(name: object, what: str) -> str:
@@ -24,9 +24,10 @@ def checked_name(name: object, what: str) -> str:
             f"{str(name)[:60]!r}."
         )
     size = len(name.encode(errors="replace"))
-    if not 0 < size <= MAX_NAME or not name.isprintable():
+    if not 0 < size <= STORE.name_bytes or not name.isprintable():
         raise UsageError(
-            f"{name[:60]!r} cannot be the name of a {what}: use 1 to {MAX_NAME} bytes of printable text, not {size}."
+            f"{name[:60]!r} cannot be the name of a {what}: use 1 to {STORE.name_bytes} bytes of printable text, "
+            f"not {size}."
         )
     return name
 

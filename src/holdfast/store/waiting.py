@@ -12,18 +12,17 @@ import os
 import select
 import time
 
+from holdfast.config.limits import STORE
+
 __all__ = ["Waiting", "look_seconds"]
 
-#: Seconds to look before sleeping: a value of a megabyte is written, applied and shown in less.
-_LOOK = 500e-6
 
-_TAKEN = 50e-6  #: seconds after which an offered core counts as taken
 _SLEEPS = 64  #: so many times we do not look then
 
 
 def look_seconds(processes: int, cores: int) -> float:
     """How long to look before sleeping: only where every process has a core to itself."""
-    return _LOOK if processes <= cores else 0.0
+    return STORE.spin if processes <= cores else 0.0
 
 
 class Waiting:
@@ -45,7 +44,7 @@ class Waiting:
                     return found
                 os.sched_yield()
                 before, now = now, time.perf_counter()
-                if now - before > _TAKEN:
+                if now - before > STORE.core_taken:
                     self._sleeps = _SLEEPS
                     break
         return poll.poll(None if seconds is None else seconds * 1000)

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.config.limits import CrewConfig
 from holdfast.control.membership.roster import CrewLimits
 from holdfast.control.protocol.commands import (
     Command,
@@ -101,8 +102,11 @@ class SimCluster:
         self.machine = config.machine(CrewLimits(
             lanes=config.model.lanes, workers=config.workers, servers=config.servers, sums_only=config.sums_only,
             hosts=config.awaited, sync=config.sync, replicas=config.replicas,
-            listening=bool(config.hosts), follow=config.follow, join_grace=0.5, luck_budget=100,
-            unit_attempts=3 if bad else 50, gather=0.1, frozen=0.5, repeat=0.3, settle=0.2, probe=0.5,
+            listening=bool(config.hosts), follow=config.follow,
+            crew=CrewConfig(
+                join_grace=0.5, luck_budget=100, unit_attempts=3 if bad else 50, gather=0.1, frozen_limit=0.5,
+                repeat=0.3, settle=0.2, probe=0.5,
+            ),
         ))
         self.decide = config.decide
         self.hosts: dict[int, FakeHost] = {}

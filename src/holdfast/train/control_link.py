@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
+from holdfast.config.limits import WORKER
 from holdfast.control.protocol import messages as say
 from holdfast.errors import RunError, Stopped
 from holdfast.transport.doorbell import Doorbells
@@ -22,7 +23,6 @@ from holdfast.transport.link import Link
 
 __all__ = ["Alone", "ControlLink", "LetGo"]
 
-_REPEAT = 0.5  # seconds after which an unanswered message is said again
 
 
 class LetGo(BaseException):
@@ -98,7 +98,7 @@ class ControlLink:
     def wait(self, changed: Callable[[], bool]) -> None:
         """Sleep until the board moves or the link speaks."""
         self._check_end()
-        self.bells.wait(changed, _REPEAT)
+        self.bells.wait(changed, WORKER.repeat)
 
     def ring(self) -> None:
         """Wake the others."""
@@ -110,7 +110,7 @@ class ControlLink:
             self.look()
             if self.pausing:
                 return False
-            self.bells.wait(come, _REPEAT)
+            self.bells.wait(come, WORKER.repeat)
         return True
 
     # ------------------------------------------------------------ joining
@@ -162,10 +162,10 @@ class ControlLink:
 
     def _say_leaving(self) -> None:
         if self._leaving is not None and time.monotonic() >= self._leaving:
-            self._leaving = time.monotonic() + _REPEAT  # until we are let go
+            self._leaving = time.monotonic() + WORKER.repeat  # until we are let go
             self.send(say.Leaving(self.worker, "SIGTERM"))
 
-    def _await(self, done: Callable[[], bool], seconds: float = _REPEAT) -> None:
+    def _await(self, done: Callable[[], bool], seconds: float = WORKER.repeat) -> None:
         self._say_leaving()
         if not done() and self._poll.poll(seconds * 1000):
             while self._read():

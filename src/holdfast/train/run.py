@@ -23,7 +23,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from holdfast.config.run_config import MAX_LANES
+from holdfast.config.limits import CONTROL, STORE
 from holdfast.config.worker_spec import OUTER, WorkerSpec
 from holdfast.core.keys import STREAM_START, key
 from holdfast.core.sync.modes import Mode, advised, parse
@@ -96,8 +96,8 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
     for name, least in (("lanes", 1), ("seed", 0), ("threads", 1)):
         if not isinstance(said[name], int) or said[name] < least:
             raise ConfigError(name, said[name], f"must be a whole number of at least {least}", source=source[name])
-    if said["lanes"] > MAX_LANES:
-        most = f"more than {MAX_LANES}, the most a crew can have"
+    if said["lanes"] > CONTROL.max_lanes:
+        most = f"more than {CONTROL.max_lanes}, the most a crew can have"
         raise ConfigError("lanes", said["lanes"], most, source=source["lanes"])
     crew = world.size if world is not None else spec.crew if spec is not None else 0
     if crew > said["lanes"]:
@@ -277,7 +277,7 @@ class Run:
 
     def store(
         self, servers: int = 1, *, handler: Handler | str = "holdfast.store.handlers:add",
-        memory: str | int | None = None, timeout: float = 60.0,
+        memory: str | int | None = None, timeout: float = STORE.timeout,
     ) -> Store:  # fmt: skip
         """The parameter store of this run, shared by all workers: see `holdfast.store`.
 

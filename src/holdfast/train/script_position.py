@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from holdfast.config.limits import WORKER
 from holdfast.control.membership.roster import titled
 from holdfast.core.roles import Role
 from holdfast.errors import OutOfSync
@@ -17,7 +18,6 @@ from holdfast.errors import OutOfSync
 __all__ = ["FINISHED", "ScriptPosition"]
 
 FINISHED = 1 << 60  #: beyond every operation
-_APART = 5.0  # seconds for which a worker of another host may seem to be further on in the script
 
 
 class _Membership(Protocol):
@@ -67,7 +67,7 @@ class ScriptPosition:
         now = time.monotonic()
         if self._apart is None or self._apart[0] != what:
             self._apart = what, now
-        return now - self._apart[1] > _APART
+        return now - self._apart[1] > WORKER.script_apart
 
     def check_kind(self, op: int, mine: int, theirs: int) -> None:
         """Raise where operation `op` is of one kind here, and of another where others have begun it."""

@@ -12,17 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Container
 
+from holdfast.config.limits import NETWORK
 from holdfast.errors import FrameError
 from holdfast.transport.frames import Frame, FrameParser, Kind, pack
 from holdfast.transport.stream import Stream
 
-__all__ = ["MOST_BYTES", "MOST_MESSAGES", "Channel"]
+__all__ = ["Channel"]
 
-#: What may wait to be sent. More means that the other side does not listen any more.
-MOST_MESSAGES = 4096
-MOST_BYTES = 32 * 1024 * 1024
-#: How long the rest of what was said may take to get out when a channel is closed.
-_LAST_WORDS = 1.0
 
 
 class Channel:
@@ -67,7 +63,7 @@ class Channel:
         """Say something. False: it was not taken, because the queue is full or the channel is closed."""
         message = pack(kind, generation, meta, len(body)) + body
         with self._changed:
-            full = self._messages >= MOST_MESSAGES or self._bytes + len(message) > MOST_BYTES
+            full = self._messages >= NETWORK.queued_messages or self._bytes + len(message) > NETWORK.queued_bytes
             if self._ending or full:
                 return False
             self._queue.append(message)
@@ -81,7 +77,7 @@ class Channel:
         self._end(reason)
         me = threading.current_thread()
         if me is not self._writer:
-            self._writer.join(_LAST_WORDS)
+            self._writer.join(NETWORK.close)
         self._stream.close()
         for thread in (self._reader, self._writer):
             if thread is not me:

@@ -17,10 +17,10 @@ import socket
 import struct
 from pathlib import Path
 
-__all__ = ["LONG", "prefer_short", "rate", "settle", "unanswered"]
+from holdfast.config.limits import NETWORK
 
-#: A round trip of so many seconds is long: machines of one site are closer.
-LONG = 0.005
+__all__ = ["prefer_short", "rate", "settle", "unanswered"]
+
 _BY_LOSS = ("cubic", "reno")
 _DEFAULT = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 # Where `struct tcp_info` has the smoothed round trip, in microseconds, and how fast bytes have got there, per second.
@@ -42,7 +42,7 @@ def prefer_short(sock: socket.socket) -> None:
 
 def settle(sock: socket.socket) -> None:
     """Once it is connected: give a long way back to what the system has chosen."""
-    if round_trip(sock) > LONG:
+    if round_trip(sock) > NETWORK.long_round_trip:
         with contextlib.suppress(OSError):  # then it stays as it is, which works as well
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _system().encode())
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
+from holdfast.config.limits import NETWORK
 from holdfast.core.routes import Address
 
 __all__ = ["Interface", "addresses", "found", "interfaces", "leaving_from"]
@@ -145,7 +146,7 @@ def _text(raw: bytes) -> str:
 
 def _dump(kernel: socket.socket, request: int, body: bytes) -> bytes:
     """Everything the kernel has of this kind. A list that changed while it was read is asked for again."""
-    kernel.settimeout(2.0)
+    kernel.settimeout(NETWORK.kernel)
     for sequence in range(1, 4):
         kernel.send(_HEADER.pack(_HEADER.size + len(body), request, _REQUEST_DUMP, sequence, 0) + body)
         answer, clean = _answer(kernel, sequence)

@@ -19,6 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from holdfast.config.limits import NETWORK
 from holdfast.core.routes import Address, Choice, Offer, Trial, choose, targets, worth_trying
 from holdfast.errors import FrameError, HoldfastError, NetworkError, brief
 from holdfast.transport import probes
@@ -33,8 +34,6 @@ __all__ = [
 #: Opens a connection of kind "probe" to an address and port. It may block for a second or two, and raise.
 Dial = Callable[[str, int], Stream]
 
-#: How long a connection that answered may have to wait for its turn, and how long a survey elsewhere may take.
-_TURN, _SURVEY = 60.0, 120.0
 _LONGEST_PROBLEM = 200
 
 
@@ -43,12 +42,12 @@ class Limits:
     """What measuring one way may cost."""
 
     pings: int = 20
-    seconds: float = 0.15  #: of a burst, in each direction
+    seconds: float = NETWORK.probe_burst  #: of a burst, in each direction
     size: int = 32 * 2**20  #: bytes of a burst, in each direction
 
 
-#: For a choice, and for a person who wants a number: a slow link takes a while to find its rate.
-CHOOSING, THOROUGH = Limits(), Limits(seconds=0.3)
+#: For a choice, and for a person who wants a number.
+CHOOSING, THOROUGH = Limits(), Limits(seconds=NETWORK.probe_thorough)
 
 
 def candidates(bound: str = "") -> list[Address]:
@@ -129,7 +128,7 @@ def describe(stream: Stream) -> Offer:
 
 def survey_from(stream: Stream, offer: Offer) -> list[Trial]:
     """Have the host at the other end measure its ways to the one that made the offer."""
-    return probes.ask(stream, probes.Survey(offer), probes.Surveyed, _SURVEY).trials
+    return probes.ask(stream, probes.Survey(offer), probes.Surveyed, NETWORK.survey).trials
 
 
 class Responder:
@@ -153,9 +152,9 @@ class Responder:
 
     def _answered(self, stream: Stream) -> bool:
         """Answer one message; False when the connection has served."""
-        stream.settimeout(_TURN)
+        stream.settimeout(NETWORK.probe_turn)
         message, size = probes.receive(stream)
-        stream.settimeout(probes.SILENCE)
+        stream.settimeout(NETWORK.probe_silence)
         match message:
             case probes.Ping():
                 probes.reply(stream, probes.Pong(self.offer.identity))

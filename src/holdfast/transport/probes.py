@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.config.limits import NETWORK
 from holdfast.core.routes import Offer, Trial, slope
 from holdfast.errors import FrameError
 from holdfast.transport.frames import Kind, pack
@@ -30,9 +31,6 @@ __all__ = [
 ]  # fmt: skip
 
 #: The most that one burst may take, whoever asks for it.
-MOST_SECONDS, MOST_BYTES = 1.0, 64 * 2**20
-#: How long a connection may be silent within a measurement.
-SILENCE = 5.0
 _FIRST_READ, _LARGEST_READ = 4096, 2**20
 
 
@@ -98,7 +96,7 @@ _Answer = TypeVar("_Answer", bound=Message)
 # ---------------------------------------------------------------- whoever wants to know
 
 
-def ask(stream: Stream, question: Message, kind: type[_Answer], patience: float = SILENCE) -> _Answer:
+def ask(stream: Stream, question: Message, kind: type[_Answer], patience: float = NETWORK.probe_silence) -> _Answer:
     """Say one thing and wait for its answer. Raises OSError, EOFError, FrameError."""
     stream.settimeout(patience)
     reply(stream, question)
@@ -115,7 +113,7 @@ def round_trips(stream: Stream, count: int) -> Iterator[float]:
 
 def sent(stream: Stream, seconds: float, size: int) -> float:
     """The rate from here to there, in bits a second, as measured there. Closes the stream."""
-    stream.settimeout(seconds + SILENCE)
+    stream.settimeout(seconds + NETWORK.probe_silence)
     # The answer comes while we still send; it ends the connection, and that ends the thread.
     sender = threading.Thread(target=pour, args=(stream, seconds, size), name="holdfast-burst")
     sender.start()
@@ -129,7 +127,7 @@ def sent(stream: Stream, seconds: float, size: int) -> float:
 def received(stream: Stream, seconds: float, size: int) -> float:
     """The rate from there to here, in bits a second. Closes the stream."""
     try:
-        stream.settimeout(seconds + SILENCE)
+        stream.settimeout(seconds + NETWORK.probe_silence)
         reply(stream, Give(seconds, size))
         message, length = receive(stream)
         if not isinstance(message, Burst):
@@ -144,7 +142,7 @@ def received(stream: Stream, seconds: float, size: int) -> float:
 
 def pour(stream: Stream, seconds: float, size: int) -> None:
     """Send a burst until the receiver has enough, which it says by closing, or until the time is long up."""
-    seconds, size = min(seconds, MOST_SECONDS), max(0, min(size, MOST_BYTES))
+    seconds, size = min(seconds, NETWORK.probe_seconds), max(0, min(size, NETWORK.probe_bytes))
     chunk = memoryview(os.urandom(2**18))  # random, because some tunnels compress
     until = time.perf_counter() + 2 * seconds + 1.0  # the receiver's clock starts later: a round trip, a slow start
     try:
@@ -160,7 +158,7 @@ def drink(stream: Stream, seconds: float, size: int) -> float:
     """Receive a burst; its steady rate. Reads grow with the rate, so that marks are dense and calls are few."""
     buffer = memoryview(bytearray(_LARGEST_READ))
     begin = now = time.perf_counter()
-    until = begin + min(seconds, MOST_SECONDS)
+    until = begin + min(seconds, NETWORK.probe_seconds)
     marks, total, read = [(begin, 0)], 0, _FIRST_READ
     try:
         while total < size and now < until:

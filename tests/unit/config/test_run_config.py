@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.config.limits import FIXED
 from holdfast.config.resolve import Sources
 from holdfast.config.run_config import SECTIONS, CrewConfig, LocalSgdConfig, RunConfig
 from holdfast.errors import ConfigError, UsageError
@@ -42,7 +43,15 @@ def test_every_value_is_shown_with_its_source() -> None:
     assert lines["# lanes = 4"] == "default, unless the script's join() says otherwise"
     assert lines["sync = \"exact\""] == "default"
     plain = len(RunConfig.__struct_fields__) - len(SECTIONS)
-    assert len(lines) == plain + len(CrewConfig.__struct_fields__) + len(LocalSgdConfig.__struct_fields__)
+    sections = (CrewConfig, LocalSgdConfig, *map(type, FIXED.values()))
+    assert len(lines) == plain + sum(len(section.__struct_fields__) for section in sections)
+    assert lines["# network.dial = 5.0"] == "fixed"
+
+
+def test_a_fixed_limit_cannot_be_set() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Sources().assign("network.dial=3s")
+    assert str(caught.value) == "network.dial = 3s: is fixed: it is shown for information (set by --set). Leave it out."
 
 
 def test_what_is_shown_can_be_a_file_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.config.limits import CrewConfig
 from holdfast.control.machine import CrewLimits, Machine
 from holdfast.control.protocol.commands import Command, Send, StartWorker
 from holdfast.control.protocol.events import Event, HostJoined, RunStarted
@@ -39,7 +40,9 @@ class Driven:
     """A machine whose clock goes on by a tenth of a second with every event."""
 
     def __init__(self, lanes: int = 4, workers: int = 2, **limits: Any) -> None:
-        self.machine = Machine(CrewLimits(lanes=lanes, workers=workers, **limits))
+        times = {name: limits.pop(name) for name in CrewConfig.__struct_fields__ if name in limits}
+        crew = CrewConfig(**{"join_grace": 2.0, **times})
+        self.machine = Machine(CrewLimits(lanes=lanes, workers=workers, crew=crew, **limits))
         self.now = 0.0
         self._workers = workers
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from holdfast.config.limits import CONTROL
 from holdfast.control.protocol.requests import Status
 from holdfast.control.shell import control_socket
 from holdfast.control.shell.control_client import ask
@@ -33,7 +35,7 @@ class Listener:
 
 
 def test_without_a_descriptor_it_rests_and_then_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_socket, "_PAUSE", 0.02)
+    monkeypatch.setattr(control_socket, "CONTROL", replace(CONTROL, accept_pause=0.02))
 
     async def run() -> tuple[int, dict[str, Any]]:
         served: Any = control_socket.ControlSocket(tmp_path / "control.sock", lambda _: {"step": 3})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from holdfast.config.limits import CrewConfig
 from holdfast.control import lane_balance
 from holdfast.control.lane_balance import LaneBalance
 from holdfast.control.membership.roster import CrewLimits
 
-LIMITS = CrewLimits(lanes=6, workers=2, settle=1.0, probe=5.0, probe_limit=15.0)
+LIMITS = CrewLimits(lanes=6, workers=2, crew=CrewConfig(settle=1.0, probe=5.0, probe_limit=15.0))
 EVEN = (0, 0, 0, 1, 1, 1)
 ALONE = (0,) * 6
 

@@ -228,7 +228,7 @@ def test_a_script_that_never_trains() -> None:
 
 
 def test_frozen() -> None:
-    run = Driven(frozen=3.0).begun()
+    run = Driven(frozen_limit=3.0).begun()
     assert run(WorkerFrozen(1, 2.9)) == []
     how = "stopped by the system for 3.1 s"
     assert run(WorkerFrozen(1, 3.1)) == [KillWorker(1, how), StartWorker(2, 2, 0), *pause(2, 0)]

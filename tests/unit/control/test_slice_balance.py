@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.config.limits import CrewConfig
 from holdfast.control import slice_balance
 from holdfast.control.membership.roster import CrewLimits
 from holdfast.control.slice_balance import Applied, OwnerChange, SliceBalance
 
-LIMITS = CrewLimits(lanes=4, workers=2, settle=1.0, probe=5.0, probe_limit=15.0)
+LIMITS = CrewLimits(lanes=4, workers=2, crew=CrewConfig(settle=1.0, probe=5.0, probe_limit=15.0))
 MB = 1_000_000
 SIZES = [MB] * 12
 EVEN = (2,) * 6 + (3,) * 6
@@ -79,7 +80,7 @@ def test_changes_keep_their_distance() -> None:
 
 @pytest.mark.parametrize("settle", [0.0, 600.0])
 def test_any_distance_between_changes_will_do(settle: float) -> None:
-    limits = replace(LIMITS, settle=settle)
+    limits = replace(LIMITS, crew=CrewConfig(settle=settle))
     known = SliceBalance()
     for at in range(1, 9):
         applied = {2: (at * MB, at * 0.1), 3: (at * MB, at * 0.4)}

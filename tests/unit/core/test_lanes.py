@@ -97,14 +97,14 @@ def test_step_seconds() -> None:
 
 def test_a_small_gain_changes_nothing() -> None:
     current = (1, 1, 1, 1, 2, 2, 2, 2)
-    assert rebalanced(current, [1, 2], {1: 0.1, 2: 0.1}) is None
-    assert rebalanced(current, [1, 2], {1: 0.1, 2: 0.13}) is None
-    assert rebalanced(current, [1, 2], {}) is None
+    assert rebalanced(current, [1, 2], {1: 0.1, 2: 0.1}, gain=0.15) is None
+    assert rebalanced(current, [1, 2], {1: 0.1, 2: 0.13}, gain=0.15) is None
+    assert rebalanced(current, [1, 2], {}, gain=0.15) is None
 
 
 def test_a_real_gain_comes_with_its_reason() -> None:
     current = (1, 1, 1, 1, 2, 2, 2, 2)
-    assert rebalanced(current, [1, 2], {1: 0.1, 2: 0.3}) == (
+    assert rebalanced(current, [1, 2], {1: 0.1, 2: 0.3}, gain=0.15) == (
         (1, 1, 1, 1, 1, 1, 2, 2),
         "a step should take 0.6 s and not 1.2 s (50% less): worker 2 takes 0.3 s a lane (median 0.2 s) "
         "and goes from 4 to 2 lanes",
@@ -113,14 +113,14 @@ def test_a_real_gain_comes_with_its_reason() -> None:
 
 
 def test_a_joiner_without_measurement_is_given_lanes() -> None:
-    assert rebalanced((1, 1, 1, 1), [1, 2], {}) == (
+    assert rebalanced((1, 1, 1, 1), [1, 2], {}, gain=0.15) == (
         (1, 1, 2, 2),
         "worker 1 goes from 4 to 2 lanes; no speeds are measured yet",
     )
 
 
 def test_an_assignment_to_somebody_gone_is_always_replaced() -> None:
-    assert rebalanced((1, 1, 3, 3), [1, 2], {1: 0.1, 2: 0.1}) == (
+    assert rebalanced((1, 1, 3, 3), [1, 2], {1: 0.1, 2: 0.1}, gain=0.15) == (
         (1, 1, 2, 2),
         "lanes 2, 3 have no driver in the crew: gone are workers 3",
     )
@@ -132,10 +132,10 @@ def test_a_rebalance_names_only_the_crew_and_is_then_content(
 ) -> None:
     seconds = data.draw(st.dictionaries(st.sampled_from(crew), speeds))
     current = assign(num_lanes, before, {})
-    change = rebalanced(current, crew, seconds)
+    change = rebalanced(current, crew, seconds, gain=0.15)
     if change is None:
         assert set(current) <= set(crew)
         return
     new, _ = change
     assert len(new) == num_lanes and set(new) <= set(crew)
-    assert rebalanced(new, crew, seconds) is None
+    assert rebalanced(new, crew, seconds, gain=0.15) is None

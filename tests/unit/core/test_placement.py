@@ -116,15 +116,15 @@ def test_seconds_are_those_of_the_slowest() -> None:
 def test_small_gains_move_nothing() -> None:
     sizes, servers = [MB] * 40, [0, 1, 2, 3]
     current = place(sizes, servers)
-    assert replaced(current, sizes, servers) is None
-    assert replaced(current, sizes, servers, {0: 1e9, 1: 1e9, 2: 0.9e9, 3: 1e9}) is None
-    assert replaced(place(sizes, range(20)), sizes, range(21)) is None  # one more of many is a spare
+    assert replaced(current, sizes, servers, gain=0.15) is None
+    assert replaced(current, sizes, servers, {0: 1e9, 1: 1e9, 2: 0.9e9, 3: 1e9}, gain=0.15) is None
+    assert replaced(place(sizes, range(20)), sizes, range(21), gain=0.15) is None  # one more of many is a spare
 
 
 def test_a_slow_server_gives_to_its_neighbours_with_a_reason() -> None:
     sizes, servers = [MB] * 120, list(range(12))
     current = place(sizes, servers)
-    change = replaced(current, sizes, servers, {server: 1e8 if server != 5 else 2.5e7 for server in servers})
+    change = replaced(current, sizes, servers, {server: 1e8 if server != 5 else 2.5e7 for server in servers}, gain=0.15)
     assert change is not None
     owners, reason = change
     assert reason == (
@@ -140,7 +140,7 @@ def test_a_lost_server_is_replaced_by_its_neighbours_not_by_everybody() -> None:
     sizes, servers = [MB] * 500, list(range(50))
     current = place(sizes, servers)
     left = [server for server in servers if server != 20]
-    change = replaced(current, sizes, left)
+    change = replaced(current, sizes, left, gain=0.15)
     assert change is not None
     owners, reason = change
     assert reason == "server 20 is gone, and with it the owner of 10 slices"
@@ -151,19 +151,19 @@ def test_a_lost_server_is_replaced_by_its_neighbours_not_by_everybody() -> None:
 
 def test_many_servers_that_come_are_worth_a_move() -> None:
     sizes = [MB] * 40
-    assert replaced(place(sizes, [0, 1]), sizes, [0, 1, 2, 3]) == (
+    assert replaced(place(sizes, [0, 1]), sizes, [0, 1, 2, 3], gain=0.15) == (
         place(sizes, [0, 1, 2, 3]),
         "server 0 has 20971520 bytes, 10485760 would do; no rates are measured yet",
     )
 
 
 def test_all_servers_may_have_changed() -> None:
-    change = replaced((0, 0, 1, 1), [4] * 4, [2, 3])
+    change = replaced((0, 0, 1, 1), [4] * 4, [2, 3], gain=0.15)
     assert change is not None and change[0] == (2, 2, 3, 3)
 
 
 def test_owners_of_somebody_elses_making_are_put_in_order() -> None:
-    change = replaced((0, 1, 0, 1, 9), [4] * 5, [0, 1, 2])
+    change = replaced((0, 1, 0, 1, 9), [4] * 5, [0, 1, 2], gain=0.15)
     assert change is not None and in_runs(change[0])
 
 
@@ -173,13 +173,13 @@ def test_a_change_names_only_servers_and_is_then_content(
 ) -> None:
     rates = data.draw(st.dictionaries(st.sampled_from(servers), speeds))
     current = place(sizes, before)
-    change = replaced(current, sizes, servers, rates)
+    change = replaced(current, sizes, servers, rates, gain=0.15)
     if change is None:
         assert set(current) <= set(servers)
         return
     owners, reason = change
     assert reason and set(owners) <= set(servers) and in_runs(owners)
-    assert replaced(owners, sizes, servers, rates) is None
+    assert replaced(owners, sizes, servers, rates, gain=0.15) is None
 
 
 # ------------------------------------------------------------ bundles

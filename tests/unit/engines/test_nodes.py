@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from holdfast.config.limits import CLUSTER
 from holdfast.config.ray_config import RayConfig, check, resources
-from holdfast.engines.nodes import WELL, AgentPlace, ClusterNode, Needs, Strikes, again, agent_places, room, shortage
+from holdfast.engines.nodes import AgentPlace, ClusterNode, Needs, Strikes, again, agent_places, room, shortage
 from holdfast.errors import ConfigError
 
 TWO = Needs(workers=2)
@@ -70,7 +71,7 @@ def test_an_agent_that_fails_is_tried_again_later_each_time_and_not_for_ever() -
     second = again(first, None, 0.5, 110.0)
     assert second == Strikes(2, 112.0)
     assert again(second, -9, 0.5, 120.0).until == math.inf
-    assert again(second, 1, WELL, 120.0) == Strikes(1, 121.0), "it was well for a while: that begins anew"
+    assert again(second, 1, CLUSTER.healthy, 120.0) == Strikes(1, 121.0), "it was well for a while: that begins anew"
 
 
 @pytest.mark.parametrize("code", [0, 11])

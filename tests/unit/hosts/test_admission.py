@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
+from holdfast.config.limits import CrewConfig
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.ports import HostPort
 from holdfast.core.routes import Address, Offer
@@ -83,7 +84,7 @@ def play(
     async def both() -> None:
         callbacks = Callbacks()
         admission = Admission(
-            ("127.0.0.1", 0), CREDENTIALS, run="r", spec=spec, watching={}, callbacks=callbacks, host=host
+            ("127.0.0.1", 0), CREDENTIALS, run="r", spec=spec, crew=CrewConfig(), callbacks=callbacks, host=host
         )
         joiner = await asyncio.to_thread(Joiner, admission)
         try:

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from holdfast.config.limits import NETWORK
 from holdfast.dataplane.wire.state_transfer import Fetched
 from holdfast.hosts import catch_up_threads
 from holdfast.hosts.catch_up_threads import CatchUp, Donors
@@ -96,7 +98,7 @@ def test_and_so_does_a_donor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_donor_that_cannot_be_reached_is_tried_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catch_up_threads, "_REACH", 0.2)
+    monkeypatch.setattr(catch_up_threads, "NETWORK", replace(NETWORK, donor=0.2))
     tries: list[int] = []
 
     def dial() -> Stream:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.config.limits import AGENT
 from holdfast.errors import UsageError
 from holdfast.hosts.log_shipper import LogShipper, log_place
-from holdfast.hosts.script_files import MOST, ScriptFiles, has_same, safe_name
+from holdfast.hosts.script_files import ScriptFiles, has_same, safe_name
 
 # ---------------------------------------------------------------- what is brought back
 
@@ -84,14 +85,14 @@ def test_the_script_and_what_lies_beside_it(tmp_path: Path) -> None:
 
 
 def test_too_much_does_not_travel(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_bytes(b"#" * (MOST + 2**20))
+    (tmp_path / "train.py").write_bytes(b"#" * (AGENT.script_bytes + 2**20))
     script_files = ScriptFiles(str(tmp_path / "train.py"))
     assert script_files.refusal() == (
         "the script and the Python files beside it are 5.0 MiB, and no more than 4 MiB are sent along; copy "
         f"{tmp_path} to the same path on that machine"
     )
     pieces = list(script_files.pieces())
-    assert sum(len(data) for _, data, _ in pieces) == MOST + 2**20
+    assert sum(len(data) for _, data, _ in pieces) == AGENT.script_bytes + 2**20
     assert [last for *_, last in pieces].count(True) == 1 and pieces[-1][2]
 
 

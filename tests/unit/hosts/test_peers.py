@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from holdfast.config.limits import NETWORK
 from holdfast.control.protocol.messages import Install, Reached
 from holdfast.core.routes import Address, Choice, NoRoute, Offer, Trial
 from holdfast.dataplane.memory import board as cells
@@ -149,7 +151,7 @@ def test_connections_wait_for_their_generation_and_those_of_the_past_are_turned_
 def test_streams_that_nobody_ever_wants_are_closed(arena: mmap.mmap) -> None:
     async def play() -> None:
         it = peers(arena, Callbacks())
-        pairs = [PlainStream.pair() for _ in range(peers_module._EARLY + 1)]
+        pairs = [PlainStream.pair() for _ in range(NETWORK.early + 1)]
         for number, (ours, _) in enumerate(pairs):
             it.came(peer(5 + number), ours)
         with pytest.raises(EOFError):
@@ -266,7 +268,7 @@ def test_who_does_not_answer_is_tried_again_until_patience_ends_or_it_is_forgott
         return answer
 
     monkeypatch.setattr(peers_module, "probe", probe)
-    monkeypatch.setattr(peers_module, "_AGAIN", 0.01)
+    monkeypatch.setattr(peers_module, "NETWORK", replace(NETWORK, dial_again=0.01))
     it = Peers(1, run="run", credentials=Credentials("t" * 40), offer=HERE)
     it.learn({0: THERE})
     answers[:] = [None, None, way]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.config.limits import CrewConfig
 from holdfast.dataplane.memory.board_snapshot import BoardPlan
 from holdfast.observe.monitor import BoardMonitor
-from holdfast.observe.watch import WatchLimits
 from tests.unit.observe.rows import row
 
 
@@ -32,7 +32,7 @@ def test_a_report_calls_a_server_a_server(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / f"worker-{worker}.stack").write_text('  File "train.py", line 5 in main\n')
 
     monitor: Any = BoardMonitor(
-        WatchLimits(frozen=1.0, hang=3.0, hang_factor=2.0, idle=9.0), values, stacks, lambda *_: None
+        CrewConfig(frozen_limit=1.0, hang_limit=3.0, hang_factor=2.0, idle_limit=9.0), values, stacks, lambda *_: None
     )
     rows = [row(0, waiting_for=2, step=7), row(2, unit_lane=0, unit_step=7, step=7)]
     monkeypatch.setattr(monitor, "_read", lambda: (rows, BoardPlan(0, 0, 0)))

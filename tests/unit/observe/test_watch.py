@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from holdfast.observe.watch import Seen, Suspect, Watch, WatchLimits
+from holdfast.config.limits import CrewConfig
+from holdfast.observe.watch import Seen, Suspect, Watch, told_limits
 from tests.unit.observe.rows import row
 
-LIMITS = WatchLimits(frozen=3.0, hang=30.0, hang_factor=20.0, idle=600.0)
+LIMITS = CrewConfig(frozen_limit=3.0, hang_limit=30.0, hang_factor=20.0, idle_limit=600.0)
 
 
 def looks(watch: Watch, seen: Seen, seconds: float, every: float = 0.5) -> list[Suspect]:
@@ -69,7 +70,7 @@ def test_nobody_ages_while_nobody_watches() -> None:
 
 
 def test_the_limits_are_told() -> None:
-    assert LIMITS.told() == (
+    assert told_limits(LIMITS) == (
         "limits: a worker that is stopped for 3 s and 5 times the slowest unit so far is replaced; one that stays in a "
         "unit for 30 s and 20 times the slowest unit so far, or stands still outside a unit for 600 s, counts as hung"
     )

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from holdfast import store
+from holdfast.config.limits import STORE
 from holdfast.store.server import server as servers
 from holdfast.store.server.supervisor import listen
 
@@ -33,7 +35,7 @@ class Listener:
 def test_a_server_without_descriptors_says_so(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(servers, "_PAUSE", 0.01)
+    monkeypatch.setattr(servers, "STORE", replace(STORE, accept_pause=0.01))
     name = "holdfast-test-voice"
     real, (ours, theirs) = listen(f"{name}.0"), servers.Link.pair()
     served: Any = servers.Server(0, 1, real)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.config.limits import STORE
 from holdfast.errors import ResourceError
 from holdfast.store.dedup import DedupWindow
 from holdfast.store.heap import Extent
 from holdfast.store.messages import Meta
 from holdfast.store.region import Owned, create
-from holdfast.store.server.ledger import MAX_CLIENTS, MAX_KEYS, Ledger, LedgerChange
+from holdfast.store.server.ledger import Ledger, LedgerChange
 
 META = Meta("float32", (3, 4), "a")
 
@@ -99,7 +100,7 @@ def test_a_change_happens_or_does_not_wherever_it_is_cut(rows: tuple[Extent, Ext
 
 def test_a_client_or_key_too_many(region: Owned) -> None:
     ledger = Ledger(region)
-    for i in range(MAX_CLIENTS):
+    for i in range(STORE.clients):
         ledger.add_client(f"client {i}")
     with pytest.raises(ResourceError) as caught:
         ledger.add_client("b")
@@ -107,7 +108,7 @@ def test_a_client_or_key_too_many(region: Owned) -> None:
         "Client 'b' is one too many: a server remembers at most 256 names. Give a worker that comes back the name it "
         "had before."
     )
-    for i in range(MAX_KEYS):
+    for i in range(STORE.keys):
         ledger.add_key(f"key {i}", META)
     with pytest.raises(ResourceError) as caught:
         ledger.add_key("w", META)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from holdfast import store
+from holdfast.config.limits import STORE
 from holdfast.errors import HandlerFailed, Mismatch, StoreTimeout, UnknownKey, UsageError
 from holdfast.store.client.multi_key import tale
 from holdfast.store.heap import Extent
@@ -203,7 +205,7 @@ def test_a_deadline_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
             go.wait(20.0)
         stored += pushed
 
-    monkeypatch.setattr(server, "_SOON", -1.0)  # answers wait for no others
+    monkeypatch.setattr(server, "STORE", replace(STORE, together=-1.0))  # answers wait for no others
     with store.local(handler=slow, threads=True) as group, group.connect("m", timeout=20.0) as mine:
         keys = ["a", "b", "c"]
         mine.init(keys, [torch.zeros(1)] * 3).wait()
@@ -279,7 +281,7 @@ def test_what_is_asked_of_one_server_travels_together_and_so_do_the_answers(monk
         sent.append(data)
         return real(self, data, fds)
 
-    monkeypatch.setattr(server, "_SOON", 100.0)  # however slow this machine is
+    monkeypatch.setattr(server, "STORE", replace(STORE, together=100.0))  # however slow this machine is
     with store.local(threads=True) as group, group.connect("m") as mine:
         keys, values = NAMES[:60], [torch.ones(10)] * 60
         mine.init(keys, values).wait()

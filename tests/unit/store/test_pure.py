@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.config.limits import STORE
 from holdfast.errors import UsageError
 from holdfast.store.dedup import WINDOW, DedupVerdict, DedupWindow
 from holdfast.store.heap import Extent, Heap, room_for
-from holdfast.store.owners import MAX_NAME, checked_name, owner, parts, server_of
+from holdfast.store.owners import checked_name, owner, parts, server_of
 from holdfast.store.server.key_queue import KeyQueue
 from holdfast.store.server.rounds import Rounds
 
@@ -43,7 +44,7 @@ def test_the_owner_of_a_name_is_the_same_everywhere() -> None:
 def test_names() -> None:
     assert checked_name("w", "key") == "w"
     assert checked_name("Gewicht Ω", "key") == "Gewicht Ω"
-    for bad in ("", "a\0b", "a\nb", "x" * (MAX_NAME + 1)):
+    for bad in ("", "a\0b", "a\nb", "x" * (STORE.name_bytes + 1)):
         with pytest.raises(UsageError):
             checked_name(bad, "key")
     with pytest.raises(UsageError) as caught:

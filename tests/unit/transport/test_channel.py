@@ -8,7 +8,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
+from holdfast.config.limits import NETWORK
 from holdfast.transport import channel as channels
 from holdfast.transport.channel import Channel
 from holdfast.transport.frames import Frame, Kind, pack
@@ -94,19 +96,18 @@ def test_a_goodbye_is_told_from_a_loss(ends: tuple[End, End]) -> None:
 
 
 def test_nobody_who_says_something_waits(raw: tuple[End, PlainStream], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "_LAST_WORDS", 0.01)
+    monkeypatch.setattr(channels, "NETWORK", replace(NETWORK, close=0.01))
     end, _ = raw  # the other side does not read
     sent = 0
     while end.channel.send(bytes(1 << 20)):
         sent += 1
-    assert sent == (channels.MOST_BYTES >> 20) - 1  # what is on its way counts until the kernel has all of it
+    assert sent == (NETWORK.queued_bytes >> 20) - 1  # what is on its way counts until the kernel has all of it
     end.channel.close("it does not read")
     assert end.end() == "it does not read"
 
 
 def test_many_small_messages_are_bounded_too(raw: tuple[End, PlainStream], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "_LAST_WORDS", 0.01)
-    monkeypatch.setattr(channels, "MOST_MESSAGES", 10)
+    monkeypatch.setattr(channels, "NETWORK", replace(NETWORK, close=0.01, queued_messages=10))
     end, _ = raw
     assert [end.channel.send(bytes(1 << 20)) for _ in range(12)] == [True] * 10 + [False] * 2
     end.channel.close("full")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.config.limits import NETWORK
 from holdfast.transport import congestion
 
 SYSTEM = congestion._system()
@@ -36,7 +37,7 @@ def test_a_short_way_goes_by_loss(monkeypatch: pytest.MonkeyPatch, request: pyte
     for sock in (caller, called):
         congestion.settle(sock)
         assert of(sock) in ("cubic", "reno"), "those who are let in inherit it"
-        assert 0.0 < congestion.round_trip(sock) < congestion.LONG
+        assert 0.0 < congestion.round_trip(sock) < NETWORK.long_round_trip
 
 
 def test_a_long_way_is_given_back(both: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from contextlib import closing
 import msgspec
 import pytest
 
+from holdfast.config.limits import NETWORK
 from holdfast.core.routes import Address, NoRoute, Offer, Trial, choose
 from holdfast.errors import FrameError, WrongToken
 from holdfast.transport import probes
@@ -196,7 +197,7 @@ def test_a_burst_is_bounded_in_time(pair: tuple[PlainStream, PlainStream]) -> No
     sender = threading.Thread(target=probes.pour, args=(theirs, 0.05, 2**60))
     sender.start()
     _, size = probes.receive(ours)
-    assert size == probes.MOST_BYTES, "whatever is asked for"
+    assert size == NETWORK.probe_bytes, "whatever is asked for"
     begin = time.perf_counter()
     assert probes.drink(ours, 0.001, size) > 0
     assert time.perf_counter() - begin < 1.0

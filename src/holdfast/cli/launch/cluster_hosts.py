@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.config import ray_config
+from holdfast.config.limits import CLUSTER
 from holdfast.config.run_config import DEFAULTS_OF_JOIN, RunConfig
 from holdfast.engines.fleet import (
     AgentLost,
@@ -38,8 +39,6 @@ from holdfast.transport.stream import name_of
 
 __all__ = ["ClusterHosts", "HostRegistrar", "needs"]
 
-#: How long agents have to leave by themselves when the run has ended.
-_FAREWELL = 5.0
 
 
 class HostRegistrar(Protocol):
@@ -103,7 +102,7 @@ class ClusterHosts:
             return
         self._fleet.rest()
         try:
-            await asyncio.wait_for(self._alone.wait(), _FAREWELL)
+            await asyncio.wait_for(self._alone.wait(), CLUSTER.leave)
         except TimeoutError:
             left = ", ".join(str(agent) for agent in sorted(self._agents))
             self._registrar.note(f"agents {left} have not left by themselves, and are killed", aloud=True)

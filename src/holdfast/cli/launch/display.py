@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from holdfast.config.limits import SCREEN
 from holdfast.control.membership.roster import CrewStatus, titled
 from holdfast.control.shell.coordinator import Coordinator
 from holdfast.observe.meter import Meter
@@ -13,8 +14,6 @@ from holdfast.observe.screen import Screen, Tail
 
 __all__ = ["Display", "awaited", "heard"]
 
-#: Seconds between two updates of the progress line.
-_SHOW = 0.25
 
 
 class Display:
@@ -35,7 +34,7 @@ class Display:
                 self._screen.progress(line(self._meter.view, self._screen.width), now)
             else:
                 self._screen.progress(f"{now:.0f} s: {awaited(snapshot)}", now)
-            await asyncio.sleep(_SHOW)
+            await asyncio.sleep(SCREEN.update)
 
     def echo(self, *, last: bool = False) -> None:
         """Pass on what the lead worker printed."""

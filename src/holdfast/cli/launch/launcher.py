@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import os
 import platform
@@ -32,7 +31,6 @@ from holdfast.cli.launch.store_service import StoreService
 from holdfast.config.resolve import Resolved
 from holdfast.config.run_config import DEFAULTS_OF_JOIN, RunConfig
 from holdfast.config.worker_spec import WorkerSpec
-from holdfast.control.membership.liveness import SilenceLimits
 from holdfast.control.membership.roster import CrewLimits
 from holdfast.control.protocol.commands import EndRun, FailRun
 from holdfast.control.protocol.events import ScaleRequested, ServersRequested, SyncRequested
@@ -53,7 +51,7 @@ from holdfast.observe.meter import Meter
 from holdfast.observe.monitor import BoardMonitor
 from holdfast.observe.screen import Screen
 from holdfast.observe.story_writer import RunStoryWriter
-from holdfast.observe.watch import WatchLimits
+from holdfast.observe.watch import told_limits
 from holdfast.transport import memory
 from holdfast.transport.doorbell import ordered_stores
 
@@ -149,16 +147,11 @@ class _Launcher:
             staleness=config.staleness, compensation=config.compensation,
             outer=(config.local.lr, config.local.momentum), **config.overrides(),
         )
-        crew = config.crew
-        self._watching = WatchLimits(
-            frozen=crew.frozen_limit, hang=crew.hang_limit, hang_factor=crew.hang_factor, idle=crew.idle_limit
-        )
         self._story_writer = RunStoryWriter(directory, screen)
         self._meter = Meter()
         self._store_service = self._make_store_service()
         self._server = Coordinator(
-            _limits(config, self._workers, alone), story_writer=self._story_writer, exit_grace=crew.exit_grace,
-            pulse=SilenceLimits(least=crew.silence_limit, factor=crew.silence_factor, most=crew.silence_most),
+            _limits(config, self._workers, alone), story_writer=self._story_writer,
             store_service=self._store_service,
         )
         self._display = Display(screen, self._server, self._meter, directory.logs)
@@ -172,7 +165,7 @@ class _Launcher:
         listened: list[int] = []
         try:
             self._screen.say(f"run directory: {_near(self._directory.path)}")
-            self._story_writer.note(0.0, "Limits", self._watching.told())
+            self._story_writer.note(0.0, "Limits", told_limits(self._config.crew))
             self._open_admission()
             self._open_host()
             control = self._open_control()
@@ -225,7 +218,7 @@ class _Launcher:
         script = str(Path(self._config.script).resolve())
         self._admission = Admission(
             self._invitation.bind, self._invitation.credentials, run=self._run,
-            spec=msgspec.structs.replace(self._spec, script=script), watching=dataclasses.asdict(self._watching),
+            spec=msgspec.structs.replace(self._spec, script=script), crew=self._config.crew,
             callbacks=self, host=host() if self._workers else None,
         )  # fmt: skip
         port = self._admission.address[1]
@@ -239,7 +232,7 @@ class _Launcher:
             return
         spawner = self.spawner()
         monitor = BoardMonitor(
-            self._watching, self._directory, spawner.signal, functools.partial(self._meter.looked, 0)
+            self._config.crew, self._directory, spawner.signal, functools.partial(self._meter.looked, 0)
         )
         self._host = LocalHost(
             0, name=host(), slots=self._workers, spawner=spawner, monitor=monitor,
@@ -377,13 +370,10 @@ def _alone(machine: str) -> str:
 
 
 def _limits(config: RunConfig, workers: int, alone: str) -> CrewLimits:
-    crew = config.crew
     return CrewLimits(
         lanes=config.lanes or max(DEFAULTS_OF_JOIN["lanes"], workers), workers=workers, servers=config.servers,
-        sync=config.sync, join_grace=crew.join_grace,
-        luck_budget=crew.luck_budget, unit_attempts=crew.unit_attempts, gather=crew.gather, frozen=crew.frozen_limit,
-        repeat=crew.repeat, settle=crew.settle, alone=alone, hosts=config.hosts, listening=bool(config.listen),
-        replicas=config.replicas, staleness=config.staleness, sums_only=config.optimizer == "workers",
+        sync=config.sync, alone=alone, hosts=config.hosts, listening=bool(config.listen), replicas=config.replicas,
+        staleness=config.staleness, sums_only=config.optimizer == "workers", crew=config.crew,
     )
 
 

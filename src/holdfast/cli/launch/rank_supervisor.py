@@ -7,17 +7,14 @@ import faulthandler
 import time
 from collections.abc import Callable
 
+from holdfast.config.limits import TORCHRUN
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.messages import Leaving
 from holdfast.hosts.torchrun.rank_listener import RankListener
 from holdfast.hosts.torchrun.rank_spawner import RankSpawner, SignalJudge, SignalVerdict
 
-__all__ = ["LAST", "RankSupervisor"]
+__all__ = ["RankSupervisor"]
 
-#: Seconds between two looks.
-_TICK = 0.1
-#: Seconds that a helper has, when nobody is left or the run has ended, to end by itself.
-LAST = 30.0
 
 
 class RankSupervisor:
@@ -40,11 +37,11 @@ class RankSupervisor:
         while not self.rank_listener.deserted():
             if verdict := self.judge.verdict(set(self.rank_listener.guests), time.monotonic()):
                 act(verdict)
-            await asyncio.sleep(_TICK)
-        faulthandler.dump_traceback_later(LAST, exit=True)
+            await asyncio.sleep(TORCHRUN.helper_tick)
+        faulthandler.dump_traceback_later(TORCHRUN.helper_end, exit=True)
         while True:
             deserted()
-            await asyncio.sleep(_TICK)
+            await asyncio.sleep(TORCHRUN.helper_tick)
 
     def leaving(self, verdict: SignalVerdict) -> list[Leaving]:
         """What the workers would say themselves that are to leave."""

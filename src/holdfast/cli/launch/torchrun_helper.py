@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import faulthandler
 import os
 import secrets
@@ -30,7 +29,8 @@ from holdfast.cli.launch import launcher
 from holdfast.cli.launch.display import Display
 from holdfast.cli.launch.ending import Ending
 from holdfast.cli.launch.invitation import Invitation
-from holdfast.cli.launch.rank_supervisor import LAST, RankSupervisor
+from holdfast.cli.launch.rank_supervisor import RankSupervisor
+from holdfast.config.limits import TORCHRUN, CrewConfig
 from holdfast.config.run_config import RunConfig, check
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.commands import FailRun
@@ -47,7 +47,6 @@ from holdfast.observe.agent_directory import AgentDirectory
 from holdfast.observe.directory import RunDirectory, default_path, host, recover
 from holdfast.observe.monitor import BoardMonitor
 from holdfast.observe.screen import Screen
-from holdfast.observe.watch import WatchLimits
 from holdfast.transport.auth.credentials import Credentials
 from holdfast.transport.auth.dial import connect
 from holdfast.transport.auth.handshake import Hello
@@ -55,12 +54,6 @@ from holdfast.transport.stream import Stream
 
 __all__ = ["main"]
 
-#: Seconds that one try to reach the run takes, and that all of them take.
-_DIAL, _PATIENCE = 5.0, 60.0
-#: Seconds that ranks may take to come and hear why there is no run for them.
-_LATE = 5.0
-#: Characters of an error that a rank is told.
-_LONGEST = 4096
 _DESERTED = (
     "All ranks of the first node are gone, and what coordinates the run goes with them. The output of the ranks, or of "
     "their launcher, says why."
@@ -87,14 +80,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _stay(task, rank_listener) if task.places else _coordinate(task, rank_listener)
     except HoldfastError as error:
-        rank_listener.tell_all(_barred(error), ranks=len(task.ranks), seconds=_LATE)
+        rank_listener.tell_all(_barred(error), ranks=len(task.ranks), seconds=TORCHRUN.late_ranks)
         return error.exit_code
     finally:
         rank_listener.close()
 
 
 def _barred(error: Exception) -> say.Barred:
-    return say.Barred(type(error).__name__, str(error)[:_LONGEST])
+    return say.Barred(type(error).__name__, str(error)[:TORCHRUN.error_text])
 
 
 # ---------------------------------------------------------------- the first node
@@ -155,13 +148,13 @@ class _Adopting(launcher._Launcher):
                     watching.cancel()
         except ExceptionGroup as several:  # the group's, around the one thing that went wrong
             error = several.exceptions[0]
-            rank_listener.tell_all(_barred(error), ranks=self._rank_supervisor.ranks, seconds=_LATE)
+            rank_listener.tell_all(_barred(error), ranks=self._rank_supervisor.ranks, seconds=TORCHRUN.late_ranks)
             raise error from None
         finally:
-            faulthandler.dump_traceback_later(LAST, exit=True)
+            faulthandler.dump_traceback_later(TORCHRUN.helper_end, exit=True)
             rank_listener.tell_all(say.RunOver())
         if isinstance(ending.end, FailRun):
-            rank_listener.tell_all(say.Barred(ending.end.kind, ending.end.message[:_LONGEST]))
+            rank_listener.tell_all(say.Barred(ending.end.kind, ending.end.message[:TORCHRUN.error_text]))
         return ending
 
     def _deserted(self) -> None:
@@ -184,7 +177,7 @@ class _Adopting(launcher._Launcher):
         self._admission = Admission(
             self._invitation.bind, self._invitation.credentials, run=self._run,
             spec=msgspec.structs.replace(self._spec, script=os.devnull),  # ranks have their own: nothing travels
-            watching=dataclasses.asdict(self._watching), callbacks=self, host=host(),
+            crew=self._config.crew, callbacks=self, host=host(),
         )  # fmt: skip
         where = say.Listening(self._admission.addresses, self._admission.address[1], self._invitation.credentials.token)
         self._rank_supervisor.rank_listener.keep(0, where)
@@ -205,10 +198,11 @@ class _Adopting(launcher._Launcher):
 def _stay(task: say.HelperTask, rank_listener: RankListener) -> int:
     agent_directory.sweep()
     agent_end = asyncio.run(_RankSite(task, rank_listener).run())
-    faulthandler.dump_traceback_later(LAST, exit=True)
+    faulthandler.dump_traceback_later(TORCHRUN.helper_end, exit=True)
     rank_listener.tell_all(say.RunOver())
     if agent_end.kind != "over":
-        rank_listener.tell_all(say.Barred(_KINDS.get(agent_end.kind, "NetworkError"), agent_end.sentence[:_LONGEST]))
+        why = agent_end.sentence[: TORCHRUN.error_text]
+        rank_listener.tell_all(say.Barred(_KINDS.get(agent_end.kind, "NetworkError"), why))
     if agent_end.kind != "over" or agent_end.code:
         end = "; its ranks are ended, since nobody can use what they do" if agent_end.kind == "lost" else ""
         print(f"holdfast: {host()}: {agent_end.sentence}{end}", file=sys.stderr, flush=True)
@@ -242,25 +236,25 @@ class _RankSite:
     def _reach(self, credentials: Credentials) -> Stream:
         """A connection to the run, at the first of its addresses that answers."""
         hello = Hello("join", facts={"name": host(), "slots": self._rank_supervisor.ranks, "refills": 0})
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + TORCHRUN.dial_all
         while True:
             for place in self._task.places:
                 try:
-                    return connect(place, hello, credentials, _DIAL)
+                    return connect(place, hello, credentials, TORCHRUN.dial)
                 except NetworkError as error:
                     problem = error
                     if self._rank_supervisor.rank_listener.deserted() or time.monotonic() >= until:
                         raise problem from None
-            time.sleep(0.5)
+            time.sleep(TORCHRUN.helper_poll)
 
     def equip(
-        self, spec: WorkerSpec, watching: dict[str, float], show: Callable[[list[BoardRow], BoardPlan, float], None]
+        self, spec: WorkerSpec, crew: CrewConfig, show: Callable[[list[BoardRow], BoardPlan, float], None]
     ) -> tuple[Spawner, Monitor]:
         """A spawner and monitor."""
         assert self._agent_directory is not None
         spawner = self._rank_supervisor.adopt(spec, self._tell)
         monitor = BoardMonitor(
-            WatchLimits(**watching),
+            crew,
             self._agent_directory,
             spawner.signal,
             lambda rows, plan, now: show(list(rows), plan, now),

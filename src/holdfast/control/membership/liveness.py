@@ -11,40 +11,29 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Silence", "SilenceLimits", "StepPace", "silence_limit"]
+from holdfast.config.limits import CONTROL, CrewConfig
 
-#: Between two looks no more than this counts as listened.
-_LONGEST_LOOK = 0.5
-#: Steps that the limit follows from.
-_STEPS = 5
+__all__ = ["Silence", "StepPace", "silence_limit"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SilenceLimits:
-    """Seconds, but for the factor."""
 
-    least: float = 1.5
-    factor: float = 4.0
-    most: float = 30.0
-
-
-def silence_limit(limits: SilenceLimits, step_seconds: float) -> float:
+def silence_limit(crew: CrewConfig, step_seconds: float) -> float:
     """How long a host may be silent, where a step takes `step_seconds` (0: not known yet).
 
-    >>> [silence_limit(SilenceLimits(), seconds) for seconds in (0.0, 0.05, 2.0, 60.0)]
+    >>> [silence_limit(CrewConfig(), seconds) for seconds in (0.0, 0.05, 2.0, 60.0)]
     [1.5, 1.5, 8.0, 30.0]
     """
-    return min(max(limits.least, limits.factor * step_seconds), max(limits.least, limits.most))
+    return min(max(crew.silence_limit, crew.silence_factor * step_seconds), max(crew.silence_limit, crew.silence_most))
 
 
 @dataclass(slots=True)
 class StepPace:
     """What a step takes, from reports of how far the run is."""
 
-    limits: SilenceLimits
+    crew: CrewConfig
     told: float = 0.0  #: the limit that was last told
     _at: tuple[float, int] | None = None
-    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_STEPS))
+    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=CONTROL.paced_steps))
 
     @property
     def step_seconds(self) -> float:
@@ -54,7 +43,7 @@ class StepPace:
     @property
     def limit(self) -> float:
         """How long a host may be silent now."""
-        return silence_limit(self.limits, self.step_seconds)
+        return silence_limit(self.crew, self.step_seconds)
 
     def reached(self, step: int, now: float) -> None:
         """The run has come to `step`."""
@@ -71,8 +60,8 @@ class StepPace:
         self.told = limit
         measured = f"a step takes {self.step_seconds:.3g} s" if self._seconds else "no step has been measured yet"
         return (
-            f"a host that is silent for {limit:.1f} s counts as lost ({measured}; {self.limits.factor:g} steps, at "
-            f"least {self.limits.least:g} s and at most {self.limits.most:g} s)"
+            f"a host that is silent for {limit:.1f} s counts as lost ({measured}; {self.crew.silence_factor:g} steps, "
+            f"at least {self.crew.silence_limit:g} s and at most {self.crew.silence_most:g} s)"
         )
 
 
@@ -88,5 +77,5 @@ class Silence:
 
     def listened(self, elapsed: float) -> float:
         """Nothing was heard for `elapsed` seconds more; how long that makes."""
-        self.silent += min(elapsed, _LONGEST_LOOK)
+        self.silent += min(elapsed, CONTROL.heard_at_once)
         return self.silent

@@ -31,7 +31,7 @@ def unreached(run: RunState, event: HostUnreached, now: float) -> None:
         return
     if not run.unreached:
         # Where there are but two, nobody else has anything to say.
-        run.judged = now + (run.limits.unreached if len(run.hosts.live) > 2 else 0.0)
+        run.judged = now + (run.limits.crew.unreached if len(run.hosts.live) > 2 else 0.0)
     run.unreached[pair] = event.reason
     run.happened.append(event.reason)
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
+from holdfast.config.limits import CrewConfig
 from holdfast.config.run_config import board_rows
 from holdfast.control.protocol.messages import AtBoundary
 from holdfast.errors import ConfigError
@@ -19,26 +20,17 @@ from holdfast.errors import ConfigError
 __all__ = ["CrewLimits", "CrewStatus", "HostStatus", "Stage", "Worker", "WorkerStatus", "compact", "names", "titled"]
 
 
+_PATIENCE = CrewConfig()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CrewLimits:
-    """What the machine may do, and how long it waits. All times are seconds."""
+    """What the machine may do, and how long it waits."""
 
     lanes: int
     workers: int  #: wanted at the start
     servers: int = 0  #: wanted at the start
     sync: str = "exact"  #: how lanes keep step at the start
-    join_grace: float = 2.0  #: generation 1 starts this long after the first Ready, whoever is there
-    luck_budget: int = 5  #: losses in a row without a step of progress that are forgiven
-    unit_attempts: int = 3  #: a unit that was lost on this many workers stops the run
-    gather: float = 0.3  #: how long the failures of others are awaited, to tell them together
-    frozen: float = 1.0  #: a worker stopped by the system for longer is killed
-    repeat: float = 0.5  #: unanswered messages are sent again after this long
-    settle: float = 1.0  #: least time between two changes for balance
-    gain: float = 0.15  #: least part of the step time that a change for balance must save
-    worth: float = 0.02  #: least part of all the time that moving slices between servers must save
-    probe: float = 5.0  #: a worker without lanes is tried again after this long, then 2x, 4x, ...
-    probe_limit: float = 300.0  #: longest time between two tries
-    unreached: float = 6.0  #: how long after a report that one host cannot reach another others are awaited: one try
     alone: str = ""  #: why there may be no more than one worker on a host; empty where there may
     hosts: int = 1  #: generation 1 waits for so many, however long they take
     follow: bool = True  #: hosts that come late get the state in the background, while the others go on
@@ -46,6 +38,7 @@ class CrewLimits:
     replicas: int = 0  #: in relaxed modes: how many hosts besides the primary hold a copy of the state
     staleness: str = "auto"  #: what becomes of stale pushes (`core.sync.staleness`)
     sums_only: bool = False  #: servers sum gradients, and the workers run the optimizer
+    crew: CrewConfig = _PATIENCE  #: how long it waits
 
     def __post_init__(self) -> None:
         if self.lanes < 1:

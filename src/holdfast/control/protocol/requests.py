@@ -12,10 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["MAX_ANSWER", "Ask", "Scale", "Set", "Status", "short_address"]
+__all__ = ["Ask", "Scale", "Set", "Status", "short_address"]
 
-#: Room for the status of a few hundred workers.
-MAX_ANSWER = 192 * 1024
 
 
 class Status(msgspec.Struct, frozen=True, tag=True):

@@ -8,20 +8,19 @@ from typing import Any
 
 import msgspec
 
-from holdfast.control.protocol.requests import MAX_ANSWER, Ask, short_address
+from holdfast.config.limits import CONTROL
+from holdfast.control.protocol.requests import Ask, short_address
 from holdfast.errors import RunError, UsageError
 
 __all__ = ["NotRunning", "ask"]
 
-#: A launcher answers between two callbacks; more than this means that it is stopped.
-ANSWER_SECONDS = 5.0
 
 
 class NotRunning(UsageError):
     """Nobody answers at this directory: the run has ended, or never began."""
 
 
-def ask(directory: Path, request: Ask, timeout: float = ANSWER_SECONDS) -> dict[str, Any]:
+def ask(directory: Path, request: Ask, timeout: float = CONTROL.answer) -> dict[str, Any]:
     """Send `request` to the run in `directory`.
 
     Raises:
@@ -35,7 +34,7 @@ def ask(directory: Path, request: Ask, timeout: float = ANSWER_SECONDS) -> dict[
         try:
             connection.connect(address)
             connection.send(msgspec.json.encode(request))
-            data = connection.recv(MAX_ANSWER)
+            data = connection.recv(CONTROL.answer_bytes)
         except TimeoutError:
             raise RunError(
                 f"The launcher of {directory} does not answer within {timeout:g} s: it is stopped or very busy. "

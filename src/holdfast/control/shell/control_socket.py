@@ -17,13 +17,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.config.limits import CONTROL
 from holdfast.control.protocol.requests import Ask, short_address
 
 __all__ = ["ControlSocket"]
 
-_MAX_REQUEST = 4096
-#: Seconds without a look at who asks, when there is no descriptor left to hear them. Whoever asks has a deadline.
-_PAUSE = 0.5
 _decoder = msgspec.json.Decoder(Ask)
 
 
@@ -70,7 +68,7 @@ class ControlSocket:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 # It stays in the kernel's queue: looking again at once would be vain, and keep the loop from its work.
                 self._loop.remove_reader(self._socket.fileno())
-                self._loop.call_later(_PAUSE, self._listen)
+                self._loop.call_later(CONTROL.accept_pause, self._listen)
             return  # else it hung up before we came
         connection.setblocking(False)
         self._open.add(connection)
@@ -78,7 +76,7 @@ class ControlSocket:
 
     def _hear(self, connection: socket.socket) -> None:
         try:
-            data = connection.recv(_MAX_REQUEST)
+            data = connection.recv(CONTROL.request_bytes)
             if data:
                 connection.send(self._reply(data))
         except OSError:

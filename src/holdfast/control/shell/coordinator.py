@@ -12,8 +12,9 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
+from holdfast.config.limits import CONTROL
 from holdfast.control.machine import Machine
-from holdfast.control.membership.liveness import SilenceLimits, StepPace
+from holdfast.control.membership.liveness import StepPace
 from holdfast.control.membership.roster import CrewLimits, CrewStatus
 from holdfast.control.protocol.commands import (
     Command,
@@ -45,10 +46,6 @@ from holdfast.transport.link import MAX_MESSAGE
 
 __all__ = ["Coordinator"]
 
-#: Seconds between two looks at the workers. A message is handled at once; this is for what nobody says.
-TICK = 0.2
-#: Seconds that workers have, when the run fails, to leave with a sentence in their log before they are killed.
-STOP_GRACE = 0.2
 #: Workers in these stages have nothing to do with training any more, and are not watched.
 _DONE = frozenset({"finished", "dismissed", "refused", "doomed"})
 
@@ -58,7 +55,6 @@ class Coordinator:
 
     Args:
         limits: for the machine.
-        pulse: how long hosts elsewhere may be silent.
         store service: who keeps the store of this run, for scripts that ask for one.
 
     Resources: `run` closes every host before it returns or raises.
@@ -69,12 +65,10 @@ class Coordinator:
         limits: CrewLimits,
         *,
         story_writer: StoryWriter,
-        exit_grace: float = 10.0,
-        pulse: SilenceLimits | None = None,
         store_service: StorePort | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._exit_grace, self._store_service = exit_grace, store_service
+        self._crew, self._store_service = limits.crew, store_service
         self._machine = Machine(limits)
         self._story_writer = story_writer
         self._clock, self._began = clock, clock()
@@ -85,7 +79,7 @@ class Coordinator:
         self._numbered = 0
         self._homes: dict[int, HostPort] = {}  #: worker -> where its process is
         self._measured: dict[int, Measured] = {}  #: host -> its newest report, until all of them are told as one
-        self._pace = StepPace(pulse or SilenceLimits())
+        self._pace = StepPace(limits.crew)
         self._early: list[HostPort] = []  #: those who joined before the run began
         self._group: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -187,7 +181,7 @@ class Coordinator:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(CONTROL.tick)
             self._handle(Ticked())
 
     async def _attend(self, host: HostPort) -> None:
@@ -201,7 +195,7 @@ class Coordinator:
             servers = {person.worker for person in crew.people if person.server} & watched
             sight = WatchOrder(sorted(watched), sorted(quiet & watched), self._pace.limit, sorted(servers))
             await host.look(sight, self.now())
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(CONTROL.tick)
 
     async def _let_go(self) -> None:
         """The script has ended everywhere: give its processes the time to leave by themselves."""
@@ -213,7 +207,7 @@ class Coordinator:
         if not self._homes:
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._alone.wait(), self._exit_grace)
+            await asyncio.wait_for(self._alone.wait(), self._crew.exit_grace)
 
     async def _stop(self, end: FailRun) -> None:
         """The run has failed: say so to everybody who is left."""
@@ -223,7 +217,7 @@ class Coordinator:
         for worker, host in list(self._homes.items()):
             host.send(worker, message)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._alone.wait(), STOP_GRACE)
+            await asyncio.wait_for(self._alone.wait(), CONTROL.stop_grace)
 
     def _handle(self, event: Event) -> None:
         if self._end is None or self._end.done():

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.config.limits import TRANSFER
 from holdfast.control.protocol.messages import Reached
 from holdfast.core.sync.modes import parse
 from holdfast.dataplane.memory import board as cells
@@ -30,7 +31,6 @@ from holdfast.dataplane.relaxed.pushes import Pushes
 
 __all__ = ["HostMemory", "await_view"]
 
-_POLL = 0.001  # seconds between two looks for the manifest of an arena that was just made
 
 
 class HostMemory:
@@ -107,7 +107,7 @@ def await_view(find: Callable[[], ArenaView | None], closing: Callable[[], bool]
     while not closing():
         if (view := find()) is not None:
             return view
-        time.sleep(_POLL)
+        time.sleep(TRANSFER.manifest_poll)
     return None
 
 

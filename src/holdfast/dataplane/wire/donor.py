@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from holdfast.config.limits import TRANSFER
 from holdfast.core.transfers import Facts, SliceSums, runs
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.board import H_MAGIC, MAGIC
@@ -33,7 +34,6 @@ from holdfast.transport.stream import Stream
 
 __all__ = ["Donor", "FellBehind", "LostTrack", "follow"]
 
-_POLL = 0.0005  # seconds between two looks at the board
 _RUN = 2 << 20  # bytes of slices in one frame
 
 
@@ -150,7 +150,7 @@ class Donor:
         while not self._closed:
             versions = board.versions()
             if board.words[H_MAGIC] != MAGIC or len(set(versions)) > 1:
-                time.sleep(_POLL)
+                time.sleep(TRANSFER.donor_poll)
                 continue
             # From here on this host comes at most one step further, and then the copy is made in peace.
             board.put_recorded(versions[0])
@@ -170,7 +170,7 @@ class Donor:
             if min(board.versions()) > step or board.decided(step):
                 return True
             with self._moved:
-                self._moved.wait(_POLL)
+                self._moved.wait(TRANSFER.donor_poll)
         return False
 
     def _past(self, packer: Packer) -> Buffers:
@@ -212,4 +212,4 @@ def _keep(kept: list[bytes], *buffers: bytes) -> None:
 
 def _await_version(view: ArenaView, closing: Callable[[], bool], step: int) -> None:
     while min(view.board.versions()) < step and not closing():
-        time.sleep(_POLL)
+        time.sleep(TRANSFER.donor_poll)

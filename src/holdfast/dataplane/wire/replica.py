@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.config.limits import TRANSFER
 from holdfast.core.sync.mirroring import copied
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.mode_sections import passing
@@ -44,7 +45,6 @@ from holdfast.transport.stream import Stream, next_frame
 
 __all__ = ["Replica", "ReplicaChain", "replicate"]
 
-_POLL = 0.0005  # seconds between two looks whether a version is complete
 _GIVEN_UP = b""  # in the place of the clocks of a version: there is a newer one, and the rest of this one does not come
 _numbers = msgspec.msgpack.Decoder(int)
 
@@ -185,7 +185,7 @@ def replicate(
         versions = view.board.versions()
         version = copied(versions, last, decided=primary_sync.pushes.decided(min(versions)))
         if version is None:
-            time.sleep(_POLL)
+            time.sleep(TRANSFER.replica_poll)
             continue
         overtaken = partial(primary_sync.pushes.decided, version) if primary_sync.pushes.free(version) else _never
         for name in view.manifest.whole():

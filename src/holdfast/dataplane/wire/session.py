@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+from holdfast.config.limits import NETWORK, TRANSFER
 from holdfast.config.run_config import board_rows
 from holdfast.control.protocol.messages import Reached
 from holdfast.core.roles import chain_link, primary_of
@@ -44,9 +45,6 @@ from holdfast.transport.stream import Stream
 
 __all__ = ["Assembly", "PeerSession"]
 
-_POLL = 0.001  # seconds between two looks whether a donor has written down the sums of a step
-_SILENT = 6  # times that TCP has asked in vain: 0.2 s after the first, then twice as long each time, so 12 s at least
-_AGAIN = 0.05  # seconds between two tries to reach a host that is not there yet
 
 
 class Assembly(Protocol):
@@ -165,7 +163,7 @@ class PeerSession:
             streams = [] if self._closed.is_set() else list(self._streams)
         for host, stream in streams:
             try:
-                silent = stream.unanswered() >= _SILENT
+                silent = stream.unanswered() >= NETWORK.tcp_silence
             except OSError:
                 continue  # it has ended, and whoever uses it says so
             if silent:
@@ -251,7 +249,7 @@ class PeerSession:
             try:
                 stream = self._dial(host, kind)
             except OSError:  # who has tried for too long says so, with the reason (`Peers._patient`)
-                self._closed.wait(_AGAIN)
+                self._closed.wait(NETWORK.attach_again)
                 continue
             with self._lock:
                 if not self._closed.is_set():
@@ -363,7 +361,7 @@ class PeerSession:
     def _await_turn(self, view: ArenaView, step: int) -> None:
         """Let a donor write down the sums of the last step before those of this one take their place."""
         while not view.board.recorded(step) and not self._closed.is_set():
-            time.sleep(_POLL)
+            time.sleep(TRANSFER.sums_poll)
 
     def _computed_here(self, row: int) -> bool:
         return row % len(self._assembly.drivers) in self._lanes

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.config.limits import TRANSFER
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.arena_view import CELL, ArenaView
 from holdfast.dataplane.relaxed.inner_state import SINCE, InnerState
@@ -32,7 +33,6 @@ __all__ = [
 _CLOCKS = "clocks"  # in the place of a section's name: how far all lanes are
 _CHUNK = 512 << 10  # small enough that what is empty is seldom sent
 _EMPTY = bytes(_CHUNK)
-_POLL = 0.002  # seconds between two looks whether the source has completed its step
 
 _Chunk = tuple[str, int, int, bytes]  # section (empty: the board, and the end), offset, length, hash (empty: zeros)
 _decoder = msgspec.msgpack.Decoder(_Chunk)
@@ -60,7 +60,7 @@ def serve(view: ArenaView, stream: Stream, generation: int, closing: Callable[[]
     while view.board.words[cells.H_MAGIC] != cells.MAGIC or set(view.board.versions()) != {version}:
         if closing():
             return
-        time.sleep(_POLL)
+        time.sleep(TRANSFER.state_poll)
     send_state(view, stream.send, generation, closing)
 
 
@@ -82,7 +82,7 @@ def serve_mirror(
     inner = _inner(view, lanes)
     # With local steps, a round that was pushed whole is applied first: then it is settled with what the next begins.
     while inner and primary_sync.pushes.decided(min(view.board.versions())) and not closing():
-        time.sleep(_POLL)
+        time.sleep(TRANSFER.state_poll)
     inner += _first(view) if inner else []
     for name in [name for name in view.manifest.state() if not name.startswith("parameters/")] + inner:
         send_section(view, stream.send, generation, closing, name)
@@ -93,7 +93,7 @@ def serve_mirror(
         while (copy := primary_sync.copied(slice_)) is None:
             if closing():
                 return sent
-            time.sleep(_POLL)
+            time.sleep(TRANSFER.state_poll)
         version, data = copy
         sent.append(version)
         words[len(words) - len(view.manifest.slices) + slice_] = version

@@ -21,9 +21,10 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.config.limits import PROCESS, TORCHRUN
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.events import WorkerLost, WorkerStarted
-from holdfast.hosts.process_sessions import REAP_SECONDS, stuck
+from holdfast.hosts.process_sessions import stuck
 from holdfast.hosts.torchrun import rank_messages as say
 from holdfast.hosts.torchrun.rank_listener import RankConnection, RankGone, RankListener
 from holdfast.transport.link import Link
@@ -59,7 +60,7 @@ class RankSpawner:
 
     def __init__(
         self, rank_listener: RankListener, spec: WorkerSpec, *, ranks: int, say: Callable[[str], None] = lambda _: None,
-        asked: Callable[[int, str], None] = lambda *_: None, grace: float = 5.0,
+        asked: Callable[[int, str], None] = lambda *_: None, grace: float = TORCHRUN.exit_grace,
     ) -> None:  # fmt: skip
         self._rank_listener, self._spec, self._ranks, self._grace = rank_listener, spec, ranks, grace
         self._say, self._asked = say, asked
@@ -134,7 +135,7 @@ class RankSpawner:
             self._hear()
         for place in self._busy():
             self.signal(place.worker, signal.SIGKILL)
-        until = time.monotonic() + REAP_SECONDS
+        until = time.monotonic() + PROCESS.reap
         while self._busy() and (left := until - time.monotonic()) > 0 and self._wait(left):
             self._hear()
         left_over = [place.guest.pid for place in self._busy() if place.guest is not None]
@@ -244,7 +245,7 @@ class SignalJudge:
     SignalVerdict(signal='SIGTERM', everybody=True, some=frozenset())
     """
 
-    def __init__(self, window: float = 0.5) -> None:
+    def __init__(self, window: float = TORCHRUN.exit_window) -> None:
         self._window = window
         self._asked: dict[int, tuple[str, float]] = {}
         self._judged: set[int] = set()

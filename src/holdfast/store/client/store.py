@@ -15,6 +15,7 @@ from typing import Any, overload
 
 from torch import Tensor
 
+from holdfast.config.limits import STORE
 from holdfast.errors import StoreError, UsageError
 from holdfast.store import address as addresses
 from holdfast.store.client.barrier_rounds import BarrierRounds
@@ -34,12 +35,10 @@ __all__ = ["Store", "connect"]
 
 Value = Tensor | Rows
 
-#: Seconds that a verb may take unless it is told otherwise.
-PATIENCE = 60.0
 
 
 def connect(
-    address: str, client: str, *, credentials: Path | str | None = None, timeout: float = PATIENCE
+    address: str, client: str, *, credentials: Path | str | None = None, timeout: float = STORE.timeout
 ) -> Store:  # fmt: skip
     """Connect to the servers at `address` (see `Group.address`) under a name that no other process has.
 
@@ -60,7 +59,7 @@ class Store:
     """
 
     def __init__(
-        self, address: str, client: str, *, credentials: Credentials | None = None, timeout: float = PATIENCE
+        self, address: str, client: str, *, credentials: Credentials | None = None, timeout: float = STORE.timeout
     ) -> None:
         where = addresses.parse(address)
         self.client = checked_name(client, "client")

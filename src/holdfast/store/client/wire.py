@@ -17,6 +17,7 @@ from functools import partial
 
 import msgspec
 
+from holdfast.config.limits import STORE
 from holdfast.errors import ServerLost, StoreError
 from holdfast.store.client.pending import Pending, complaint, gone_text
 from holdfast.store.dedup import WINDOW
@@ -137,7 +138,7 @@ class Wire:
 
     def _connect(self) -> None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sock.settimeout(5.0)  # seconds; it waits only where more than a backlog of clients come at once
+        sock.settimeout(STORE.dial)  # it waits only where more than a backlog of clients come at once
         try:
             sock.connect("\0" + self._name)
         except OSError as error:
@@ -225,7 +226,7 @@ class Wire:
         self._link.close()
         self._link = None
         if not self.pid:
-            time.sleep(0.01)  # it ended before it had said welcome: do not run in circles
+            time.sleep(STORE.dial_poll)  # it ended before it had said welcome: do not run in circles
         self._connect()
 
     def _hear(self, answer: Answer, fds: tuple[int, ...]) -> None:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.config.limits import STORE
 from holdfast.errors import FrameError, HoldfastError, ResourceError
 from holdfast.store.diagnostics import complain
 from holdfast.store.heap import Extent
@@ -51,7 +52,6 @@ from holdfast.transport.stream import Stream
 
 __all__ = ["ClientProxy"]
 
-_LAST_WORDS = 1.0  #: seconds that it may take to say why this is the end
 _ASKING = (Open, Init, PushRequest, Pull, JoinRound)
 
 
@@ -79,7 +79,7 @@ class ClientProxy:
         self.client, self._stream, self._ended = client, stream, ended
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            sock.settimeout(5.0)  # seconds; it waits only where more than a backlog of clients come at once
+            sock.settimeout(STORE.dial)  # it waits only where more than a backlog of clients come at once
             sock.connect("\0" + name)
         except BaseException:
             sock.close()
@@ -102,9 +102,9 @@ class ClientProxy:
 
     def refuse(self, kind: str, text: str) -> None:
         """Tell the client why this is the end, if it still listens, and end."""
-        if self._sending.acquire(timeout=_LAST_WORDS):  # where it does not take what we send, it hears nothing anyway
+        if self._sending.acquire(timeout=STORE.last_words):  # a client that reads nothing hears nothing
             with contextlib.suppress(OSError):
-                self._stream.settimeout(_LAST_WORDS)
+                self._stream.settimeout(STORE.last_words)
                 self._stream.send(head(Failed(-1, kind, text)))
             self._sending.release()
         self._end()

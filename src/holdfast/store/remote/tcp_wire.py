@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.config.limits import STORE
 from holdfast.errors import (
     FrameError,
     HoldfastError,
@@ -39,8 +40,6 @@ from holdfast.transport.stream import Stream, name_of
 
 __all__ = ["TcpWire"]
 
-#: Seconds that one attempt to connect may take, and between two of them.
-_GREETING, _PAUSE = 5.0, 0.2
 
 
 class _Coming(NamedTuple):
@@ -167,7 +166,7 @@ class TcpWire:
 
     def _connect(self) -> Stream:
         hello = Hello("store", facts={"server": self.index, "client": self._client})
-        return dial.connect(self._place, hello, self._credentials, _GREETING)
+        return dial.connect(self._place, hello, self._credentials, STORE.dial)
 
     def _live(self) -> None:
         """The thread that receives: a connection after the other."""
@@ -187,7 +186,7 @@ class TcpWire:
                     self._give_up(StoreError(f"{why}. Both sides must be of one version."))
             with self._changed:
                 if not self.pid:  # it ended before it had said welcome: do not run in circles
-                    self._changed.wait_for(lambda: self._fatal is not None, _PAUSE)
+                    self._changed.wait_for(lambda: self._fatal is not None, STORE.dial_again)
                 self._turn, self.pid = self._turn + 1, 0  # the sender of before has nothing to say any more
                 self._changed.notify_all()
             stream.close()
@@ -211,7 +210,7 @@ class TcpWire:
                 with self._changed:
                     self._trouble = str(error).partition(". ")[0]
                     self._changed.notify_all()
-                    self._changed.wait_for(lambda: self._fatal is not None, _PAUSE)
+                    self._changed.wait_for(lambda: self._fatal is not None, STORE.dial_again)
                 continue
             except HoldfastError as error:
                 with self._changed:

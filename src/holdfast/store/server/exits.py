@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-__all__ = ["MAX_DEATHS", "ServerExit", "exit_reason", "given_up", "row_of"]
+from holdfast.config.limits import STORE
 
-#: A server that dies so often in a row without having changed anything is not replaced: what it is asked kills it.
-MAX_DEATHS = 3
+__all__ = ["ServerExit", "exit_reason", "given_up", "row_of"]
+
 _SHOWN = 5  #: names of keys
 
 
@@ -33,7 +33,7 @@ def row_of(deaths: Sequence[ServerExit], death: ServerExit) -> list[ServerExit]:
 
 def given_up(deaths: Sequence[ServerExit]) -> bool:
     """Is this server not to be started again?"""
-    return len(deaths) >= MAX_DEATHS
+    return len(deaths) >= STORE.deaths
 
 
 def exit_reason(server: int, num_servers: int, deaths: Sequence[ServerExit], keys: Sequence[str]) -> str:

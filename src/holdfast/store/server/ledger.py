@@ -19,16 +19,16 @@ from collections.abc import Sequence
 
 import msgspec
 
+from holdfast.config.limits import STORE
 from holdfast.errors import ResourceError
 from holdfast.store.dedup import DedupWindow
 from holdfast.store.heap import Extent, room_for
 from holdfast.store.messages import Meta
 from holdfast.store.region import Region
 
-__all__ = ["LEDGER", "MAX_BUFFERS", "MAX_CLIENTS", "MAX_KEYS", "Ledger", "LedgerChange"]
+__all__ = ["LEDGER", "MAX_BUFFERS", "Ledger", "LedgerChange"]
 
 MAGIC = 0x484F4C44_53544F52  # "HOLDSTOR"
-MAX_KEYS, MAX_CLIENTS = 8192, 256
 #: Versions of one key that are there at the same time: the published one, the next, and those that clients look at.
 MAX_BUFFERS = 32
 
@@ -39,10 +39,10 @@ H_MAGIC, H_TOP, H_KEYS, H_CLIENTS, H_CHANGES, H_PUSHED, H_PUSHER = range(7)
 K_VERSION, K_CURRENT, K_BUFFERS, K_META = 0, 1, 2, 2 + 4 * MAX_BUFFERS
 _CHANGE0 = _HEADER
 _CLIENT0 = _CHANGE0 + _CHANGE
-_RECORD0 = _CLIENT0 + MAX_CLIENTS * _CLIENT
-_DEDUP0 = _RECORD0 + MAX_KEYS * _RECORD
+_RECORD0 = _CLIENT0 + STORE.clients * _CLIENT
+_DEDUP0 = _RECORD0 + STORE.keys * _RECORD
 #: Bytes of the ledger; values lie behind it.
-LEDGER = 8 * (_DEDUP0 + MAX_KEYS * MAX_CLIENTS * _DEDUP)
+LEDGER = 8 * (_DEDUP0 + STORE.keys * STORE.clients * _DEDUP)
 
 _encode = msgspec.msgpack.encode
 
@@ -116,10 +116,10 @@ class Ledger:
         """The number of a client; a new one if it was never here."""
         if name in self.clients:
             return self.clients.index(name)
-        if len(self.clients) == MAX_CLIENTS:
+        if len(self.clients) == STORE.clients:
             raise ResourceError(
-                f"Client {name!r} is one too many: a server remembers at most {MAX_CLIENTS} names. Give a worker that "
-                "comes back the name it had before."
+                f"Client {name!r} is one too many: a server remembers at most {STORE.clients} names. Give a worker "
+                "that comes back the name it had before."
             )
         self._put_text(_CLIENT0 + len(self.clients) * _CLIENT, _CLIENT, name.encode())
         self.clients.append(name)
@@ -136,10 +136,10 @@ class Ledger:
 
     def add_key(self, name: str, meta: Meta) -> int:
         """A new key at version 0, without a buffer; it is there when this returns."""
-        if len(self.keys) == MAX_KEYS:
+        if len(self.keys) == STORE.keys:
             raise ResourceError(
-                f"Key {name!r} is one too many: a server holds at most {MAX_KEYS} keys. Keep what belongs together in "
-                "one table, and push its rows."
+                f"Key {name!r} is one too many: a server holds at most {STORE.keys} keys. Keep what belongs together "
+                "in one table, and push its rows."
             )
         self._put_text(self._record(len(self.keys)) + K_META, _RECORD - K_META, _encode((name, meta)))
         self.keys.append((name, meta))
@@ -179,7 +179,7 @@ class Ledger:
 
     def dedup(self, key: int, client: int) -> DedupWindow:
         """What is settled of a client's pushes on a key."""
-        at = _DEDUP0 + (key * MAX_CLIENTS + client) * _DEDUP
+        at = _DEDUP0 + (key * STORE.clients + client) * _DEDUP
         return DedupWindow(self._words[at], self._words[at + 1])
 
     # ------------------------------------------------------------ the change under way
@@ -214,7 +214,7 @@ class Ledger:
             record = self._record(change.key)
             words[record + K_VERSION], words[record + K_CURRENT] = change.version, change.buffer
         if change.client >= 0:
-            at = _DEDUP0 + (change.key * MAX_CLIENTS + change.client) * _DEDUP
+            at = _DEDUP0 + (change.key * STORE.clients + change.client) * _DEDUP
             words[at], words[at + 1] = change.dedup
         if change.barrier >= 0:
             words[self._record(change.barrier) + K_VERSION] = change.turn

@@ -18,6 +18,7 @@ from functools import partial
 import msgspec
 import torch
 
+from holdfast.config.limits import STORE
 from holdfast.errors import HoldfastError
 from holdfast.quantities import Size
 from holdfast.store.diagnostics import complain
@@ -34,10 +35,6 @@ from holdfast.transport.link import MAX_MESSAGE, DescriptorsLost, Link, Outcome
 
 __all__ = ["Server"]
 
-#: Seconds that a server rests when it can take nobody for want of descriptors or memory.
-_PAUSE = 0.2
-#: Seconds after which answers to what came together are no longer kept to be sent together.
-_SOON = 2e-3
 
 
 class Peer:
@@ -124,7 +121,7 @@ class Server:
         except OSError as error:
             if error.errno in SHORT:  # it stays in the kernel's queue, so looking again at once would be vain
                 complain(f"Server {self.index} can take no client at the moment: {error.strerror}. It tries again.")
-                time.sleep(_PAUSE)
+                time.sleep(STORE.accept_pause)
             return  # else it went away again
         pid, uid = caller(sock)
         if uid != os.getuid():
@@ -141,7 +138,7 @@ class Server:
             return
         except DescriptorsLost as error:
             complain(f"Server {self.index} lets go of a client, which will come again. {error}")
-            time.sleep(_PAUSE)
+            time.sleep(STORE.accept_pause)
             frame = None
         except ValueError:  # not one of ours: no client of the store sends so much
             frame = None
@@ -151,7 +148,7 @@ class Server:
         fds = frame.fds
         try:
             messages = says(frame.data)
-            self._soon = time.monotonic() + _SOON if len(messages) > 1 else 0.0
+            self._soon = time.monotonic() + STORE.together if len(messages) > 1 else 0.0
             for message in messages:
                 if peer.link.fileno() >= 0:
                     fds = self._hear(peer, message, fds)

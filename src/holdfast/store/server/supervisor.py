@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from holdfast.config.limits import STORE
 from holdfast.errors import StoreTimeout, UsageError
 from holdfast.store.address import GroupAddress
 from holdfast.store.messages import Failed, pack
@@ -34,8 +35,6 @@ __all__ = ["READY", "Assignment", "ServerSupervisor", "caller", "listen"]
 
 #: What a new process says when it has loaded torch and the handler.
 READY = b"ready"
-_AGAIN = 50  #: milliseconds until a server that could not take something is told again
-_START = 60.0  #: seconds that a new process may take for that
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -116,8 +115,8 @@ class ServerSupervisor:
         # The system ends a child with the *thread* that started it, so one thread starts them all and stays.
         self._thread = threading.Thread(target=self._keep, args=(handler,), name="holdfast-store-keeper", daemon=True)
         self._thread.start()
-        if not self._started.wait(_START):
-            raise StoreTimeout(f"No server was ready within {_START:g} s. See what loading {handler!r} takes.")
+        if not self._started.wait(STORE.start):
+            raise StoreTimeout(f"No server was ready within {STORE.start:g} s. See what loading {handler!r} takes.")
         if self._problem:
             raise UsageError(self._problem)
 
@@ -198,7 +197,7 @@ class ServerSupervisor:
             poll.register(fd, select.POLLIN)
         with self._telling:
             behind = not self._tell_crew()
-        for fd, _ in poll.poll(_AGAIN if behind else None):
+        for fd, _ in poll.poll(1000 * STORE.retry if behind else None):
             if fd == self.ending.fileno():
                 if not self.ending.recv(4096):
                     return False

@@ -23,6 +23,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
+from holdfast.config.limits import TORCHRUN
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol import messages
 from holdfast.errors import Stopped
@@ -33,10 +34,6 @@ from holdfast.transport.link import Link
 
 __all__ = ["RankExit"]
 
-#: Seconds to wait for the helper's own end once the run has ended: a summary is a small file.
-_SUMMARY = 30.0
-#: Seconds that a rank waits whose script failed: so long it takes at most until the run has, if it has.
-_FAILURE = 3.0
 
 
 class RankExit:
@@ -77,7 +74,7 @@ class RankExit:
         self._part()
         self._hook(kind, error, trace)
         sys.stderr.flush()
-        self._see_the_end(_FAILURE)
+        self._see_the_end(TORCHRUN.failure)
 
     def _ended(self) -> None:
         """The script has ended, well as far as can be seen."""
@@ -96,7 +93,7 @@ class RankExit:
             self._steered.say_last(worker._failure(self._spec, self._steered, error))
             self._part()
             traceback.print_exc()
-            self._see_the_end(_FAILURE)
+            self._see_the_end(TORCHRUN.failure)
             _leave(getattr(error, "exit_code", 1))
         else:
             self._part()
@@ -105,7 +102,7 @@ class RankExit:
     def _stopped(self, error: Stopped) -> None:
         print(f"Rank {self._rank} ends because the run has failed elsewhere. {error}", file=sys.stderr, flush=True)
         self._part()
-        self._see_the_end(_FAILURE)
+        self._see_the_end(TORCHRUN.failure)
 
     def _part(self) -> None:
         """From here on this process has nothing to do with the run, and signals mean what they always do."""
@@ -125,7 +122,7 @@ class RankExit:
             if frame is None:
                 return
             if not over and isinstance(say.decode_to_rank(frame.data), say.RunOver):
-                over, until = True, time.monotonic() + _SUMMARY
+                over, until = True, time.monotonic() + TORCHRUN.summary
 
 
 def _leave(status: int) -> None:

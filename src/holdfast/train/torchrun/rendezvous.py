@@ -23,17 +23,13 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from holdfast.config.limits import TORCHRUN
 from holdfast.errors import NetworkError, OtherVersion
 from holdfast.train.torchrun.ranks import RankEntry, Roll, World, named
 
 __all__ = ["Deadline", "Rendezvous", "RunAddress", "TextStore"]
 
 T = TypeVar("T")
-#: Seconds until it is said for the first time who is awaited; then twice as long, and so on.
-_SAY = 10.0
-#: Seconds that rank 0 keeps a store of its own open for ranks that were there and seem to be gone.
-_LINGER = 30.0
-_LONGEST_NAP = 0.1
 
 
 class TextStore(Protocol):
@@ -64,8 +60,8 @@ class Deadline:
     """Waits for something, says for whom, and not for ever."""
 
     def __init__(
-        self, say: Callable[[str], None], *, limit: float = 600.0, clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        self, say: Callable[[str], None], *, limit: float = TORCHRUN.rendezvous,
+        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         self._say, self._limit, self._clock, self._sleep = say, limit, clock, sleep
 
@@ -75,7 +71,7 @@ class Deadline:
         Raises:
             NetworkError: it was None for too long; `whom` says what was waited for, as the end of a sentence.
         """
-        began, nap, due = self._clock(), 0.002, _SAY
+        began, nap, due = self._clock(), 0.002, TORCHRUN.report
         most = self._limit if limit is None else limit
         while (found := look()) is None:
             waited = self._clock() - began
@@ -88,7 +84,7 @@ class Deadline:
                 self._say(f"waiting for {whom()} ({waited:.0f} s so far, {most:.0f} s at most)")
                 due *= 2
             self._sleep(nap)
-            nap = min(2 * nap, _LONGEST_NAP)
+            nap = min(2 * nap, TORCHRUN.poll)
         return found
 
 
@@ -153,7 +149,7 @@ class Rendezvous:
             return self._store.count(self._key("done"), 0) >= self._world.size or None
 
         try:
-            self._deadline.until(all_done, lambda: "the other ranks to find the run", _LINGER)
+            self._deadline.until(all_done, lambda: "the other ranks to find the run", TORCHRUN.linger)
         except NetworkError:
             pass  # somebody was lost meanwhile; the run can do without
         self._store.drop(self._key("place"))

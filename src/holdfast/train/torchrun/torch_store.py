@@ -12,20 +12,19 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from holdfast.config.limits import TORCHRUN
 from holdfast.errors import NetworkError, UsageError
 from holdfast.train.torchrun.ranks import World
 
 __all__ = ["TorchStore"]
 
 T = TypeVar("T")
-#: Seconds that one try to reach it takes at most; between two of them Ctrl-C is heard.
-_TRY = 5.0
 
 
 class TorchStore:
     """See `rendezvous.Store`. Resources: `close` lets go of it, and ends the one that rank 0 serves."""
 
-    def __init__(self, world: World, *, limit: float = 600.0) -> None:
+    def __init__(self, world: World, *, limit: float = TORCHRUN.rendezvous) -> None:
         self._where = f"{world.address}:{world.port}"
         try:
             from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -39,7 +38,8 @@ class TorchStore:
         while True:
             try:
                 self._store: Any = TCPStore(
-                    world.address, world.port, is_master=serve, timeout=timedelta(seconds=min(_TRY, limit)),
+                    world.address, world.port, is_master=serve,
+                    timeout=timedelta(seconds=min(TORCHRUN.store_dial, limit)),
                     wait_for_workers=False, multi_tenant=True,
                 )  # fmt: skip
                 return

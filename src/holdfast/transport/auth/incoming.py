@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 
+from holdfast.config.limits import NETWORK
 from holdfast.transport.auth.handshake import Code, Greeter, HandshakeRefusal, Hello
 from holdfast.transport.auth.tls import why
 from holdfast.transport.stream import PlainStream, Stream, TlsStream
@@ -17,9 +18,6 @@ __all__ = ["IncomingConnection"]
 
 #: How an unencrypted greeting begins, and how many bytes of handshake anybody may send.
 _PLAIN = b"HOLDFAST"
-_MOST_HANDSHAKE = 128 * 1024
-#: What is read and thrown away of somebody who is leaving.
-_MOST_LEFT = 256 * 1024
 
 
 class IncomingConnection:
@@ -88,7 +86,7 @@ class IncomingConnection:
                 self.socket.shutdown(socket.SHUT_WR)
             while data := self.socket.recv(16 * 1024):
                 self._seen += len(data)
-                if self._seen > _MOST_LEFT:
+                if self._seen > NETWORK.refused_bytes:
                     return False
         except BlockingIOError:
             return True
@@ -129,8 +127,8 @@ class IncomingConnection:
             self._send(Greeter.turn_away(Code.TLS))
             raise _Unfit(Code.TLS, "it does not speak TLS, and this run does")
         self._seen += len(data)
-        if self._seen > _MOST_HANDSHAKE:
-            raise _Unfit(Code.LENGTH, f"it sent more than {_MOST_HANDSHAKE} bytes before it had said who it is")
+        if self._seen > NETWORK.handshake_bytes:
+            raise _Unfit(Code.LENGTH, f"it sent more than {NETWORK.handshake_bytes} bytes before it had said who it is")
 
     def _take(self, most: int) -> bytes | None:
         try:

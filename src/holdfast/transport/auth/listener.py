@@ -4,8 +4,8 @@ One thread, with a selector. Everybody who connects is greeted without ever wait
 token is handed on as a stream, and all others are turned away. Rules:
 
 * a visitor has `deadline` seconds from its first moment, however busy it keeps the line (a slow-loris gains nothing);
-* at most `CROWD` visitors are held at a time; when one more comes, the oldest of the address that holds most
-  places goes, so a flood pushes out itself and not a host that wants to join;
+* at most `NETWORK.handshakes` visitors are held at a time; when one more comes, the oldest of the address that holds
+  most places goes, so a flood pushes out itself and not a host that wants to join;
 * what a visitor does can end its visit and nothing else: no exception of its making leaves this thread;
 * strangers get at most a fifth of one core: after turning some away, the thread rests four times as long as it worked;
 * a refusal is told once per address and reason, with the address, and counted after that;
@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
+from holdfast.config.limits import NETWORK
 from holdfast.errors import UsageError
 from holdfast.transport import congestion
 from holdfast.transport.auth.credentials import Credentials
@@ -31,24 +32,8 @@ from holdfast.transport.auth.handshake import NONCE, VERSION, Code, Greeter, Han
 from holdfast.transport.auth.incoming import IncomingConnection
 from holdfast.transport.stream import Stream, name_of
 
-__all__ = ["CROWD", "DEADLINE", "Listener", "pushed_out"]
+__all__ = ["Listener", "pushed_out"]
 
-#: Seconds a greeting may take, where nothing else was asked for.
-DEADLINE = 5.0
-#: Visitors that are held at a time.
-CROWD = 64
-#: Seconds somebody has to read why it was refused.
-FAREWELL = 1.0
-#: How many are let in at one go, before those who are in have their turn.
-_AT_ONCE = 16
-#: Connections the kernel holds for us while we rest.
-_BACKLOG = 512
-#: How many sentences are told at most: somebody with many addresses must not fill a disk.
-_MOST_TOLD = 256
-#: How much longer to rest than to work, and how long at most.
-_REST, _LONGEST_REST = 4, 0.05
-#: Accepting failed for want of descriptors or memory: look again after this many seconds.
-_PAUSE = 0.2
 SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _WHY = {
     Code.NO: "the run will not have it: {}",
@@ -62,7 +47,7 @@ _WHY = {
     Code.LENGTH: "it is not a Holdfast ({}).",
     Code.SILENT: "it closed the connection before it had said who it is.",
     Code.SLOW: "it did not say who it is within {} s.",
-    Code.CROWD: f"more than {CROWD} connections had not said who they are, most of them from there.",
+    Code.CROWD: f"more than {NETWORK.handshakes} connections had not said who they are, most of them from there.",
 }
 #: Refusals that were said, so the visitor gets a moment to read them.
 _ANSWERED = frozenset({Code.NO, Code.TOKEN, Code.VERSION, Code.RUN, Code.HELLO, Code.PROTOCOL, Code.TLS})
@@ -103,7 +88,7 @@ class Listener:
         complain: Callable[[str], None],
         run: str = "",
         version: str = VERSION,
-        deadline: float = DEADLINE,
+        deadline: float = NETWORK.handshake,
     ) -> None:
         self._deadline = deadline
         self._credentials, self._context = credentials, credentials.server
@@ -163,7 +148,7 @@ class Listener:
             self._resumes = None
             self._selector.register(self._listener, selectors.EVENT_READ)
         if self._turned > turned:
-            self._closing.wait(min(_REST * (time.thread_time() - began), _LONGEST_REST))
+            self._closing.wait(min(NETWORK.rest_factor * (time.thread_time() - began), NETWORK.rest_most))
 
     def _patience(self, now: float) -> float | None:
         """Seconds until somebody's time is up; None: there is nobody."""
@@ -173,7 +158,7 @@ class Listener:
         return max(0.0, min(ends) - now) if ends else None
 
     def _accept(self, now: float) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(NETWORK.accepted_at_once):
             try:
                 sock, address = self._listener.accept()
             except BlockingIOError:
@@ -182,7 +167,7 @@ class Listener:
                 if error.errno in SHORT:
                     # The connection stays in the kernel's queue, so looking again at once would be vain.
                     self._selector.unregister(self._listener)
-                    self._resumes = now + _PAUSE
+                    self._resumes = now + NETWORK.accept_pause
                     self._count("", Code.CROWD, f"No connection can be taken at the moment: {error.strerror}.")
                     return
                 continue  # it was gone before we had it
@@ -196,7 +181,7 @@ class Listener:
         incoming = IncomingConnection(sock, greeter, self._context, peer=peer, since=now, until=now + self._deadline)
         self._incoming[incoming] = None
         self._selector.register(sock, selectors.EVENT_READ, incoming)
-        if len(self._incoming) > CROWD:
+        if len(self._incoming) > NETWORK.handshakes:
             self._turn_away(pushed_out(self._incoming), HandshakeRefusal(Code.CROWD, ""), now)
 
     def _attend(self, incoming: IncomingConnection, now: float) -> None:
@@ -244,7 +229,7 @@ class Listener:
             return
         code, text = refusal
         if code in _ANSWERED and incoming.leave():
-            incoming.until = now + FAREWELL
+            incoming.until = now + NETWORK.refusal
         else:
             self._forget(incoming)
         self._count(incoming.host, code, f"Refused a connection from {incoming.peer}: {_WHY[code].format(text)}")
@@ -254,12 +239,12 @@ class Listener:
         self._turned += 1
         if (host, code) in self._told:
             return
-        if len(self._told) < _MOST_TOLD:
+        if len(self._told) < NETWORK.refusals_told:
             self._told.add((host, code))
             self._say(sentence)
-        elif len(self._told) == _MOST_TOLD:
+        elif len(self._told) == NETWORK.refusals_told:
             self._told.add(("", Code.STRANGER))
-            self._say(f"Refused connections for {_MOST_TOLD} different reasons; no more of them are told.")
+            self._say(f"Refused connections for {NETWORK.refusals_told} different reasons; no more of them are told.")
 
     def _say(self, sentence: str) -> None:
         try:
@@ -288,7 +273,7 @@ def _listen(bind: tuple[str, int]) -> socket.socket:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # "all addresses" means the old ones too
             congestion.prefer_short(sock)  # whoever is let in inherits it
             sock.bind(where)
-            sock.listen(_BACKLOG)
+            sock.listen(NETWORK.backlog)
             sock.setblocking(False)
         except BaseException:
             sock.close()

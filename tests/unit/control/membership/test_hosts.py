@@ -305,7 +305,7 @@ def test_scaling_beyond_what_other_hosts_have() -> None:
 
 
 def test_a_doomed_worker_of_a_lost_host_is_not_waited_for() -> None:
-    run = two_hosts(lanes=4, own=1, other=1, frozen=1)
+    run = two_hosts(lanes=4, own=1, other=1, frozen_limit=1)
     assert run(WorkerFrozen(1, 1.5))[0] == KillWorker(1, "stopped by the system for 1.5 s")
     assert quiet(run, 2, (0, 0, 3)) == []
     assert run(HostLost(1, "gone")) == [Send(0, install(2, [0], [0] * 4))]

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.control.membership.liveness import Silence, SilenceLimits, StepPace, silence_limit
+from holdfast.config.limits import CrewConfig
+from holdfast.control.membership.liveness import Silence, StepPace, silence_limit
 
-LIMITS = SilenceLimits(least=1.5, factor=4.0, most=30.0)
+LIMITS = CrewConfig(silence_limit=1.5, silence_factor=4.0, silence_most=30.0)
 
 
 @pytest.mark.parametrize(("step", "limit"), [(0.0, 1.5), (0.3, 1.5), (0.5, 2.0), (5.0, 20.0), (60.0, 30.0)])
@@ -13,7 +14,7 @@ def test_the_limit_follows_from_the_step(step: float, limit: float) -> None:
 
 
 def test_a_least_limit_above_the_most_is_kept() -> None:
-    assert silence_limit(SilenceLimits(least=60.0, most=30.0), 1.0) == 60.0
+    assert silence_limit(CrewConfig(silence_limit=60.0, silence_most=30.0), 1.0) == 60.0
 
 
 def test_the_step_is_the_median_of_the_newest_reports() -> None:

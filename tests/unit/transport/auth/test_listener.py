@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
+from holdfast.config.limits import NETWORK
 from holdfast.errors import OtherRun, OtherVersion, Refused, UsageError, WrongToken
 from holdfast.transport.auth import token
 from holdfast.transport.auth.credentials import Credentials
 from holdfast.transport.auth.handshake import MAX_HELLO, NONCE, Caller, Code, Hello
-from holdfast.transport.auth.listener import CROWD, Listener, pushed_out
+from holdfast.transport.auth.listener import Listener, pushed_out
 from holdfast.transport.auth.proof import PROOF
 from holdfast.transport.auth.tls import Authority
 from tests.unit.transport.lines import SOON, Door, closed_by_the_other_side, door, nothing_left
@@ -203,10 +205,10 @@ def test_who_is_pushed_out_is_the_oldest_of_those_who_take_most_places() -> None
 
 def test_more_than_a_crowd_pushes_out_its_oldest(plain: Door) -> None:
     first = plain.raw()
-    others = [plain.raw() for _ in range(CROWD)]
+    others = [plain.raw() for _ in range(NETWORK.handshakes)]
     assert closed_by_the_other_side(first) == b""
     assert plain.complaint() == (
-        f"{FROM}: more than {CROWD} connections had not said who they are, most of them from there."
+        f"{FROM}: more than {NETWORK.handshakes} connections had not said who they are, most of them from there."
     )
     assert_somebody_comes_in(plain)  # while they all still sit there
     for sock in others:
@@ -255,7 +257,7 @@ def test_each_reason_is_told_once_per_address_and_then_counted(plain: Door) -> N
 
 
 def test_somebody_with_many_addresses_does_not_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.transport.auth.listener._MOST_TOLD", 2)
+    monkeypatch.setattr("holdfast.transport.auth.listener.NETWORK", replace(NETWORK, refusals_told=2))
     with nothing_left(), door() as opened:
         for number in range(2, 9):  # all of 127/8 is this machine
             with socket.create_connection(opened.address, SOON, (f"127.0.0.{number}", 0)) as sock:
