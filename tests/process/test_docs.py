@@ -32,7 +32,9 @@ _TOKEN = re.compile(rf"{_HASH}|{_NUMBER}")
 _BARS = re.compile(r"[▁▂▃▄▅▆▇█]+")
 #: What is of this machine or this moment, and what stands for it when lines are compared.
 _LOCAL = [(re.compile(r"^\S+(?=: running, generation)"), "DIR"), (re.compile(r", begun .*"), ", begun WHEN"),
-          (re.compile(r"(?<=kernel    )[^:]+"), "KERNEL"), (re.compile(r"(?<=torch     ).*"), "VERSION")]  # fmt: skip
+          (re.compile(r"(?<=kernel    )[^:]+"), "KERNEL"), (re.compile(r"(?<=torch     ).*"), "VERSION"),
+          # Workers that are late on a busy machine fail after the sentence about the first one was written.
+          (re.compile(r"; worker \d+ the same(?=\.)"), "")]  # fmt: skip
 _SECONDS = 60.0  # for one command
 _CLOSE = 0.15  # by what part of it a number may differ from the page's, where numbers are compared
 
