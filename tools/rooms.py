@@ -29,7 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "holdfast"
 #: Seconds that a traced run may take. The hook makes everything several times slower.
 PATIENCE = 120.0
-TRACED_STEP = 8
+#: A step is traced several times: what does not come in every window is periodic work that fell into one.
+FIRST_STEP, EVERY, WINDOWS = 8, 3, 6
 
 #: Loaded by every process that Python starts in a traced run.
 HOOK = """
@@ -38,12 +39,13 @@ _flag = mmap.mmap(os.open(os.environ["ROOMS_FLAG"], os.O_RDWR), 1)
 _seen, _out = set(), os.environ["ROOMS_OUT"]
 
 def _note(frame, event, argument):
-    if event == "call" and _flag[0]:
+    window = _flag[0]
+    if event == "call" and window:
         name = frame.f_code.co_filename
-        if "/holdfast/" in name and (os.getpid(), name) not in _seen:
-            _seen.add((os.getpid(), name))
+        if "/holdfast/" in name and (os.getpid(), window, name) not in _seen:
+            _seen.add((os.getpid(), window, name))
             out = os.open(_out, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            os.write(out, name.encode() + b"\\n")
+            os.write(out, b"%d %s\\n" % (window, name.encode()))
             os.close(out)
 
 threading.setprofile(_note)
@@ -68,7 +70,9 @@ for epoch in run.epochs(1 if step_traced else 1000):
     for a, b in loader:
         turns += 1
         if step_traced and run.lead:  # two units of each step are this worker's
-            flag[0] = {TRACED_STEP} <= turns // 2 < {TRACED_STEP} + 2
+            since = turns // 2 - {FIRST_STEP}
+            traced = since >= 0 and since % {EVERY} < 2 and since // {EVERY} < {WINDOWS}  # a step and its neighbour
+            flag[0] = since // {EVERY} + 1 if traced else 0
         torch.nn.functional.mse_loss(model(a), b).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -166,8 +170,12 @@ class Traced:
         return value
 
     def files(self) -> list[str]:
-        """The files of Holdfast that were passed."""
-        return sorted({str(Path(name).relative_to(SRC)) for name in self._out.read_text().split()})
+        """The files of Holdfast that were passed in every window."""
+        windows: dict[str, set[str]] = defaultdict(set)
+        for line in self._out.read_text().splitlines():
+            window, name = line.split(" ", 1)
+            windows[window].add(str(Path(name).relative_to(SRC)))
+        return sorted(set.intersection(*windows.values()))
 
 
 def _text(path: Path) -> str:
