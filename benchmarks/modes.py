@@ -30,7 +30,7 @@ _ACCURACY = re.compile(r"test accuracy (\d\.\d+)")
 def learn(mode: str, seed: int, epochs: int, limit: int | None) -> tuple[list[float], float]:
     """(test accuracy after every epoch, seconds)."""
     with scratch() as where:
-        script: list[object] = [ROOT / "examples" / "fashion_mnist.py", "--epochs", epochs]
+        script: list[object] = [ROOT / "examples" / "fit.py", "--epochs", epochs]
         script += ["--limit", limit] if limit else []
         out = _run(where, "--workers", 2, "--servers", 1, "--sync", mode, "--seed", seed, *script)
         summary = json.loads((where / "run" / "summary.json").read_text())

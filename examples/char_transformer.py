@@ -112,12 +112,13 @@ def main() -> None:
 
     for epoch in run.epochs(args.epochs):
         model.train()
-        for x, y in loader:
-            loss_of(x, y).backward()
-            run.clip_grad_norm_(model.parameters(), 1.0)
+        for step in run.steps(loader):
+            for x, y in step:
+                loss_of(x, y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # the whole batch's gradient, in every worker
             optimizer.step()
-            schedule.step()
             optimizer.zero_grad()
+            schedule.step()
 
         model.eval()
         scores = run.evaluate(measure, test_loader)

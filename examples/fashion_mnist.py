@@ -1,4 +1,4 @@
-"""LeNet on Fashion-MNIST: a plain PyTorch script plus three lines of Holdfast.
+"""LeNet on Fashion-MNIST: a PyTorch script whose loop goes by steps.
 
     python examples/fashion_mnist.py                           one process
     holdfast run --workers 2 examples/fashion_mnist.py         a crew; the same weights, byte for byte
@@ -70,9 +70,9 @@ def main() -> None:
 
     for epoch in run.epochs(args.epochs):
         model.train()
-        for x, y in loader:
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
+        for step in run.steps(loader):
+            for x, y in step:
+                F.cross_entropy(model(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
 

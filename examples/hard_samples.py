@@ -46,12 +46,13 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(data, batch_size=64, shuffle=True))
     for _ in run.epochs(5):
-        for x, y, numbers in loader:
-            losses = F.cross_entropy(model(x), y, reduction="none")
-            losses.mean().backward()
+        for step in run.steps(loader):
+            for x, y, numbers in step:
+                losses = F.cross_entropy(model(x), y, reduction="none")
+                losses.mean().backward()
+                mine.push("losses", store.Rows(numbers, losses.detach()[:, None]))
             optimizer.step()
             optimizer.zero_grad()
-            mine.push("losses", store.Rows(numbers, losses.detach()[:, None]))
     mine.wait()
     mine.barrier("all are in").wait()
     if run.lead:

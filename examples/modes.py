@@ -4,8 +4,8 @@
     python examples/modes.py --modes exact local:8 --plot modes.png        two of them, with a picture (matplotlib)
     python examples/modes.py --data fashion-mnist --epochs 10 --workers 4
 
-It runs `fashion_mnist.py` under `holdfast run`, once for each mode, and reads what it prints after every epoch. The
-script is the same in all of them. Which to choose is in docs/modes.md.
+It runs `fit.py` under `holdfast run`, once for each mode, and reads what it prints after every epoch. The script is the
+same in all of them. Which to choose is in docs/modes.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-SCRIPT = Path(__file__).with_name("fashion_mnist.py")
+SCRIPT = Path(__file__).with_name("fit.py")
 MODES = ["exact", "bounded:4", "quorum:3", "async", "local:8"]
 
 

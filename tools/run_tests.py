@@ -1,9 +1,10 @@
-"""Run all tests: first those that can share the machine, two at a time, then those with real processes.
+"""Run all tests: first those that can share the machine, three at a time, then those with real processes.
 
     python tools/run_tests.py [PYTEST_OPTION...]
 
 Tests with real processes measure and kill; next to others on a small machine they would measure the others. Those that
-measure nothing and mostly wait for a process to start are marked `sharing`, and run with the first.
+measure nothing and mostly wait for a process to start are marked `sharing`, and run with the first. Since they wait,
+two at a time leave half of a machine with two cores idle.
 Both passes always run, and the last line adds them up in the words of pytest.
 """
 
@@ -21,7 +22,7 @@ from pathlib import Path
 NO_TESTS = 5  # pytest's exit status when nothing was selected
 SHARED = "(not process or sharing) and not chaos"
 PASSES = (
-    ("tests that share the machine", ["-n", "2", "--dist", "worksteal", "-m", SHARED]),
+    ("tests that share the machine", ["-n", "3", "--dist", "worksteal", "-m", SHARED]),
     ("tests with the machine to themselves", ["-m", "process and not sharing and not chaos"]),
 )
 

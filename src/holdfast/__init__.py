@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from holdfast.data.sources import dataset
     from holdfast.train.fit import fit
     from holdfast.train.run import Run, join
+    from holdfast.train.steps import Step
 
 __version__ = "0.1.0"
 
-__all__ = ["Run", "__version__", "dataset", "errors", "fit", "join"]
+__all__ = ["Run", "Step", "__version__", "dataset", "errors", "fit", "join"]
 
 _PARTS = {
     "Run": "holdfast.train.run",
+    "Step": "holdfast.train.steps",
     "dataset": "holdfast.data.sources",
     "fit": "holdfast.train.fit",
     "join": "holdfast.train.run",

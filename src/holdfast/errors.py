@@ -11,6 +11,7 @@
     │   ├── Hang                      no progress, and we can say where           exit 5
     │   ├── CrewLost                  workers die faster than they make progress  exit 6
     │   ├── OutOfSync                 two workers are at different places of the script  exit 9
+    │   ├── NotKept                   a late worker lacks what others have in a variable  exit 13
     │   └── Stopped                   this worker was told to end: not its fault
     ├── ResourceError                 disk, memory or descriptors are used up     exit 7
     ├── DirectoryBusy                 the run's directory belongs to another run  exit 8
@@ -43,13 +44,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-def listed(samples: Sequence[int]) -> str:
-    """The numbers of samples as a sentence shows them.
+def listed(numbers: Sequence[int], most: int = 16) -> str:
+    """Numbers, such as those of samples, as a sentence shows them: no more than `most`.
 
     >>> listed([4, 2]), listed(range(100, 120))[-25:]
     ('4, 2', '114, 115, ... (20 in all)')
     """
-    return ", ".join(map(str, samples[:16])) + (f", ... ({len(samples)} in all)" if len(samples) > 16 else "")
+    return ", ".join(map(str, numbers[:most])) + (f", ... ({len(numbers)} in all)" if len(numbers) > most else "")
 
 
 def brief(error: Exception) -> str:
@@ -172,6 +173,24 @@ class OutOfSync(RunError):
     exit_code = 9
 
 
+class NotKept(RunError):
+    """A worker that came late lacks what the script has in a plain variable in the others.
+
+    >>> str(NotKept("best", mine="inf", theirs="0.31", step=7))  # doctest: +ELLIPSIS
+    "A worker that came late to step 7 has best = inf where the others' scripts have 0.31: ..."
+    """
+
+    exit_code = 13
+
+    def __init__(self, name: str, *, mine: str, theirs: str, step: int) -> None:
+        self.name, self.mine, self.theirs, self.step = name, mine, theirs, step
+        super().__init__(
+            f"A worker that came late to step {step} has {name} = {mine} where the others' scripts have {theirs}: what "
+            f"a script changes from turn to turn has to be kept for it. Use `kept = run.keep({name}=...)` before the "
+            f"loop, and kept.{name} in place of {name}."
+        )
+
+
 class Stopped(RunError):
     """This worker was told to end because of something elsewhere; it is a victim, not the culprit."""
 
@@ -283,3 +302,13 @@ class OtherRun(Refused):
         super().__init__(
             f"The run at {address} is {theirs}, not {ours}. Use the address that run {ours} printed when it started."
         )
+
+
+def by_name(name: str) -> type[HoldfastError] | None:
+    """The class that is called so, as it was told by another process; None: it is none of ours.
+
+    >>> by_name("BadUnit").exit_code, by_name("KeyError")
+    (3, None)
+    """
+    found = globals().get(name)
+    return found if isinstance(found, type) and issubclass(found, HoldfastError) else None

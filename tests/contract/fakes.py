@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from holdfast.config.run_config import board_rows
 from holdfast.control.protocol.events import Event, WorkerLost, WorkerStarted
 from holdfast.control.protocol.messages import FromWorker, Ready, ToWorker, decode_to_worker, encode
-from holdfast.control.protocol.ports import StoryEntry
+from holdfast.control.story import Sentence
 from holdfast.dataplane.memory.board import Board, board_bytes
 from holdfast.transport.link import Link
 
@@ -114,7 +114,7 @@ class FakeStoryWriter:
         self.sentences: list[str] = []
         self.aloud: list[str] = []
 
-    def tell(self, entries: Sequence[StoryEntry], *, aloud: bool = True) -> None:
+    def tell(self, entries: Sequence[Sentence], *, aloud: bool = True) -> None:
         self.sentences += [entry.sentence for entry in entries]
         self.aloud += [entry.sentence for entry in entries if aloud]
 

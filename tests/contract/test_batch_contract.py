@@ -87,7 +87,7 @@ def test_the_cluster_is_handed_what_the_dry_run_printed(
     assert hand() == 0
     handed = cluster.read_text().splitlines()
     differ = [line for line in handed if line not in printed]
-    assert [line.partition(":")[0].strip() for line in differ] in ([], ["token"]), "a token is not printed"
+    assert [line.partition(":")[0].strip() for line in differ] in ([], ['"token"']), "a token is not printed"
     assert capsys.readouterr().out.startswith("submitted to ")
 
 
@@ -103,7 +103,7 @@ def test_a_token_is_in_no_command_and_not_on_the_screen(
     assert secret not in shown.out + shown.err
     lines = [line.strip() for line in cluster.read_text().splitlines() if secret in line]
     assert len(lines) == (1 if engine == "kubernetes" else 0), "in the Secret, or in the file that it is in"
-    assert all(line.startswith("token: ") for line in lines)
+    assert all(line.startswith('"token": ') for line in lines)
 
 
 def test_no_tool_of_the_cluster_here(engine: str, hand: Hand, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,6 @@
-"""What happens to hosts, as data: at which step, and to whom. A schedule is a list of faults, drawn from a seed.
+"""What happens to hosts, as data: the faults of `tests.process.schedules`, each to one host of a lab.
 
-A step number says when a fault is fired, not where in the step it strikes: that is left to chance, and must make no
-difference. Host 0 holds the coordinator: its link may be cut, too, but its launcher is never killed.
+Host 0 holds the coordinator: its link may be cut, too, but its launcher is never killed.
 """
 
 from __future__ import annotations
@@ -11,19 +10,16 @@ import time
 from dataclasses import dataclass
 
 from tests.hosts.harness import Spread
+from tests.process.schedules import Fault, play
 
 __all__ = ["Add", "Cut", "HostFault", "Kill", "KillWorker", "Rate", "Remove", "draw", "play"]
 
 
 @dataclass(frozen=True)
-class HostFault:
+class HostFault(Fault):
     """Something that happens to a host when a unit of `step` is begun."""
 
-    step: int
     host: int
-
-    def fire(self, run: Spread) -> None:
-        """Let it happen."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +100,3 @@ def draw(seed: int, steps: int, hosts: int) -> list[HostFault]:
     slow, start = rng.randrange(hosts), rng.randrange(steps // 2)
     faults += [Rate(start, slow, rng.choice([50.0, 200.0])), Rate(start + steps // 4, slow, None)]
     return sorted(faults, key=lambda fault: fault.step)
-
-
-def play(run: Spread, faults: list[HostFault]) -> None:
-    """Fire every fault when its step is reached; what is left when the run ends is dropped."""
-    for fault in faults:
-        run.at_step(fault.step)
-        if run.process.poll() is not None:
-            return
-        fault.fire(run)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.hosts.lab import Lab
 from tests.process.harness import TRAIN, environment, golden, until
@@ -32,7 +31,7 @@ class Cluster:
             [sys.executable, "-m", "holdfast.cli.main", "run", *words], env=environment(), cwd=tmp_path, check=True,
             capture_output=True, text=True,
         )  # fmt: skip
-        self.parts = {part["kind"]: part for part in yaml.safe_load_all(done.stdout)}
+        self.parts = {part["kind"]: part for part in json.loads(done.stdout)["items"]}
         self._spec = self.parts["Job"]["spec"]["template"]["spec"]
         name, service = (self.parts[kind]["metadata"]["name"] for kind in ("Job", "Service"))
         assert self._spec["subdomain"] == service, "or its pods have no names"

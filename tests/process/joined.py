@@ -14,7 +14,10 @@ from pathlib import Path
 
 from tests.process.harness import MARK, Launch, environment, marked, until
 
-__all__ = ["Joined", "listening"]
+__all__ = ["LOOPBACK", "Joined", "joining", "listening"]
+
+#: A run that can be joined on this machine.
+LOOPBACK = ("--listen", "127.0.0.1:0")
 
 
 def listening(run: Launch) -> str:
@@ -89,3 +92,10 @@ class Joined:
                     killed += 1
             self.process.wait()
         return killed
+
+
+def joining(tmp_path: Path, run: Launch, number: int) -> Joined:
+    """A machine that is this host of the run. In relaxed modes the first one holds the state."""
+    joined = Joined(tmp_path, run, name=f"host{number}")
+    run.told(f"host {number} (")
+    return joined

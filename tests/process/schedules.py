@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.observe import processes
+from holdfast.transport import processes
 from tests.process.harness import Launch, until
 
 __all__ = ["Fault", "Freeze", "Kill", "KillAll", "Leave", "ScaleTo", "Slow", "draw", "play"]
@@ -65,7 +66,7 @@ class Freeze(_Aimed):
     def fire(self, run: Launch) -> None:
         if pid := self.victim(run):
             run.strike(pid, signal.SIGSTOP)
-            until(lambda: processes.state(pid) in ("T", "", "Z"), "stopped")
+            until(lambda: processes.stat(pid).state in ("T", "", "Z"), "stopped")
             time.sleep(self.seconds)
             run.strike(pid, signal.SIGCONT)
 
@@ -122,7 +123,7 @@ def draw(seed: int, steps: int, lanes: int) -> list[Fault]:
     return sorted(faults, key=lambda fault: fault.step)
 
 
-def play(run: Launch, faults: list[Fault]) -> None:
+def play(run: Launch, faults: Sequence[Fault]) -> None:
     """Fire every fault when its step is reached; what is left when the run ends is dropped."""
     for fault in faults:
         run.at_step(fault.step)

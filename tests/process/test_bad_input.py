@@ -88,11 +88,13 @@ def test_more_workers_than_lanes_of_the_script(tmp_path: Path) -> None:
     assert "workers = 5: more than lanes = 4" in told
 
 
+@pytest.mark.chaos
 def test_a_batch_smaller_than_lanes(tmp_path: Path) -> None:
     told = failed(tmp_path, "small-batch", "--workers", 2, code=2)
     assert "batch_size = 3: smaller than lanes = 4" in told
 
 
+@pytest.mark.chaos
 def test_an_optimizer_that_cannot_be_cut(tmp_path: Path) -> None:
     told = failed(tmp_path, "lbfgs", "--workers", 8, "--lanes", 8, code=2)
     assert "cannot be kept exact" in told and "LBFGS" in told
@@ -106,7 +108,7 @@ def test_data_that_changes_its_length(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- scripts that fail
 
 
-@pytest.mark.parametrize("workers", [1, 8])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.chaos), 8])
 def test_a_script_that_raises_at_once(tmp_path: Path, workers: int) -> None:
     told = failed(tmp_path, "raise-at-import", "--workers", workers, "--lanes", 8, code=1)
     assert "RuntimeError: no such thing as luck at misbehave.py:" in told
@@ -137,6 +139,7 @@ def test_a_unit_that_kills_every_worker(tmp_path: Path) -> None:
     assert "37" in told.partition("Its samples are ")[2].partition(".")[0].split(", "), told
 
 
+@pytest.mark.chaos
 def test_a_sample_that_cannot_be_read(tmp_path: Path) -> None:
     told = failed(tmp_path, "bad-sample", "--workers", 2, code=3)
     assert "ValueError: sample 37 cannot be read" in told

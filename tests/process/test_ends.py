@@ -12,24 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.observe import processes
+from holdfast.transport import processes
 from tests.process.harness import Launch, alive, golden, holdfast, until
+from tests.process.six_epochs import finished, go, slow
 
 pytestmark = pytest.mark.process
 
+
 #: 96 steps, of about 10 ms or more.
 RELAXED = "--epochs 6 --pace 0.004"
-
-
-def weights() -> str:
-    return golden("normed", 4, "--epochs", "6")
-
-
-def finished(run: Launch) -> None:
-    """It went on to its end, with the right weights and every sample once."""
-    assert run.end() == 0, run.err
-    run.trace.audit(samples=484, steps_of_epoch=16, epochs=6)
-    assert run.sha256 == weights(), run.err
 
 
 # ---------------------------------------------------------------- it goes on
@@ -103,7 +94,7 @@ def test_a_frozen_worker_is_waited_for_or_replaced(tmp_path: Path) -> None:
         run.at_step(20)
         first, second = run.members()
         run.strike(first, signal.SIGSTOP)
-        until(lambda: processes.state(first) == "T", "stopped")
+        until(lambda: processes.stat(first).state == "T", "stopped")
         time.sleep(0.2)
         run.strike(first, signal.SIGCONT)
         run.at_step(40)
@@ -128,8 +119,8 @@ def test_sigterm_is_a_leave_not_a_loss_of_work(tmp_path: Path) -> None:
 
 @pytest.mark.sharing
 def test_scale_up_and_down(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 1, args="--epochs 6 --pace 0.01") as run:
-        run.at_step(5)
+    with Launch(tmp_path, "normed", "--workers", 1, args=slow(tmp_path)) as run:
+        run.at_step(2)
         up = holdfast("scale", run.dir, "--workers", 4)
         assert up.returncode == 0 and "4 workers were asked for instead of 1" in up.stdout
         run.crew_of(4)
@@ -139,6 +130,7 @@ def test_scale_up_and_down(tmp_path: Path) -> None:
         assert too_many.returncode == 2 and "only 4 lanes" in too_many.stderr
         holdfast("scale", run.dir, "--workers", 2)
         run.crew_of(2)
+        go(tmp_path)
         finished(run)
         assert run.trace.tries == len(run.trace.units), "nothing is computed twice when the crew changes at will"
     assert run.summary["workers_lost"] == 0

@@ -1,43 +1,23 @@
-"""`holdfast set DIR sync=MODE` on real runs: no sample is lost or used twice, whatever the modes, whoever is killed."""
+"""`holdfast set DIR sync=MODE` on real runs: nothing is lost or counts twice, whatever the modes, whoever is killed."""
 
 from __future__ import annotations
 
 import random
-import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from holdfast.control.protocol.requests import Set
 from holdfast.control.shell.control_client import ask
-from tests.process.counted import BATCH, STEPS, TALLY, applied_once, arguments, settings
-from tests.process.harness import SCRIPTS, Launch, golden, holdfast, until
+from tests.process.counted import BATCH, STEPS
+from tests.process.harness import SCRIPTS, Launch, holdfast
+from tests.process.mode_changes import LOCALS, Computed, Counted, Judged, drawn, modes, strike_somebody, turn
+from tests.process.scripts.adam import LOADED
+from tests.process.six_epochs import go, slow, used_once, weights
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
-
-#: Units of 0.1 s and more until the test says `go`: 96 steps.
-SLOW = "--epochs 6 --pace 0.005 --linger {}/go"
-
-
-def turn(run: Launch, sync: str, struck: Callable[[], object] = lambda: None) -> int:
-    """Have another mode, and wait for it. The step from which it counts."""
-    ask(run.dir, Set(sync))
-    struck()
-    run.wait(lambda s: s.get("sync") == sync, f"sync = {sync}")
-    return int(re.findall(rf"lanes keep step by {sync} from step (\d+) on", "\n".join(run.story))[-1])
-
-
-def modes(run: Launch) -> list[str]:
-    return [mode["sync"] for mode in run.summary["modes"]]
-
-
-def audited(run: Launch) -> None:
-    run.trace.audit(samples=484, steps_of_epoch=16, epochs=6)
-    assert run.summary["samples"] == 6 * 484
-    assert run.summary["steps"] == 6 * 16
 
 
 # ---------------------------------------------------------------- back to exact
@@ -47,7 +27,7 @@ def audited(run: Launch) -> None:
 @pytest.mark.parametrize("model", ["normed", "transformer"])
 def test_there_and_back_in_the_middle_of_passes(tmp_path: Path, model: str) -> None:
     """By bounded:0 the weights are those of exact; a worker that is started later comes up in the present mode."""
-    with Launch(tmp_path, model, "--workers", 2, "--servers", 1, args=SLOW.format(tmp_path)) as run:
+    with Launch(tmp_path, model, "--workers", 2, "--servers", 1, args=slow(tmp_path)) as run:
         run.at_step(3)
         first = turn(run, "bounded:0")
         assert run.status()["sync"] == run.status()["sync_wanted"] == "bounded:0"
@@ -55,72 +35,87 @@ def test_there_and_back_in_the_middle_of_passes(tmp_path: Path, model: str) -> N
         run.wait(lambda s: s["workers_lost"] == 1, "the loss")
         run.crew_of(2)
         second = turn(run, "exact")
-        (tmp_path / "go").touch()
+        go(tmp_path)
         assert run.end() == 0, run.err
     assert 3 <= first < second
     assert run.summary["modes"] == [
         {"step": 0, "sync": "exact"}, {"step": first, "sync": "bounded:0"}, {"step": second, "sync": "exact"},
     ]  # fmt: skip
-    audited(run)
-    assert run.sha256 == golden(model, 4, "--epochs", "6")
+    used_once(run)
+    assert run.sha256 == weights(model)
 
 
 def test_a_sample_is_used_once_though_lanes_were_apart(tmp_path: Path) -> None:
     """And a worker is killed right after the change was asked for, before or while all go to the boundary."""
-    with Launch(tmp_path, "normed", "--workers", 2, args=SLOW.format(tmp_path)) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, args=slow(tmp_path)) as run:
         run.at_step(3)
         pids = run.crew_of(2)
         turn(run, "bounded:2", lambda: run.strike(pids[0]))
         pids = run.crew_of(2)
         turn(run, "exact", lambda: run.strike(pids[1]))
-        (tmp_path / "go").touch()
+        go(tmp_path)
         assert run.end() == 0, run.err
     assert modes(run) == ["exact", "bounded:2", "exact"]
-    audited(run)
+    used_once(run)
 
 
-# ---------------------------------------------------------------- exactly once
-
-
-def counted(
-    tmp_path: Path, syncs: Sequence[str], struck: Callable[[Launch], object] = lambda run: None, *, servers: int = 1,
-    epochs: int = 8,
-) -> None:  # fmt: skip
-    """A run of the audit model, through these modes; every push must have been applied once."""
-    options = ("--workers", 2, "--servers", servers, "--set", "staleness=plain", *settings(*syncs))
-    with Launch(tmp_path, TALLY, *options, args=f"{arguments(tmp_path, epochs)} --pace 0.02") as run:
-        until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
-        for sync in syncs[1:]:
-            turn(run, sync, lambda: struck(run))
-        (tmp_path / "go").touch()
-        assert run.end() == 0, run.err
-    assert modes(run) == list(syncs)
-    applied_once(run, epochs, plain=True)
+# ---------------------------------------------------------------- nothing is lost, nothing counts twice
 
 
 def test_every_push_is_applied_once_across_modes(tmp_path: Path) -> None:
-    counted(tmp_path, ["exact", "async", "bounded:1", "exact"])
+    syncs = ["exact", "async", "bounded:1", "exact"]
+    with Counted(tmp_path, syncs, "--workers", 2, "--servers", 1, epochs=8, pace=0.02) as run:
+        run.through(syncs[1:])
+        assert run.end() == 0, run.err
+    assert modes(run) == syncs
+    run.judge()
+
+
+def test_each_lane_goes_on_with_the_owners_state_and_the_owners_with_the_mean(tmp_path: Path) -> None:
+    """And a worker is killed right after each change was asked for."""
+    syncs = ["exact", "local:3", "local:2", "exact", "local:4", "bounded:0"]
+    with Computed(tmp_path, syncs, "--workers", 2, "--servers", 1, epochs=14, pace=0.03) as run:
+        run.through(syncs[1:], lambda: run.strike(run.crew_of(2)[0]), steps=5)
+        assert run.end() == 0, run.err
+    assert modes(run) == syncs
+    run.judge()
+
+
+ANY = ("exact", "bounded:0", "bounded:3", "async", "quorum:3")
+OF_TIMING = ("exact", "async", "bounded:2")
+
+
+def between_rounds_and_others(chance: random.Random) -> list[str]:
+    syncs = [chance.choice(OF_TIMING)]
+    for _ in range(5):
+        syncs.append(chance.choice(OF_TIMING if syncs[-1] in LOCALS else LOCALS))
+    return syncs
+
+
+#: By which script, how long, how many steps a mode has at least, and the modes that a seed draws.
+Schedule = tuple[type[Judged], int, int, Callable[[random.Random, int], list[str]]]
+SCHEDULES: dict[str, Schedule] = {
+    "pushes": (Counted, 24, 0, lambda chance, seed: drawn(chance, 6, ANY if seed % 2 else ANY[:-1], "exact")),
+    "rounds": (Counted, 24, 0, lambda chance, seed: between_rounds_and_others(chance)),
+    "states": (Computed, 40, 5, lambda chance, seed: drawn(chance, 6, ("exact", "bounded:0", *LOCALS))),
+}
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("seed", range(20))
-def test_every_push_is_applied_once_under_many_schedules(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("what", "seed"), [(what, seed) for what, seeds in (("pushes", 20), ("rounds", 10), ("states", 20))
+                       for seed in range(seeds)],
+)  # fmt: skip
+def test_many_schedules(tmp_path: Path, what: str, seed: int) -> None:
     """Random modes, one after the other, and somebody is killed a random moment after each is asked for."""
     chance = random.Random(seed)
-    syncs = ["exact"]
-    while len(syncs) < 6:
-        others = [mode for mode in ("exact", "bounded:0", "bounded:3", "async", "quorum:3") if mode != syncs[-1]]
-        syncs.append(chance.choice(others if seed % 2 else others[:-1]))
-
-    def strike(run: Launch) -> None:
-        everybody: list[dict[str, Any]] = [*run.status()["workers"], *run.status()["servers"]]
-        pids = [one["pid"] for one in everybody if one["state"] == "member"]
-        pause = chance.random() * 0.3
-        run.go_on_for(pause)
-        if pids:
-            run.strike(chance.choice(pids))
-
-    counted(tmp_path, syncs, strike, servers=seed % 3, epochs=24)
+    script, epochs, steps, draw = SCHEDULES[what]
+    syncs, pace = draw(chance, seed), 0.03 if steps else 0.02
+    with script(tmp_path, syncs, "--workers", 2, "--servers", seed % 3, epochs=epochs, pace=pace) as run:
+        run.through(syncs[1:], lambda: strike_somebody(run, chance), steps)
+        assert run.end() == 0, run.err
+    assert modes(run) == syncs
+    run.judge()
 
 
 @pytest.mark.chaos
@@ -128,44 +123,74 @@ def test_every_push_is_applied_once_under_many_schedules(tmp_path: Path, seed: i
 def test_modes_and_workers_that_are_asked_for_in_haste(tmp_path: Path, seed: int) -> None:
     """Nobody waits for what was asked for before: the mode, the number of workers and of servers change all at once."""
     chance = random.Random(seed)
-    options = ("--workers", 2, "--servers", seed % 2, "--set", "staleness=plain")
-    with Launch(tmp_path, TALLY, *options, args=f"{arguments(tmp_path, 24)} --pace 0.02") as run:
-        until((tmp_path / "began").exists, lambda: f"the first unit\n{run.err}")
+    with Counted(tmp_path, ["exact"], "--workers", 2, "--servers", seed % 2, epochs=24, pace=0.02) as run:
+        run.at_step(0)
         run.wait(lambda s: s["generation"], "a generation")
         for _ in range(12):
             ask(run.dir, Set(chance.choice(("exact", "bounded:0", "bounded:2", "async"))))
             if chance.random() < 0.4:
                 run.scale(chance.randrange(1, 4))
-            moment = run.status()["seconds"] + chance.random() * 0.2
-            run.wait(lambda s, moment=moment: s["seconds"] >= moment, "a moment")
+            run.go_on_for(chance.random() * 0.2)
         turned = run.status()["sync_wanted"]
         run.wait(lambda s: s["sync"] == turned, "the last mode")
-        (tmp_path / "go").touch()
+        run.go()
         assert run.end() == 0, run.err
-    applied_once(run, 24, plain=True)
+    run.judge()
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("before", ["exact", "async"])
 @pytest.mark.parametrize("seconds", [0.0, 0.03, 0.1])
 def test_a_run_that_is_asked_to_end_while_it_changes(tmp_path: Path, before: str, seconds: float) -> None:
-    options = ("--workers", 2, "--servers", 1, "--sync", before)
-    with Launch(tmp_path, TALLY, *options, args=f"{arguments(tmp_path, 50)} --pace 0.02") as run:
+    with Counted(tmp_path, [before], "--workers", 2, "--servers", 1, epochs=50, pace=0.02) as run:
         run.wait(lambda s: s.get("step") and s["step"] > 5, "some steps")
         ask(run.dir, Set("bounded:2" if before == "exact" else "exact"))
-        moment = run.status()["seconds"] + seconds
-        run.wait(lambda s: s["seconds"] >= moment, "a moment")
+        run.go_on_for(seconds)
         run.send(signal.SIGTERM)
         run.end(20.0)
     assert run.summary["outcome"] == "stopped"
     assert run.summary["samples"] == run.summary["steps"] * BATCH, "all lanes have come as far"
 
 
+# ---------------------------------------------------------------- the same bits
+
+
+@pytest.mark.chaos
+def test_a_run_that_begins_with_local_steps_has_the_state_that_was_loaded(tmp_path: Path) -> None:
+    with Computed(tmp_path, ["local:3"], "--workers", 1, epochs=2, pace=0.0, args="--loaded") as run:
+        assert run.end() == 0, run.err
+    run.loaded = LOADED
+    run.judge()
+
+
+def test_the_same_bits_whoever_is_killed(tmp_path: Path) -> None:
+    """Changes are asked for in the middle of two steps, in which everybody is held meanwhile."""
+    ends = []
+    for name in ("calm", "struck"):
+        place = tmp_path / name
+        place.mkdir()
+        holds = f"--hold 5:{place}/first --hold 13:{place}/second"
+        with Computed(place, ["exact"], "--workers", 2, "--servers", 1, epochs=4, pace=0.0, args=holds) as run:
+            for lost, (step, sync, file) in enumerate(((5, "local:4", "first"), (13, "exact", "second"))):
+                run.at_step(step)
+                ask(run.dir, Set(sync))
+                if name == "struck":
+                    status = run.status()
+                    run.strike((status["servers"][0] if lost else status["workers"][-1])["pid"])
+                    run.wait(lambda s, lost=lost: s["workers_lost"] > lost, "the loss")
+                (place / file).touch()
+            assert run.end() == 0, run.err
+        run.judge()
+        ends.append((run.summary["modes"], run.sha256))
+    assert [mode["step"] for mode in ends[0][0]] == [0, 6, 16], "a round that was begun is made to its end"
+    assert ends[0] == ends[1]
+
+
 # ---------------------------------------------------------------- what cannot be
 
 
 def test_what_is_said_at_the_command_line(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=SLOW.format(tmp_path)) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, args=slow(tmp_path)) as run:
         run.at_step(3)
         for setting, sentence in {
             "foo=1": "foo = 1: cannot be set while a run is going; what can: sync (set by holdfast set).",
@@ -184,11 +209,11 @@ def test_what_is_said_at_the_command_line(tmp_path: Path) -> None:
         ), asked
         run.told("lanes keep step by async from step ")
         assert "\n  sync async\n" in holdfast("status", run.dir).stdout
-        (tmp_path / "go").touch()
+        go(tmp_path)
         assert run.end() == 0, run.err
     ended = holdfast("set", run.dir, "sync=exact")
     assert ended.returncode == 2 and f"No run is going in {run.dir}." in ended.stderr
-    audited(run)
+    used_once(run)
 
 
 def test_an_optimizer_that_takes_whole_steps_only_is_not_made_to_take_parts(tmp_path: Path) -> None:
@@ -198,7 +223,7 @@ def test_an_optimizer_that_takes_whole_steps_only_is_not_made_to_take_parts(tmp_
     with Launch(tmp_path, script, "--workers", 2, args=args) as run:
         run.wait(lambda s: s.get("step") and s["step"] > 2, "some steps")
         refused = holdfast("set", run.dir, "sync=async")
-        (tmp_path / "go").touch()
+        go(tmp_path)
         assert run.end() == 0, run.err
     assert refused.returncode == 2 and (
         "The mode stays exact: sync = async was asked for, but any lane makes a version, with a part of a step, which "

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.harness import SCRIPTS, Launch, golden, until
+from tests.process.six_epochs import go, slow, weights
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
@@ -47,15 +48,15 @@ def test_compensation_does_not_touch_pushes_that_are_not_stale(tmp_path: Path) -
 def test_bounded_0_gives_the_bits_of_exact_though_workers_are_killed(tmp_path: Path) -> None:
     with Launch(
         tmp_path, "normed", "--workers", 2, "--servers", 1, "--sync", "bounded:0",
-        args=f"--epochs 6 --pace 0.008 --linger {tmp_path}/go",
+        args=slow(tmp_path),
     ) as run:  # fmt: skip
         run.at_step(5)
         run.strike(run.crew_of(2)[0])
         run.at_step(9)
         run.strike(run.wait(lambda s: s["servers"], "a server")["servers"][0]["pid"])
-        (tmp_path / "go").touch()
+        go(tmp_path)
         assert run.end() == 0, run.err
-    assert run.sha256 == golden("normed", 4, "--epochs", "6")
+    assert run.sha256 == weights()
 
 
 # ---------------------------------------------------------------- local steps
@@ -112,16 +113,15 @@ def test_whoever_has_nothing_in_the_last_step_of_a_pass_goes_on_with_the_right_r
 @pytest.mark.parametrize("model", ["normed", "transformer"])
 def test_local_steps_give_the_same_bits_though_workers_and_servers_are_killed(tmp_path: Path, model: str) -> None:
     """With a schedule of the learning rate, too: whoever takes a lane over has to go back in it."""
-    args = f"--epochs 6 --pace 0.008 --linger {tmp_path}/go"
     options = ("--workers", 2, "--servers", 1, "--sync", "local:4")
-    with Launch(tmp_path, model, *options, args=args, dir="struck") as run:
+    with Launch(tmp_path, model, *options, args=slow(tmp_path), dir="struck") as run:
         run.at_step(6)
         run.strike(run.crew_of(2)[1])
         run.at_step(12)
         run.strike(run.wait(lambda s: s["servers"], "a server")["servers"][0]["pid"])
-        (tmp_path / "go").touch()
+        go(tmp_path)
         assert run.end() == 0, run.err
-    with Launch(tmp_path, model, *options, args=args, dir="calm") as calm:
+    with Launch(tmp_path, model, *options, args=slow(tmp_path), dir="calm") as calm:
         assert calm.end() == 0, calm.err
     assert (run.sha256, run.summary["samples"]) == (calm.sha256, 6 * 484)
 
@@ -196,7 +196,7 @@ def test_compensation_outlives_workers_and_servers(tmp_path: Path) -> None:
             )
             run.strike(status["servers"][0]["pid"])
             run.strike(run.crew_of(2)[1])
-        (tmp_path / "go").touch()
+        go(tmp_path)
         assert run.end() == 0, run.err
     seen = [list(map(float, line.split())) for line in (tmp_path / "seen").read_text().splitlines()]
     highest = [0.0] * 4

@@ -13,16 +13,15 @@ import pytest
 
 from tests.process.counted import BATCH, EPOCHS, SAMPLES, TALLY, applied_once, arguments, settings
 from tests.process.harness import Launch, golden, until
-from tests.process.joined import Joined
+from tests.process.joined import LOOPBACK, Joined, joining
+from tests.process.six_epochs import go, slow, used_once
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
-LOOPBACK = ("--listen", "127.0.0.1:0")
 
-
+@pytest.mark.chaos
 @pytest.mark.parametrize(
-    ("model", "servers"),
-    [("normed", 1), *(pytest.param(m, s, marks=pytest.mark.chaos) for m in ("lenet", "transformer") for s in (0, 1))],
+    ("model", "servers"), [("normed", 1), *((model, n) for model in ("lenet", "transformer") for n in (0, 1))]
 )
 def test_bounded_0_gives_the_bits_of_exact(tmp_path: Path, model: str, servers: int) -> None:
     options = (*LOOPBACK, "--hosts", 2, "--workers", 1, "--servers", servers, "--sync", "bounded:0")
@@ -34,21 +33,26 @@ def test_bounded_0_gives_the_bits_of_exact(tmp_path: Path, model: str, servers: 
 
 
 @pytest.mark.chaos
+@pytest.mark.parametrize("lost", ["another host", "the primary"])
 @pytest.mark.parametrize("model", ["normed", "transformer"])
-def test_local_steps_give_the_same_bits_though_a_host_is_lost(tmp_path: Path, model: str) -> None:
+def test_local_steps_give_the_same_bits_though_a_host_is_lost(tmp_path: Path, model: str, lost: str) -> None:
     """What a lane's next round begins with is kept where the state is, so whoever takes the lane over has it."""
-    args = f"--epochs 6 --pace 0.008 --linger {tmp_path}/go"
     with Launch(tmp_path, model, "--workers", 2, "--sync", "local:3", dir="calm", args="--epochs 6") as calm:
         assert calm.end() == 0, calm.err
-    options = (*LOOPBACK, "--hosts", 2, "--workers", 1, "--servers", 1, "--sync", "local:3")
-    with Launch(tmp_path, model, *options, dir="struck", args=args) as run, Joined(tmp_path, run) as other:
+    alone = lost == "the primary"  # the launcher's machine has no part, and the first that joins holds the state
+    crew = ("--workers", 0, "--replicas", 1) if alone else ("--workers", 1, "--servers", 1)
+    options = (*LOOPBACK, "--hosts", 2, *crew, "--sync", "local:3")
+    with Launch(tmp_path, model, *options, dir="struck", args=slow(tmp_path)) as run, \
+            joining(tmp_path, run, 1) as gone, contextlib.ExitStack() as others:  # fmt: skip
+        if alone:
+            others.enter_context(Joined(tmp_path, run, name="b"))
         run.at_step(8)
-        other.kill_all()
+        gone.kill_all()
         run.told("host 1 lost")
-        (tmp_path / "go").touch()
+        go(tmp_path)
         assert run.end() == 0, run.err
     assert run.sha256 == calm.sha256
-    run.trace.audit(samples=484, steps_of_epoch=16, epochs=6)
+    used_once(run)
 
 
 @contextlib.contextmanager
@@ -57,18 +61,6 @@ def counting(tmp_path: Path, mode: str, *options: object, hosts: int = 1) -> Ite
     args = f"{arguments(tmp_path)} --pace 0.4"
     with Launch(tmp_path, TALLY, *LOOPBACK, "--hosts", hosts, *settings(mode), *options, args=args) as run:
         yield run
-
-
-def joining(tmp_path: Path, run: Launch, number: int) -> Joined:
-    """A machine that is this host of the run."""
-    joined = Joined(tmp_path, run, name=f"host{number}")
-    run.told(f"host {number} (")
-    return joined
-
-
-def first(tmp_path: Path, run: Launch) -> Joined:
-    """The machine that joins first, and holds the state."""
-    return joining(tmp_path, run, 1)
 
 
 def going(run: Launch, tmp_path: Path) -> None:
@@ -104,7 +96,7 @@ def schedule(tmp_path: Path, mode: str, seed: int, rounds: int) -> None:
                 run.strike(chance.choice(members(status, kind)))
             before = status["workers_lost"]
             run.wait(lambda s, before=before: s["workers_lost"] > before, "the loss")
-        (tmp_path / "go").touch()
+        go(tmp_path)
         assert run.end(120) == 0, run.err
     applied_once(run)
 
@@ -124,7 +116,7 @@ def test_every_push_is_applied_exactly_once(tmp_path: Path, mode: str) -> None:
             run.wait(lambda s: any(w["host_number"] == 2 and w["lanes"] for w in s["workers"]), "a third host's work")
             other.kill_all()
             run.told("host 1 lost")
-            (tmp_path / "go").touch()
+            go(tmp_path)
             assert run.end() == 0, run.err
             assert third.end() == 0, third.err
     applied_once(run)
@@ -140,7 +132,7 @@ def test_every_push_is_applied_exactly_once_under_many_schedules(tmp_path: Path,
 @pytest.mark.chaos
 def test_the_host_that_holds_the_state_is_lost(tmp_path: Path) -> None:
     with counting(tmp_path, "async", "--workers", 0, hosts=2) as run, \
-            first(tmp_path, run) as primary, Joined(tmp_path, run, name="b"):  # fmt: skip
+            joining(tmp_path, run, 1) as primary, Joined(tmp_path, run, name="b"):  # fmt: skip
         going(run, tmp_path)
         primary.kill_all()
         assert run.end() != 0
@@ -149,21 +141,21 @@ def test_the_host_that_holds_the_state_is_lost(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "replicas"),
-    [("async", 2), *(pytest.param(m, r, marks=pytest.mark.chaos)
-                     for m, r in (("async", 1), ("bounded:0", 2), ("bounded:4", 2), ("quorum:2", 1)))],
+    [("async", 1), *(pytest.param(m, r, marks=pytest.mark.chaos)
+                     for m, r in (("async", 2), ("bounded:0", 2), ("bounded:4", 2), ("quorum:2", 1)))],
 )  # fmt: skip
 def test_the_host_that_holds_the_state_is_lost_and_others_have_a_replica(
     tmp_path: Path, mode: str, replicas: int
 ) -> None:
     with counting(tmp_path, mode, "--workers", 0, "--servers", 1, "--replicas", replicas, hosts=3) as run, \
-            first(tmp_path, run) as primary, Joined(tmp_path, run, name="b") as b, \
+            joining(tmp_path, run, 1) as primary, Joined(tmp_path, run, name="b") as b, \
             Joined(tmp_path, run, name="c") as c:  # fmt: skip
         going(run, tmp_path)
         run.wait(lambda s: s["step"] and s["step"] >= 2, "some steps")
         primary.kill_all()
         run.told("host 1 lost")
         run.wait(lambda s: any(one["host_number"] > 1 for one in s["servers"]), "a server on the new primary")
-        (tmp_path / "go").touch()
+        go(tmp_path)
         assert run.end() == 0, run.err
         assert (b.end(), c.end()) == (0, 0)
     applied_once(run)
@@ -174,7 +166,7 @@ def test_the_host_that_holds_the_state_is_lost_and_others_have_a_replica(
 def test_a_machine_that_joins_becomes_the_replica_and_then_the_primary(tmp_path: Path, mode: str) -> None:
     """The only replica is lost, and a new one catches up while the primary goes on. Then the primary is lost."""
     with counting(tmp_path, mode, "--workers", 0, "--replicas", 1, hosts=2) as run, \
-            first(tmp_path, run) as primary, joining(tmp_path, run, 2) as replica:  # fmt: skip
+            joining(tmp_path, run, 1) as primary, joining(tmp_path, run, 2) as replica:  # fmt: skip
         going(run, tmp_path)
         run.wait(lambda s: s["step"] and s["step"] >= 2, "some steps")
         replica.kill_all()
@@ -184,7 +176,7 @@ def test_a_machine_that_joins_becomes_the_replica_and_then_the_primary(tmp_path:
             run.wait(lambda s: s["step"] > status["step"] + 1, "steps that it holds")
             primary.kill_all()
             run.told("host 1 lost")
-            (tmp_path / "go").touch()
+            go(tmp_path)
             assert run.end() == 0, run.err
             assert new.end() == 0, new.err
     assert "made again" not in run.err
@@ -198,7 +190,7 @@ def test_the_primary_is_lost_and_then_the_replica_that_took_its_place(tmp_path: 
     """At once, or when the next one is the primary, or when steps were made there. The last of the chain has it all."""
     chance = random.Random(seed)
     with counting(tmp_path, mode, "--workers", 0, "--replicas", 2, hosts=3) as run, \
-            first(tmp_path, run) as primary, joining(tmp_path, run, 2) as second, \
+            joining(tmp_path, run, 1) as primary, joining(tmp_path, run, 2) as second, \
             joining(tmp_path, run, 3) as third:  # fmt: skip
         going(run, tmp_path)
         status = run.wait(lambda s: s["step"] and s["step"] >= 2, "some steps")
@@ -211,27 +203,10 @@ def test_the_primary_is_lost_and_then_the_replica_that_took_its_place(tmp_path: 
             run.wait(lambda s: s["step"] and s["step"] > status["step"] + 1, "steps of the next primary")
         second.kill_all()
         run.told("host 2 lost")
-        (tmp_path / "go").touch()
+        go(tmp_path)
         assert run.end() == 0, run.err
         assert third.end() == 0, third.err
     applied_once(run)
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("model", ["normed", "transformer"])
-def test_local_steps_give_the_same_bits_though_their_primary_is_lost(tmp_path: Path, model: str) -> None:
-    with Launch(tmp_path, model, "--workers", 2, "--sync", "local:3", dir="calm", args="--epochs 6") as calm:
-        assert calm.end() == 0, calm.err
-    options = (*LOOPBACK, "--hosts", 2, "--workers", 0, "--replicas", 1, "--sync", "local:3")
-    args = f"--epochs 6 --pace 0.008 --linger {tmp_path}/go"
-    with Launch(tmp_path, model, *options, dir="struck", args=args) as run, \
-            first(tmp_path, run) as primary, Joined(tmp_path, run, name="b"):  # fmt: skip
-        run.at_step(8)
-        primary.kill_all()
-        run.told("host 1 lost")
-        (tmp_path / "go").touch()
-        assert run.end() == 0, run.err
-    assert run.sha256 == calm.sha256
 
 
 @pytest.mark.chaos

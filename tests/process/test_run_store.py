@@ -33,14 +33,14 @@ def pid_of(run: Launch, worker: int) -> int:
 
 
 def test_a_worker_and_a_server_are_killed_and_every_push_counts_once(tmp_path: Path) -> None:
-    with Launch(tmp_path, SCRIPT, "--workers", "2", args="4000") as run:
+    with Launch(tmp_path, SCRIPT, "--workers", "2", args="2000") as run:
         until(lambda: logged(run, "worker-1 at 40\n"), lambda: f"pushes\n{run.err}", 90.0)
         run.strike(pid_of(run, 1))
         os.kill(servers(run)[0], signal.SIGKILL)
         assert run.end(120.0) == 0, run.err
         assert run.summary["workers_lost"] == 1
-        assert logged(run, "worker-0 sees 8000 to 8000\n")
-        assert logged(run, "worker-1 sees 8000 to 8000\n")
+        assert logged(run, "worker-0 sees 4000 to 4000\n")
+        assert logged(run, "worker-1 sees 4000 to 4000\n")
 
 
 def test_who_was_scaled_away_is_not_waited_for_at_a_barrier(tmp_path: Path) -> None:

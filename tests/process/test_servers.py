@@ -10,18 +10,10 @@ import pytest
 from holdfast.control.protocol.requests import Scale
 from holdfast.control.shell.control_client import ask
 from tests.process.harness import Launch, golden, holdfast
-from tests.process.joined import Joined
+from tests.process.joined import LOOPBACK, Joined
+from tests.process.six_epochs import finished, go, slow
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
-
-#: 96 steps of about 20 ms or more; slow ones until the test says `go`.
-RELAXED = "--epochs 6 --pace 0.008 --linger {}/go"
-
-
-def finished(run: Launch) -> None:
-    assert run.end() == 0, run.err
-    run.trace.audit(samples=484, steps_of_epoch=16, epochs=6)
-    assert run.sha256 == golden("normed", 4, "--epochs", "6"), run.err
 
 
 def owning(run: Launch, servers: int) -> list[int]:
@@ -34,7 +26,9 @@ def owning(run: Launch, servers: int) -> list[int]:
     return [one["pid"] for one in status["servers"]]
 
 
-@pytest.mark.parametrize("model", ["normed", "lenet", "transformer"])
+@pytest.mark.parametrize(
+    "model", ["transformer", *(pytest.param(other, marks=pytest.mark.chaos) for other in ("normed", "lenet"))]
+)
 def test_the_same_weights_as_without_servers(tmp_path: Path, model: str) -> None:
     with Launch(tmp_path, model, "--workers", 2, "--servers", 1) as run:
         assert run.end() == 0, run.err
@@ -47,7 +41,7 @@ def test_the_same_weights_as_without_servers(tmp_path: Path, model: str) -> None
 def test_servers_that_only_sum(tmp_path: Path) -> None:
     """The workers run the optimizer. A server is killed, and for a while there is none."""
     only = ("--servers", 1, "--set", "optimizer=workers")
-    with Launch(tmp_path, "normed", "--workers", 2, *only, args=RELAXED.format(tmp_path)) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, *only, args=slow(tmp_path)) as run:
         run.at_step(5)
         run.strike(owning(run, 1)[0])
         owning(run, 1)
@@ -55,7 +49,7 @@ def test_servers_that_only_sum(tmp_path: Path) -> None:
         owning(run, 0)
         ask(run.dir, Scale(servers=2))
         owning(run, 2)
-        (tmp_path / "go").touch()
+        go(tmp_path)
         finished(run)
     assert run.summary["workers_lost"] == 1
     assert any("sums the gradients" in line for line in run.story), run.story
@@ -74,12 +68,12 @@ def test_what_needs_a_batch_after_a_loop_ends_a_server_and_not_the_run(tmp_path:
 
 @pytest.mark.chaos
 def test_what_needs_a_batch_of_a_loop_that_is_over_ends_a_late_worker_and_not_the_run(tmp_path: Path) -> None:
-    args = "--mean --range " + RELAXED.format(tmp_path)
+    args = "--mean --range " + slow(tmp_path)
     with Launch(tmp_path, "normed", "--workers", 2, args=args) as run:
         run.at_step(18)
         run.strike(run.crew_of(2)[1])
         run.told("worker 2 had no batch in its last loop over the loader, and failed after it, at step ")
-        (tmp_path / "go").touch()
+        go(tmp_path)
         finished(run)
     assert any("use run.epochs in place of range" in line for line in run.story)
     assert not any("worker 3" in line for line in run.story)
@@ -93,18 +87,18 @@ def test_more_servers_than_slices(tmp_path: Path) -> None:
 
 @pytest.mark.chaos
 def test_a_server_is_killed(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, "--servers", 1, args=RELAXED.format(tmp_path)) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, "--servers", 1, args=slow(tmp_path)) as run:
         run.at_step(5)
         run.strike(owning(run, 1)[0])
         run.told("server 2 lost (signal 9): server 3 starts")
         owning(run, 1)
-        (tmp_path / "go").touch()
+        go(tmp_path)
         finished(run)
     assert run.summary["workers_lost"] == 1
 
 
 def test_servers_come_and_go_while_the_run_goes_on(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=RELAXED.format(tmp_path)) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, args=slow(tmp_path)) as run:
         run.at_step(3)
         ask(run.dir, Scale(servers=2))
         owning(run, 2)
@@ -119,7 +113,7 @@ def test_servers_come_and_go_while_the_run_goes_on(tmp_path: Path) -> None:
         told = holdfast("scale", run.dir, "--servers", 0).stdout
         assert told.startswith("0 servers were asked for instead of 1: server ")
         owning(run, 0)
-        (tmp_path / "go").touch()
+        go(tmp_path)
         finished(run)
     assert run.summary["workers_lost"] == 0
 
@@ -131,7 +125,7 @@ def test_workers_and_servers_are_killed_by_a_seed(tmp_path: Path, seed: int, who
     """A worker, a server, or both at once, three times."""
     chance = random.Random(seed)
     with Launch(
-        tmp_path, "normed", "--workers", 2, "--servers", 2, "--set", f"optimizer={who}", args=RELAXED.format(tmp_path)
+        tmp_path, "normed", "--workers", 2, "--servers", 2, "--set", f"optimizer={who}", args=slow(tmp_path)
     ) as run:
         for turn in range(3):
             run.at_step(5 + 8 * turn + chance.randrange(6))
@@ -141,7 +135,7 @@ def test_workers_and_servers_are_killed_by_a_seed(tmp_path: Path, seed: int, who
                 run.strike(pid)
             if struck != "server":
                 run.strike(chance.choice(workers))
-        (tmp_path / "go").touch()
+        go(tmp_path)
         finished(run)
 
 
@@ -149,7 +143,7 @@ def test_workers_and_servers_are_killed_by_a_seed(tmp_path: Path, seed: int, who
 @pytest.mark.parametrize("who", ["servers", "workers"])
 def test_servers_on_one_of_two_hosts_sum_for_both(tmp_path: Path, who: str) -> None:
     with Launch(
-        tmp_path, "normed", "--listen", "127.0.0.1:0", "--hosts", 2, "--workers", 1, "--servers", 1,
+        tmp_path, "normed", *LOOPBACK, "--hosts", 2, "--workers", 1, "--servers", 1,
         "--set", f"optimizer={who}",
     ) as run, Joined(tmp_path, run) as other:  # fmt: skip
         assert run.end() == 0, run.err

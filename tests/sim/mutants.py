@@ -1,4 +1,4 @@
-"""Mutants: simulations with one rule broken, which must be caught."""
+"""Mutants: simulations with one rule broken, which must be caught. Here is what drills have in common."""
 
 from __future__ import annotations
 
@@ -7,11 +7,27 @@ from typing import TypeVar
 
 import pytest
 
+from holdfast.control.machine import Machine
+from holdfast.control.membership.crew import Crew
+from holdfast.control.membership.roster import CrewLimits, Worker
 from holdfast.testing.model import Violation
 
-__all__ = ["caught"]
+__all__ = ["InstallsAtOnce", "caught"]
 
 _Config = TypeVar("_Config")
+
+
+class _NeverWaits(Crew):
+    def waited_for(self) -> list[Worker]:
+        return []
+
+
+class InstallsAtOnce(Machine):
+    """Installs a generation without waiting for quiet."""
+
+    def __init__(self, limits: CrewLimits) -> None:
+        super().__init__(limits)
+        self._run.crew = _NeverWaits(limits)
 
 
 def caught(

@@ -27,32 +27,19 @@ from holdfast.testing.fake_arena import FakeArena
 from holdfast.testing.fake_session import FakeSession
 from holdfast.testing.faults import Schedule, after, host
 from holdfast.testing.model import Model
-from tests.sim.mutants import caught
+from tests.sim.mutants import InstallsAtOnce, caught
 
-SEEDS = range(800)
+SEEDS = range(1000)
 
 
 class TrustsOldQuiet(Machine):
     """Takes quiet for an old generation for quiet in this one."""
 
-    def _paused(self, event: messages.Paused, now: float) -> None:
+    def _paused(self, event: messages.Paused) -> None:
         change = self._run.crew.change
         if change is not None:
             event = msgspec.structs.replace(event, generation=change.generation)
-        super()._paused(event, now)
-
-
-class _NeverWaits(Crew):
-    def waited_for(self) -> list[Worker]:
-        return []
-
-
-class InstallsAtOnce(Machine):
-    """Installs a generation without waiting for quiet."""
-
-    def __init__(self, limits: CrewLimits) -> None:
-        super().__init__(limits)
-        self._run.crew = _NeverWaits(limits)
+        super()._paused(event)
 
 
 class _ForgetsTheDoomed(Crew):
@@ -124,6 +111,30 @@ def skips_arrival(place: core_step.StepView, board: core_step.BoardView) -> core
     return core_step.next_action(place, board._replace(arrived=dict.fromkeys(place.members, place.step)))
 
 
+def skips_closing(place: core_step.StepView, board: core_step.BoardView) -> core_step.Action:
+    """Change parameters while the script of somebody still reads them."""
+    action = core_step.next_action(place, board)
+    if isinstance(action, core_step.Wait) and action.why.startswith("the end of their step"):
+        return core_step.next_action(place, board._replace(closed=dict.fromkeys(place.members, place.step)))
+    return action
+
+
+def leaves_early(place: core_step.StepView, board: core_step.BoardView) -> core_step.Action:
+    """Show the script a gradient of which slices are missing."""
+    action = core_step.next_action(place, board)
+    early = isinstance(action, core_step.Wait) and action.why == "their part of the gradient"
+    return core_step.Leave() if early and not place.closing else action
+
+
+def sums_over(place: core_step.StepView, board: core_step.BoardView) -> core_step.Action:
+    """Sum a step once its gradients are there, whoever's script still reads the gradient of the step before."""
+    action = core_step.next_action(place, board)
+    if isinstance(action, core_step.Wait) and action.why.startswith("their arrival"):
+        eager = core_step.next_action(place, board._replace(arrived=dict.fromkeys(place.members, place.step)))
+        return eager if isinstance(eager, core_step.Sum) else action
+    return action
+
+
 def in_order_of_arrival(nodes: Sequence[Node], lanes: Sequence[int], num_lanes: int) -> Plan:
     """Add partial sums as they came."""
     first, *others = [node.lane for node in nodes]
@@ -159,6 +170,9 @@ MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
     "reuses rows early": (with_machine(ReusesRows), "while it is in use"),
     "commits without all lanes": (lambda config: replace(config, decide=commits_early), "is finished with lanes"),
     "does not wait for arrival": (lambda config: replace(config, decide=skips_arrival), "changes parameters"),
+    "does not wait for the script": (lambda config: replace(config, decide=skips_closing), "changes parameters"),
+    "leaves before the gradient is whole": (lambda config: replace(config, decide=leaves_early), "before it is whole"),
+    "sums where the script reads": (lambda config: replace(config, decide=sums_over), "read the gradient"),
     "sums in order of arrival": (lambda config: replace(config, plan=in_order_of_arrival), "not the golden one"),
     "turns too early": (with_machine(TurnsTooEarly), "which has begun"),
 }
@@ -246,7 +260,12 @@ class FetchesTheOldest(Machine):
 class WaitsForTheLost(Machine):
     """Takes the workers of a lost host for workers that are still there."""
 
-    def _host_lost(self, event: HostLost, now: float) -> None:
+    def __init__(self, limits: CrewLimits) -> None:
+        super().__init__(limits)
+        assert HostLost in self._handlers
+        self._handlers[HostLost] = self._keeps_its_workers
+
+    def _keeps_its_workers(self, event: HostLost) -> None:
         if host := self._run.hosts.live.get(event.host):
             host.share = 0
 
@@ -269,8 +288,10 @@ class TakesFollowersByStorm(Machine):
 class MissesBrokenLinks(Machine):
     """Does not care about connections between hosts."""
 
-    def _link_broken(self, event: LinkBroken, now: float) -> None:
-        pass
+    def __init__(self, limits: CrewLimits) -> None:
+        super().__init__(limits)
+        assert LinkBroken in self._handlers
+        self._handlers[LinkBroken] = lambda event: None
 
 
 class _Altered(Machine):

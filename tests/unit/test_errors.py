@@ -20,6 +20,7 @@ EXIT_CODES = {
     "Hang": 5,
     "CrewLost": 6,
     "OutOfSync": 9,
+    "NotKept": 13,
     "Stopped": 1,
     "ResourceError": 7,
     "DirectoryBusy": 8,
@@ -46,7 +47,7 @@ PARENTS = {
     "NotExact": errors.UsageError,
     "RunError": errors.HoldfastError,
     **dict.fromkeys(
-        ("ScriptFailed", "BadUnit", "NonFinite", "Hang", "CrewLost", "OutOfSync", "Stopped"), errors.RunError
+        ("ScriptFailed", "BadUnit", "NonFinite", "Hang", "CrewLost", "OutOfSync", "NotKept", "Stopped"), errors.RunError
     ),
     "ResourceError": errors.HoldfastError,
     "DirectoryBusy": errors.HoldfastError,
@@ -89,7 +90,7 @@ def test_every_class_says_when_it_is_raised(name: str) -> None:
 
 
 #: These build their text themselves; each has a test of its own below.
-BUILT = {"ConfigError", "NotExact", "BadUnit", "FrameError", "WrongToken", "OtherVersion", "OtherRun"}
+BUILT = {"ConfigError", "NotExact", "BadUnit", "FrameError", "WrongToken", "OtherVersion", "OtherRun", "NotKept"}
 
 
 @pytest.mark.parametrize("name", sorted(set(EXIT_CODES) - BUILT))
@@ -105,6 +106,16 @@ def test_config_error() -> None:
     assert str(error) == "lanes = 0: must be 1 or more (set by --lanes). Use --lanes 4."
     assert (error.field, error.value, error.source) == ("lanes", 0, "--lanes")
     assert str(errors.ConfigError("seed", -1, "must be 0 or more")) == "seed = -1: must be 0 or more (set by default)."
+
+
+def test_not_kept() -> None:
+    error = errors.NotKept("best", mine="inf", theirs="0.31", step=7)
+    assert str(error) == (
+        "A worker that came late to step 7 has best = inf where the others' scripts have 0.31: what a script changes "
+        "from turn to turn has to be kept for it. Use `kept = run.keep(best=...)` before the loop, and kept.best in "
+        "place of best."
+    )
+    assert (error.name, error.mine, error.theirs, error.step) == ("best", "inf", "0.31", 7)
 
 
 def test_not_exact() -> None:

@@ -13,11 +13,12 @@ import holdfast as hf
 
 
 def test_exported_members() -> None:
-    assert hf.__all__ == ["Run", "__version__", "dataset", "errors", "fit", "join"]
+    assert hf.__all__ == ["Run", "Step", "__version__", "dataset", "errors", "fit", "join"]
     assert dir(hf) == sorted(hf.__all__)
     for name in hf.__all__:
         assert getattr(hf, name) is not None
     assert hf.join.__module__ == "holdfast.train.run"
+    assert hf.Step.__module__ == "holdfast.train.steps"
 
 
 def test_an_unknown_member() -> None:

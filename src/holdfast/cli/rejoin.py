@@ -10,7 +10,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,6 @@ from holdfast.transport.doorbell import ordered_stores
 from holdfast.transport.stream import Stream, name_of
 
 __all__ = ["Patience", "Rejoin"]
-
 
 
 @dataclass(slots=True)
@@ -74,17 +73,11 @@ class _JoinSite:
         self.path: Path = agent_directory.path
 
     def equip(
-        self, spec: WorkerSpec, crew: CrewConfig, show: Callable[[list[BoardRow], BoardPlan, float], None]
+        self, spec: WorkerSpec, crew: CrewConfig, show: Callable[[Sequence[BoardRow], BoardPlan, float], object]
     ) -> tuple[Spawner, Monitor]:
         """A spawner and monitor."""
         spawner = ForkSpawner(spec, logs=self._agent_directory.logs, entry=self._entry)
-        monitor = BoardMonitor(
-            crew,
-            self._agent_directory,
-            spawner.signal,
-            lambda rows, plan, now: show(list(rows), plan, now),
-        )
-        return spawner, monitor
+        return spawner, BoardMonitor(crew, self._agent_directory, spawner.signal, show)
 
 
 class Rejoin:

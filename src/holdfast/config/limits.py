@@ -167,6 +167,7 @@ class _Worker(_Section, frozen=True):
     """Worker processes."""
 
     repeat: Seconds = 0.5  #: an unanswered message to the coordinator is sent again after this
+    clock_near: Seconds = 86400.0  #: a number this near to the time of day is taken for a reading of the clock
     script_apart: Seconds = 5.0  #: for which a worker of another host may seem to be further on in the script
 
 

@@ -25,7 +25,7 @@ from holdfast.control.membership.roster import CrewLimits
 from holdfast.control.protocol.commands import FailRun
 from holdfast.control.protocol.messages import Failed
 
-__all__ = ["Blame", "cure", "idled", "starved", "told", "told_idle", "told_together"]
+__all__ = ["Blame", "lacks", "starved", "told", "told_let_go", "told_together"]
 
 Unit = tuple[int, int]
 
@@ -166,6 +166,11 @@ def idled(event: Failed) -> bool:
     return event.idle and event.unit is None and event.kind not in _OURS
 
 
+def lacks(event: Failed) -> bool:
+    """Whether this worker's script cannot go on for what it has missed by coming late, and the others' can."""
+    return idled(event) or event.kind == "NotKept"
+
+
 def starved(event: Failed, made: int) -> bool:
     """Whether there was no memory for a process that was not in a unit, of a run that has made so many steps.
 
@@ -190,6 +195,14 @@ def cure(*, server: bool) -> str:
         "loops that are over give a worker that comes late no batch: use run.epochs in place of range, and run.loss, "
         "or `if run.lead:` around what needs a batch"
     )
+
+
+def told_let_go(event: Failed, title: str, *, server: bool) -> tuple[str, str]:
+    """(why nobody takes its place, what the story says) of a worker whose script lacks what it has missed."""
+    if event.kind == "NotKept":
+        return event.message, f"{title} is let go, and the run goes on without it: {event.message.rstrip('.')}"
+    why, advice = told_idle(event, title), cure(server=server)
+    return f"{why}; {advice}", f"{why}; the run goes on without it; {advice}"
 
 
 def told_together(failures: list[Failed], cast: ProcessNames) -> FailRun:

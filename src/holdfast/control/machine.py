@@ -8,17 +8,18 @@
 The second half looks at levels only, so a message that is lost, doubled or late can at worst cost time.
 The other parts: `roster` (who is who), `hosts` (which machines), `crew` (generations), `blame` (whose fault),
 `partitions` (which machines cannot reach each other), `fitness` (who may join), `lane_balance` and `slice_balance`
-(which lanes and slices move for speed), `story` (why). All of them are pure; so is this.
+(which lanes and slices move for speed, both by `hysteresis`), `story` (why). All of them are pure; so is this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from holdfast.config.limits import CONTROL
 from holdfast.control import catch_up, lane_balance, mode_change, slice_balance
-from holdfast.control.blame import Blame, cure, idled, starved, told, told_idle
+from holdfast.control.blame import Blame, lacks, starved, told, told_let_go
 from holdfast.control.membership import host_events, partitions
 from holdfast.control.membership.crew import Crew
 from holdfast.control.membership.fitness import misfit
@@ -60,19 +61,24 @@ class Machine:
             limits, crew, Blame(limits, crew.cast), servers=limits.servers, sync=sync,
             modes=[messages.Reached(0, sync)],
         )
-        self._handlers: dict[type, Callable[[Any, float], None]] = {
-            events.RunStarted: self._run_started, events.HostJoined: self._host_joined,
-            events.HostLeaving: self._host_leaving, events.HostLost: self._host_lost,
-            events.HostLevel: self._host_level, events.HostUnreached: self._host_unreached,
-            events.LinkBroken: self._link_broken,
-            events.CatchUpEnded: self._following_ended, events.WorkerStarted: self._worker_started,
+
+        run = self._run
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            events.RunStarted: self._run_started, events.HostJoined: partial(host_events.joined, run),
+            events.HostLeaving: partial(host_events.leaving, run), events.HostLost: partial(host_events.lost, run),
+            events.HostLevel: self._host_level, events.LinkBroken: partial(host_events.link_broken, run),
+            events.CatchUpEnded: partial(host_events.following_ended, run), events.WorkerStarted: self._worker_started,
             events.WorkerLost: self._worker_lost, events.WorkerFrozen: self._worker_frozen,
-            events.WorkerHung: self._worker_hung, events.Measured: self._measured,
-            events.ScaleRequested: self._scale_requested, events.ServersRequested: self._servers_requested,
-            events.SyncRequested: self._sync_requested, events.DrainRequested: self._drain_requested,
-            events.Ticked: self._ticked, messages.Ready: self._ready, messages.Seeded: self._seeded_by,
+            events.WorkerHung: self._worker_hung, events.ScaleRequested: self._scale_requested,
+            events.ServersRequested: self._servers_requested, events.SyncRequested: partial(mode_change.requested, run),
+            events.DrainRequested: self._drain_requested, messages.Seeded: self._seeded_by,
             messages.Paused: self._paused, messages.AtBoundary: self._stands, messages.Leaving: self._leaving,
-            messages.Finished: self._finished_by, messages.Failed: self._failed,
+            messages.Finished: self._finished_by, messages.LoopsBySteps: partial(mode_change.by_steps, run),
+        }
+        #: Those that have to know what time it is.
+        self._timed_handlers: dict[type, Callable[[Any, float], None]] = {
+            events.HostUnreached: partial(partitions.unreached, run), events.Measured: self._measured,
+            events.Ticked: self._ticked, messages.Ready: self._ready, messages.Failed: self._failed,
         }
 
     @property
@@ -87,7 +93,10 @@ class Machine:
             return []
         before = run.crew.generation
         run.crew.out, run.happened, run.follows, run.replacing = [], [], [], False
-        self._handlers[type(event)](event, now)
+        if timed := self._timed_handlers.get(type(event)):
+            timed(event, now)
+        else:
+            self._handlers[type(event)](event)
         if not run.over:
             reconcile(run, now)
         if run.happened or run.follows:
@@ -133,40 +142,22 @@ class Machine:
 
     # ------------------------------------------------------------ what is known: the shell's events
 
-    def _run_started(self, event: events.RunStarted, now: float) -> None:
+    def _run_started(self, event: events.RunStarted) -> None:
         run = self._run
         run.running = True
         if not run.limits.workers:
             hosts = f"{run.limits.hosts} hosts" if run.limits.hosts > 1 else "a host"
             run.happened.append(f"the run waits for {hosts} to join: this machine has no workers")
 
-    def _host_joined(self, event: events.HostJoined, now: float) -> None:
-        host_events.joined(self._run, event)
-
-    def _host_leaving(self, event: events.HostLeaving, now: float) -> None:
-        host_events.leaving(self._run, event)
-
-    def _host_lost(self, event: events.HostLost, now: float) -> None:
-        host_events.lost(self._run, event)
-
-    def _host_level(self, event: events.HostLevel, now: float) -> None:
+    def _host_level(self, event: events.HostLevel) -> None:
         host = self._run.hosts.live[event.host]
         host.level, host.of = event.level, event.of
 
-    def _host_unreached(self, event: events.HostUnreached, now: float) -> None:
-        partitions.unreached(self._run, event, now)
-
-    def _link_broken(self, event: events.LinkBroken, now: float) -> None:
-        host_events.link_broken(self._run, event)
-
-    def _following_ended(self, event: events.CatchUpEnded, now: float) -> None:
-        host_events.following_ended(self._run, event)
-
-    def _worker_started(self, event: events.WorkerStarted, now: float) -> None:
+    def _worker_started(self, event: events.WorkerStarted) -> None:
         if worker := self._run.crew.workers.get(event.worker):
             worker.pid = event.pid
 
-    def _worker_lost(self, event: events.WorkerLost, now: float) -> None:
+    def _worker_lost(self, event: events.WorkerLost) -> None:
         run = self._run
         worker = run.crew.workers.pop(event.worker, None)
         if worker is None:
@@ -190,7 +181,7 @@ class Machine:
         if verdict:
             run.end(verdict)
 
-    def _worker_frozen(self, event: events.WorkerFrozen, now: float) -> None:
+    def _worker_frozen(self, event: events.WorkerFrozen) -> None:
         run = self._run
         worker = run.crew.workers.get(event.worker)
         if worker is None or worker.stage in (Stage.FINISHED, Stage.DOOMED):
@@ -207,7 +198,7 @@ class Machine:
         run.happened.append(f"{who} is {how} (limit {run.limits.crew.frozen_limit:.1f} s) and is killed")
         run.crew.doom(worker, how)
 
-    def _worker_hung(self, event: events.WorkerHung, now: float) -> None:
+    def _worker_hung(self, event: events.WorkerHung) -> None:
         run = self._run
         worker = run.crew.workers.get(event.worker)
         if worker is None or worker.stage in (Stage.FINISHED, Stage.DOOMED):
@@ -243,7 +234,7 @@ class Machine:
             if run.moving:
                 run.happened.append(run.moving.reason)
 
-    def _scale_requested(self, event: events.ScaleRequested, now: float) -> None:
+    def _scale_requested(self, event: events.ScaleRequested) -> None:
         run, lanes = self._run, self._run.limits.lanes
         asked = f"{event.workers} worker{' was' if event.workers == 1 else 's were'} asked for"
         if event.workers > lanes:
@@ -264,7 +255,7 @@ class Machine:
             run.happened.append(f"{asked} {before}")
             run.refused.clear()
 
-    def _servers_requested(self, event: events.ServersRequested, now: float) -> None:
+    def _servers_requested(self, event: events.ServersRequested) -> None:
         run, wanted = self._run, event.servers
         asked = f"{wanted} server{' was' if wanted == 1 else 's were'} asked for"
         if why := self._no_servers(wanted):
@@ -285,10 +276,7 @@ class Machine:
             return "no machine has workers beside which they could be"
         return run.limits.alone if wanted else ""
 
-    def _sync_requested(self, event: events.SyncRequested, now: float) -> None:
-        mode_change.requested(self._run, event)
-
-    def _drain_requested(self, event: events.DrainRequested, now: float) -> None:
+    def _drain_requested(self, event: events.DrainRequested) -> None:
         run = self._run
         if run.drain is None:
             run.drain, run.signal = event.reason, event.signal
@@ -352,7 +340,7 @@ class Machine:
         worker.stage = Stage.READY
         run.happened.append(f"{run.crew.cast.title(worker.number)} is ready")
 
-    def _seeded_by(self, event: messages.Seeded, now: float) -> None:
+    def _seeded_by(self, event: messages.Seeded) -> None:
         run = self._run
         if run.seeder != event.worker or run.crew.workers[event.worker].stage is not Stage.SEEDING:
             return
@@ -362,7 +350,7 @@ class Machine:
         run.hosts.live[worker.host].level = max(run.hosts.live[worker.host].level, 0)
         run.happened.append(f"the arena holds the weights of {run.crew.cast.placed(event.worker)}")
 
-    def _paused(self, event: messages.Paused, now: float) -> None:
+    def _paused(self, event: messages.Paused) -> None:
         run, crew = self._run, self._run.crew
         worker = crew.workers.get(event.worker)
         if worker is None:
@@ -375,11 +363,11 @@ class Machine:
         elif event.generation == crew.generation and worker.stage is Stage.MEMBER and crew.change is None:
             crew.send(worker, crew.installation())
 
-    def _stands(self, event: messages.AtBoundary, now: float) -> None:
+    def _stands(self, event: messages.AtBoundary) -> None:
         if worker := self._run.crew.workers.get(event.worker):
             worker.stands = event
 
-    def _leaving(self, event: messages.Leaving, now: float) -> None:
+    def _leaving(self, event: messages.Leaving) -> None:
         run = self._run
         worker = run.crew.workers.get(event.worker)
         if worker is None or worker.leaving or worker.stage in (Stage.FINISHED, Stage.REFUSED, Stage.DOOMED):
@@ -388,7 +376,7 @@ class Machine:
         run.replacing = True
         run.happened.append(f"{run.crew.cast.placed(worker.number)} is to leave ({event.reason})")
 
-    def _finished_by(self, event: messages.Finished, now: float) -> None:
+    def _finished_by(self, event: messages.Finished) -> None:
         run, crew = self._run, self._run.crew
         worker = crew.workers.get(event.worker)
         if worker is not None and catch_up.follows(run, worker):  # the crew has come to its end, and it close behind
@@ -414,12 +402,12 @@ class Machine:
         if event.kind == "Stopped" or settled or known:
             return
         short = starved(event, run.blame.step)
-        if worker is not None and worker.stage is Stage.DOOMED and (idled(event) or short):
+        if worker is not None and worker.stage is Stage.DOOMED and (lacks(event) or short):
             return
         if worker is not None and short and run.gather is None:
             self._starved(worker, event)
             return
-        if worker is not None and idled(event) and self._can_do_without(worker):
+        if worker is not None and lacks(event) and self._can_do_without(worker):
             self._let_go(worker, event)
             return
         run.happened.append(f"{run.crew.cast.placed(event.worker)} failed with {told(event)}")
@@ -455,12 +443,10 @@ class Machine:
         """The script cannot go on in this process, and could not in another one that took its place."""
         run = self._run
         run.blame.progressed(event.step)
-        why = told_idle(event, run.crew.cast.placed(worker.number))
+        why, story = told_let_go(event, run.crew.cast.placed(worker.number), server=worker.server)
         if worker.server:
             run.servers -= 1
         else:
-            run.refused[worker.number] = WorkerRefusal(
-                "ScriptFailed", f"{why}; {cure(server=worker.server)}", worker.host
-            )
-        run.happened.append(f"{why}; the run goes on without it; {cure(server=worker.server)}")
+            run.refused[worker.number] = WorkerRefusal("ScriptFailed", why, worker.host)
+        run.happened.append(story)
         run.crew.doom(worker, f"its script failed with {told(event)}")

@@ -11,12 +11,12 @@ from __future__ import annotations
 from holdfast.control import state_holders
 from holdfast.control.membership.hosts import KnownHost
 from holdfast.control.protocol.events import SyncRequested
-from holdfast.control.protocol.messages import AtBoundary, Reached
+from holdfast.control.protocol.messages import AtBoundary, LoopsBySteps, Reached
 from holdfast.control.state import RunState
 from holdfast.core.sync.modes import Mode, parse
 from holdfast.core.sync.weights import parted
 
-__all__ = ["before", "centralizes", "reached", "requested", "stood", "wanted"]
+__all__ = ["before", "by_steps", "centralizes", "reached", "requested", "stood", "wanted"]
 
 
 def requested(run: RunState, event: SyncRequested) -> None:
@@ -35,6 +35,11 @@ def requested(run: RunState, event: SyncRequested) -> None:
         run.sync = sync
 
 
+def by_steps(run: RunState, event: LoopsBySteps) -> None:
+    """The script loops by steps: the mode has to stay."""
+    run.by_steps = True
+
+
 def _against(run: RunState, event: SyncRequested) -> str:
     """Why the mode cannot become this one; empty where it can."""
     try:
@@ -47,6 +52,8 @@ def _against(run: RunState, event: SyncRequested) -> str:
         return "the run is ending"
     if not run.crew.generation:
         return "the run has not begun its first step; ask again then"
+    if run.by_steps and not wanted.exact:
+        return "the script loops by steps (run.steps), and in other modes lanes are at different ones"
     if run.limits.sums_only:
         return "with optimizer = workers servers only sum, and in other modes they have to run the optimizer themselves"
     if why := _cannot(run, wanted):

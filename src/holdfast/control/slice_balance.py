@@ -1,13 +1,11 @@
 """When slices move between servers for the sake of speed alone. Pure functions over a frozen `SliceBalance`.
 
-Who owns a slice never changes a result, so, as with lanes (`lane_balance`), doing nothing is always right. Hence:
+The rules are those of `hysteresis`; besides:
 
 * a server is as fast as it was of late: bytes that it applied, over the seconds that it took for them. Older news
   count for less, half as much after `settle` seconds (or a few, where that is long);
-* other owners (`core.placement.replaced`) must be better in two reports in a row, and `settle` seconds after the last
-  change, before they are taken. They must save `gain` of what a version takes its servers, and `worth` of all
-  the time: where servers have little to do there is nothing to gain, and a change costs a pause;
-* a server that was found too slow to own anything is tried again later, as a worker without lanes is.
+* other owners (`core.placement.replaced`) must save `gain` of what a version takes its servers, and `worth` of all
+  the time: where servers have little to do there is nothing to gain, and a change costs a pause.
 
 What is owned here are bundles of slices, see `core.placement`.
 """
@@ -20,13 +18,11 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from holdfast.config.limits import CONTROL
-from holdfast.control import lane_balance
-from holdfast.control.lane_balance import Probe
+from holdfast.control.hysteresis import Hysteresis
 from holdfast.control.membership.roster import CrewLimits
 from holdfast.core import placement
 
 __all__ = ["Applied", "OwnerChange", "SliceBalance", "installed", "measured", "owners_for", "runs", "shares"]
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +65,10 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class SliceBalance:
+class SliceBalance(Hysteresis):
     """What is known about servers, and what was tried."""
 
     shown: Mapping[int, Applied] = field(default_factory=dict)
-    hits: int = 0  #: reports in a row that showed better owners
-    calm: int = 0  #: reports in a row that showed none
-    probes: Mapping[int, Probe] = field(default_factory=dict)
 
     def rates(self) -> dict[int, float]:
         """Server -> bytes that it applies in a second, where that is known."""
@@ -93,7 +86,7 @@ def installed(
     """Note that a generation with these owners has begun."""
     shown = {server: owning.shown[server] for server in servers if server in owning.shown}
     known = [server for server in servers if server in shown]  # who was never seen at work was not found too slow
-    return SliceBalance(shown, probes=lane_balance.probes_after(owning.probes, now, owners, known, limits))
+    return SliceBalance(shown, probes=owning.probes_after(now, owners, known, limits.crew))
 
 
 def measured(
@@ -113,17 +106,10 @@ def measured(
     better = placement.replaced(owners, sizes, servers, owning.rates(), gain=limits.crew.gain)
     if better is not None and _saved(owning, owners, better[0], sizes) < limits.crew.worth:
         better = None
-    if better is None:
-        owning = replace(owning, hits=0, calm=owning.calm + 1)
-        if owning.calm >= 2:  # whoever owns something in calm times has passed its trial
-            owning = replace(owning, probes={s: p for s, p in owning.probes.items() if s not in owners})
-    else:
-        owning = replace(owning, hits=owning.hits + 1, calm=0)
-    if now - since < limits.crew.settle:
-        return owning, None
-    if better is not None:
-        return owning, OwnerChange(better[0], f"slices move: {better[1]}") if owning.hits >= 2 else None
-    return owning, _probe(owning, now, owners, sizes)
+    change = None if better is None else OwnerChange(better[0], f"slices move: {better[1]}")
+    return owning.judged(
+        change, owners, lambda after: _probe(after, now, owners, sizes), settled=now - since >= limits.crew.settle
+    )
 
 
 def runs(owners: Sequence[int]) -> list[tuple[int, int]]:
@@ -156,7 +142,7 @@ def _saved(owning: SliceBalance, before: Sequence[int], after: Sequence[int], si
 
 def _probe(owning: SliceBalance, now: float, owners: Sequence[int], sizes: Sequence[int]) -> OwnerChange | None:
     """A server that owns nothing gets a little of what the slowest one has, if its time has come."""
-    due = [server for server, probe in sorted(owning.probes.items()) if server not in owners and probe.at <= now]
+    due = owning.due(now, owners)
     rates, held = owning.rates(), shares(owners, sizes)
     givers = [server for server, number in Counter(owners).items() if number > 1]
     if not due or not givers:

@@ -16,12 +16,14 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
+    "STREAM_AFTER",
     "STREAM_BLOCK",
     "STREAM_COMPUTE",
     "STREAM_DATA",
     "STREAM_EVALUATE",
     "STREAM_ORDER",
     "STREAM_START",
+    "STREAM_TURN",
     "key",
     "mix64",
 ]
@@ -32,6 +34,8 @@ STREAM_BLOCK: Final = 3  #: the order inside one block of samples
 STREAM_DATA: Final = 4  #: transforms and augmentation of a unit's samples
 STREAM_COMPUTE: Final = 5  #: dropout and the like while a unit is computed
 STREAM_EVALUATE: Final = 6  #: an evaluation's batches
+STREAM_TURN: Final = 7  #: what a turn of a loop by steps draws outside of units
+STREAM_AFTER: Final = 8  #: what the script draws between its loops and evaluations
 
 _MASK: Final = (1 << 64) - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15

@@ -21,8 +21,9 @@ from math import inf
 from statistics import median
 
 from holdfast.core.tree import maximal_nodes
+from holdfast.errors import listed
 
-__all__ = ["Unit", "assign", "rebalanced", "shares", "step_seconds"]
+__all__ = ["Unit", "assign", "filled", "rebalanced", "shares", "step_seconds"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -60,14 +61,14 @@ def assign(num_lanes: int, workers: Sequence[int], seconds: Mapping[int, float])
     """
     if num_lanes < 1 or not workers or len(set(workers)) != len(workers):
         raise ValueError(f"{num_lanes} lanes cannot be assigned to workers {list(workers)}")
-    speed = _filled(workers, seconds)
+    speed = filled(workers, seconds)
     first, last = (_layout(workers, _counts(num_lanes, workers, speed, sign)) for sign in (1, -1))
     return last if _partial_sums(last) < _partial_sums(first) else first
 
 
 def step_seconds(driver: Sequence[int], seconds: Mapping[int, float]) -> float:
     """Return how long a step will take: its slowest worker's time."""
-    speed = _filled(sorted(set(driver)), seconds)
+    speed = filled(sorted(set(driver)), seconds)
     return max(count * speed[worker] for worker, count in Counter(driver).items())
 
 
@@ -82,8 +83,8 @@ def rebalanced(
     new = assign(len(current), workers, seconds)
     if gone := sorted(set(current) - set(workers)):
         lanes = [lane for lane, worker in enumerate(current) if worker in gone]
-        return new, f"lanes {_listed(lanes)} have no driver in the crew: gone are workers {_listed(gone)}"
-    speed = _filled(workers, seconds)
+        return new, f"lanes {listed(lanes, 8)} have no driver in the crew: gone are workers {listed(gone, 8)}"
+    speed = filled(workers, seconds)
     before, after = step_seconds(current, speed), step_seconds(new, speed)
     if after >= before * (1 - gain):
         return None
@@ -98,14 +99,19 @@ def rebalanced(
     )
 
 
-def _measured(value: float | None) -> bool:
-    return value is not None and 0.0 < value < inf
+def filled(workers: Sequence[int], measured: Mapping[int, float]) -> dict[int, float]:
+    """What was measured of each of these; of one that was not the median of the others, or 1.0 if there are none.
 
-
-def _filled(workers: Sequence[int], seconds: Mapping[int, float]) -> dict[int, float]:
-    known = {worker: seconds[worker] for worker in workers if _measured(seconds.get(worker))}
+    >>> filled([1, 2, 3, 4], {1: 3.0, 2: 5.0, 3: float("nan")})
+    {1: 3.0, 2: 5.0, 3: 4.0, 4: 4.0}
+    """
+    known = {worker: measured[worker] for worker in workers if _measured(measured.get(worker))}
     usual = median(known.values()) if known else 1.0
     return {worker: known.get(worker, usual) for worker in workers}
+
+
+def _measured(value: float | None) -> bool:
+    return value is not None and 0.0 < value < inf
 
 
 def _counts(num_lanes: int, workers: Sequence[int], speed: Mapping[int, float], sign: int) -> list[int]:
@@ -131,7 +137,3 @@ def _partial_sums(driver: Sequence[int]) -> int:
         total += len(maximal_nodes(start, start + count, len(driver)))
         start += count
     return total
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:8])) + (f", ... ({len(numbers)} in all)" if len(numbers) > 8 else "")

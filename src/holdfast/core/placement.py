@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from math import inf
 from statistics import median
 
 from holdfast.core import slices
+from holdfast.core.lanes import filled
 
 __all__ = ["BUNDLES", "bundled", "place", "replaced", "seconds", "unbundled"]
 
@@ -58,7 +58,7 @@ def place(sizes: Sequence[int], servers: Sequence[int], rates: Mapping[int, floa
     >>> place([8, 8, 8, 8], [1, 2], {1: 3e6, 2: 1e3})
     (1, 1, 1, 1)
     """
-    speed = _filled(servers, rates or {})
+    speed = filled(servers, rates or {})
     chosen = list(servers)
     owners = _shared(sizes, chosen, speed)
     while len(set(speed.values())) > 1 and len(chosen) > 1:  # equal ones share evenly; none of them is too slow
@@ -72,7 +72,7 @@ def place(sizes: Sequence[int], servers: Sequence[int], rates: Mapping[int, floa
 
 def seconds(owners: Sequence[int], sizes: Sequence[int], rates: Mapping[int, float]) -> float:
     """Return how long a version takes: its slowest server's time. Where no rate is known, that is in bytes."""
-    return max(_times(owners, sizes, _filled(sorted(set(owners)), rates)).values(), default=0.0)
+    return max(_times(owners, sizes, filled(sorted(set(owners)), rates)).values(), default=0.0)
 
 
 def replaced(
@@ -85,7 +85,7 @@ def replaced(
     hold, a window around the gap or the slow server is shared anew among those who own in it, as small as will do;
     if none will, everything is.
     """
-    speed = _filled(servers, rates or {})
+    speed = filled(servers, rates or {})
     best = place(sizes, servers, speed)
     least = seconds(best, sizes, speed)
     limit = least / (1 - gain)
@@ -159,9 +159,3 @@ def _times(owners: Sequence[int], sizes: Sequence[int], speed: Mapping[int, floa
 def _slowest(owners: Sequence[int], sizes: Sequence[int], speed: Mapping[int, float]) -> int | None:
     times = _times(owners, sizes, speed)
     return max(times, key=lambda owner: (times[owner], -owner), default=None)
-
-
-def _filled(servers: Sequence[int], rates: Mapping[int, float]) -> dict[int, float]:
-    known = {server: rates[server] for server in servers if 0.0 < rates.get(server, 0.0) < inf}
-    usual = median(known.values()) if known else 1.0
-    return {server: known.get(server, usual) for server in servers}

@@ -134,14 +134,14 @@ class Role:
         """Is this step one that my host shares with no other, so that there is nothing to see of them?"""
         return self.home is None or self.alone == step
 
-    def place(self, step: int) -> StepView:
+    def place(self, step: int, *, closing: bool = True) -> StepView:
         """My place, for the rule."""
         home, members = self.home, self.members
         if home is None and self.carried == step:
             home = (True,) * len(self.owner)
         elif self.alone == step:
             home, members = None, self.on_host
-        return StepView(self.worker, step, self.driver, self.owner, members, self.on_host, home, self.summer)
+        return StepView(self.worker, step, self.driver, self.owner, members, self.on_host, home, self.summer, closing)
 
     def sums_here(self, slice_: int) -> bool:
         """Is it me who sums this slice, of those that are at home on my host?"""

@@ -7,9 +7,9 @@ import random
 import numpy
 import torch
 
-from holdfast.core.keys import STREAM_COMPUTE, STREAM_DATA, key
+from holdfast.core.keys import STREAM_AFTER, STREAM_COMPUTE, STREAM_DATA, STREAM_TURN, key
 
-__all__ = ["compute_key", "data_key", "seed_everything"]
+__all__ = ["after_key", "compute_key", "data_key", "seed_everything", "turn_key"]
 
 
 def compute_key(seed: int, step: int, lane: int) -> int:
@@ -20,6 +20,16 @@ def compute_key(seed: int, step: int, lane: int) -> int:
 def data_key(seed: int, epoch: int, step: int, lane: int) -> int:
     """The key of a unit's data randomness (augmentation)."""
     return key(seed, STREAM_DATA, epoch, step, lane)
+
+
+def turn_key(seed: int, version: int, part: int) -> int:
+    """The key of what a turn draws outside of units: before them (0), after them (1), after the step's end (2)."""
+    return key(seed, STREAM_TURN, version, part)
+
+
+def after_key(seed: int, op: int) -> int:
+    """The key of what the script draws after operation `op`."""
+    return key(seed, STREAM_AFTER, op)
 
 
 def seed_everything(value: int) -> None:

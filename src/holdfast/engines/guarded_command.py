@@ -12,7 +12,7 @@ Why a process of its own, and nobody's child: PR_SET_PDEATHSIG speaks for the th
 a cluster's own software fork from threads that come and go. And a Ray worker that ends kills its children, with a
 signal that nobody can act on; a keeper that died so would leave what it keeps.
 
-Run as `python -m holdfast.engines.guarded_command --status FD COMMAND...`, by `agent_process.Post` only.
+Run as `python -m holdfast.engines.guarded_command --status FD COMMAND...`, by `agent_process.AgentProcess` only.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import IO
 
 from holdfast.config.limits import PROCESS
-from holdfast.hosts.forkserver import die_with_parent
+from holdfast.transport import processes
 
 __all__ = ["LONGEST_SECRET", "TERMINATE", "main", "preface"]
 
@@ -71,7 +71,7 @@ def _guard(command: Sequence[str], status: IO[bytes]) -> int:
     me = os.getpid()
     try:
         child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, start_new_session=True, preexec_fn=lambda: die_with_parent(me)
+            command, stdin=subprocess.PIPE, start_new_session=True, preexec_fn=lambda: processes.die_with_parent(me)
         )
     except OSError as error:
         print(f"{command[0]} cannot be started: {error.strerror}", file=sys.stderr)
@@ -112,7 +112,7 @@ def _watch(child: subprocess.Popen[bytes]) -> None:
 
 def _end_all(child: subprocess.Popen[bytes]) -> None:
     """Kill whatever is left, generation by generation: the children of the dead become ours."""
-    while left := list(_children()):
+    while left := _children():
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)  # ours, and not reaped: the number is its own
@@ -124,13 +124,9 @@ def _end_all(child: subprocess.Popen[bytes]) -> None:
                     os.waitpid(pid, 0)
 
 
-def _children() -> Iterator[int]:
+def _children() -> list[int]:
     me = os.getpid()
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal():
-            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as file:
-                if int(file.read().rpartition(")")[2].split()[1]) == me:
-                    yield int(entry)
+    return [pid for pid in processes.numbers() if processes.stat(pid).parent == me]
 
 
 def _read(size: int) -> bytes:

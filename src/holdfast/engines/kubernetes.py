@@ -15,6 +15,7 @@ This needs Kubernetes 1.31 or newer (success policy). The secret travels to kube
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -24,18 +25,19 @@ from typing import Any
 from holdfast.config.cluster_config import KubernetesConfig
 from holdfast.config.limits import CLUSTER
 from holdfast.engines.batch import ATTEMPTS, BatchJob, Shell, call, share, words
-from holdfast.engines.yaml import document
 from holdfast.errors import (
     BadUnit,
     CrewLost,
     DirectoryBusy,
     Hang,
     NonFinite,
+    NotKept,
     OutOfSync,
     ScriptFailed,
     StoreError,
     UsageError,
 )
+from holdfast.hosts.script_files import files_with
 from holdfast.transport.endpoint import parse
 from holdfast.transport.stream import name_of
 
@@ -58,7 +60,7 @@ _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _MISSING = "Install it, or use --dry-run, which prints what would be applied."
 #: A bug of ours, and what a shell says when it cannot find or start a command.
 _NO_USE = sorted({70, 126, 127, *(error.exit_code for error in (
-    UsageError, ScriptFailed, BadUnit, NonFinite, Hang, CrewLost, DirectoryBusy, OutOfSync, StoreError,
+    UsageError, ScriptFailed, BadUnit, NonFinite, Hang, CrewLost, DirectoryBusy, NotKept, OutOfSync, StoreError,
 ))})  # fmt: skip
 
 _START_TEXT = """\
@@ -81,8 +83,9 @@ exec {run}
 
 
 def render(job: BatchJob, config: KubernetesConfig, files: Mapping[str, str], secret: str = HIDDEN) -> str:
-    """All manifests as YAML."""
-    return "---\n".join(document(manifest) for manifest in manifests(job, config, files, secret))
+    """All manifests as one list in JSON, which kubectl reads as it reads YAML."""
+    items = manifests(job, config, files, secret)
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=2) + "\n"
 
 
 def manifests(job: BatchJob, config: KubernetesConfig, files: Mapping[str, str], secret: str) -> list[dict[str, Any]]:
@@ -113,9 +116,8 @@ def files_of(script: str) -> dict[str, str]:
     path = Path(script)
     if not _KEY.fullmatch(path.name):
         raise UsageError(f"{script} cannot travel in a ConfigMap by this name. Use letters, digits, -, _ and dots.")
-    beside = sorted(set(path.parent.glob("*.py")) - {path})
     files, size = {}, 0
-    for file in [path, *(other for other in beside if _KEY.fullmatch(other.name))]:
+    for file in filter(lambda file: _KEY.fullmatch(file.name), files_with(path)):
         try:
             files[file.name] = file.read_bytes().decode()
         except UnicodeDecodeError:

@@ -26,11 +26,10 @@ from typing import BinaryIO
 
 import msgspec
 
-from holdfast import errors
 from holdfast.config.limits import CLUSTER
 from holdfast.engines.fleet import FleetEvent, FleetLost, MachineOffer, Site
 from holdfast.engines.nodes import Needs
-from holdfast.errors import HoldfastError, RunError, Unreachable
+from holdfast.errors import RunError, Unreachable, by_name
 from holdfast.transport.link import Link
 
 __all__ = ["DEFAULT_CLUSTER", "Begin", "Connect", "End", "Order", "RayFleet", "Rest", "Told"]
@@ -48,13 +47,9 @@ class Connect(msgspec.Struct, frozen=True, tag=True):
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """To the driver: start agents."""
+    """To the driver: start agents that become hosts by this."""
 
-    words: tuple[str, ...]
-    secret: bytes
-    folder: str
-    hosts: int
-    most: int
+    offer: MachineOffer
 
 
 class Rest(msgspec.Struct, frozen=True, tag=True):
@@ -106,7 +101,7 @@ class RayFleet:
                     return told
                 if isinstance(told, FleetLost):
                     self.close()
-                    raise _error(told)
+                    raise (by_name(told.error) or RunError)(told.reason)
         self.close()
         raise Unreachable(
             f"The Ray cluster at {self._connect.address or os.environ.get('RAY_ADDRESS') or 'auto'} did not take this "
@@ -116,7 +111,7 @@ class RayFleet:
 
     def open(self, offer: MachineOffer) -> None:
         """Begin to start agents."""
-        self._say(Begin(offer.words, offer.secret, offer.folder, offer.hosts, offer.most))
+        self._say(Begin(offer))
 
     def rest(self) -> None:
         """Start no more agents."""
@@ -189,12 +184,6 @@ class RayFleet:
             f"The connection to Ray has ended ({said}). Ray ends the hosts that it started; no new ones are started. "
             f"Look at {self._log}, and at the cluster: `ray status`."
         )
-
-
-def _error(lost: FleetLost) -> HoldfastError:
-    kind = getattr(errors, lost.error, RunError)
-    made: HoldfastError = kind(lost.reason)
-    return made
 
 
 def _appended(path: Path) -> BinaryIO:

@@ -25,13 +25,13 @@ from typing import Any
 import msgspec
 
 from holdfast.config.limits import CLUSTER
-from holdfast.engines.fleet import AgentLost, AgentSaid, AgentUp, FleetLost, FleetWaits, NodeGone, Site
+from holdfast.engines.fleet import AgentLost, AgentSaid, AgentUp, FleetLost, FleetWaits, MachineOffer, NodeGone, Site
 from holdfast.engines.nodes import AgentPlace, ClusterNode, Strikes, able, again, agent_places, room, shortage, told
 from holdfast.engines.ray import Begin, Connect, End, Order, Rest, Told
 from holdfast.engines.ray_cluster import AgentProcessLost, AgentProcessUnreachable, RayCluster
 from holdfast.errors import HoldfastError, ResourceError
-from holdfast.hosts.forkserver import die_with_parent
 from holdfast.transport.link import Link
+from holdfast.transport.processes import die_with_parent
 
 __all__ = ["main"]
 
@@ -63,7 +63,7 @@ class _Driver:
     def __init__(self, cluster: RayCluster, connect: Connect, tell: Link) -> None:
         self._cluster, self._connect, self._link = cluster, connect, tell
         self._bundle = connect.needs.bundle()
-        self._begin: Begin | None = None
+        self._offer: MachineOffer | None = None
         self._asked = 0.0  #: when agents were asked for
         self._reserving = self._resting = False
         self._nodes = {node.id: node for node in cluster.nodes()}
@@ -86,13 +86,13 @@ class _Driver:
             if isinstance(order, End):
                 return
             if isinstance(order, Begin):
-                self._begin, self._asked = order, time.monotonic()
+                self._offer, self._asked = order.offer, time.monotonic()
             elif isinstance(order, Rest):
                 self._resting = True
-            if self._begin is None:
+            if self._offer is None:
                 continue
             if (now := time.monotonic()) >= next_look:
-                self._look(self._begin, now)
+                self._look(self._offer, now)
                 next_look = now + CLUSTER.nodes_poll
             self._listen()
 
@@ -107,7 +107,7 @@ class _Driver:
 
     # ------------------------------------------------------------ nodes
 
-    def _look(self, begin: Begin, now: float) -> None:
+    def _look(self, offer: MachineOffer, now: float) -> None:
         """See who is there, and start what is missing."""
         nodes = {node.id: node for node in self._cluster.nodes()}
         for gone in self._nodes.keys() - nodes.keys():
@@ -115,13 +115,13 @@ class _Driver:
         self._nodes = nodes
         if self._resting:
             return
-        if not self._agents and self._is_short(begin, now):
+        if not self._agents and self._is_short(offer, now):
             return
         if not self._reserving:
-            self._cluster.reserve(self._bundle, begin.hosts)
+            self._cluster.reserve(self._bundle, offer.hosts)
             self._reserving = True
         group = {bundle: node for bundle, node in self._cluster.reserved().items() if node in nodes}
-        if len(group) < begin.hosts and not self._agents:  # all at first, or none
+        if len(group) < offer.hosts and not self._agents:  # all at first, or none
             if now - self._asked >= CLUSTER.busy + self._connect.wait:
                 raise ResourceError(
                     f"Ray has reserved nothing in {now - self._asked:.0f} s, though there seems to be room: "
@@ -130,8 +130,8 @@ class _Driver:
             return
         taken = [held.node.id for held in self._held.values()]
         barred = {node for node, strikes in self._strikes.items() if strikes.until > now}
-        for agent_place in agent_places(nodes, group, taken, barred, begin.most, self._connect.needs):
-            self._start(begin, agent_place, now)
+        for agent_place in agent_places(nodes, group, taken, barred, offer.most, self._connect.needs):
+            self._start(offer, agent_place, now)
         lost = {node for node, strikes in self._strikes.items() if strikes.until == math.inf}
         if not self._held and not any(able(node, self._connect.needs) for id, node in nodes.items() if id not in lost):
             raise ResourceError(
@@ -140,16 +140,16 @@ class _Driver:
                 "run's logs (agent-N.log)."
             )
 
-    def _is_short(self, begin: Begin, now: float) -> bool:
+    def _is_short(self, offer: MachineOffer, now: float) -> bool:
         """Whether there is no room yet; says why, and raises ResourceError once that has lasted too long.
 
         What is reserved for us is not free any more, so who has reserved is not short of it. But a group that is larger
         than the cluster is asked for while we wait: that is what makes a cluster grow.
         """
         group = self._cluster.reserved()
-        if len(group) == begin.hosts:
+        if len(group) == offer.hosts:
             return False
-        short = shortage(list(self._nodes.values()), begin.hosts, self._connect.needs, self._cluster.address)
+        short = shortage(list(self._nodes.values()), offer.hosts, self._connect.needs, self._cluster.address)
         if short is None:
             return False
         wait = self._connect.wait if short.small else max(CLUSTER.busy, self._connect.wait)
@@ -159,16 +159,16 @@ class _Driver:
             self._waits = short.sentence
             _tell(self._link, FleetWaits(short.sentence))
         if not self._reserving:
-            self._cluster.reserve(self._bundle, begin.hosts)
+            self._cluster.reserve(self._bundle, offer.hosts)
             self._reserving = True
         return True
 
     # ------------------------------------------------------------ posts
 
-    def _start(self, begin: Begin, agent_place: AgentPlace, now: float) -> None:
+    def _start(self, offer: MachineOffer, agent_place: AgentPlace, now: float) -> None:
         agent_process = self._cluster.agent_process(agent_place, self._bundle)
         # The secret goes with a call, not with the post's making, which Ray writes down.
-        call = self._cluster.call(agent_process, "begin", list(begin.words), begin.secret, begin.folder)
+        call = self._cluster.call(agent_process, "begin", list(offer.words), offer.secret, offer.folder)
         self._held[self._agents] = _AgentHandle(self._agents, agent_process, self._nodes[agent_place.node], call, now)
         self._agents += 1
 

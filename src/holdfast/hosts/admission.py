@@ -32,7 +32,6 @@ from holdfast.transport.stream import Stream
 __all__ = ["Admission", "AdmissionCallbacks"]
 
 
-
 class AdmissionCallbacks(Protocol):
     """The launcher, as the gate needs it. All of it is called in the loop's thread."""
 

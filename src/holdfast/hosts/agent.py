@@ -15,7 +15,7 @@ import contextlib
 import os
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -38,11 +38,9 @@ from holdfast.hosts.peers import Peers
 from holdfast.hosts.script_files import has_same, safe_name
 from holdfast.transport.auth.credentials import Credentials
 from holdfast.transport.channel import Channel
-from holdfast.transport.frames import Frame
 from holdfast.transport.stream import Stream
 
 __all__ = ["Agent", "AgentEnd", "AgentSite"]
-
 
 
 class AgentEnd(NamedTuple):
@@ -60,7 +58,7 @@ class AgentSite(Protocol):
     path: Path  #: nobody else's
 
     def equip(
-        self, spec: WorkerSpec, crew: CrewConfig, show: Callable[[list[BoardRow], BoardPlan, float], None]
+        self, spec: WorkerSpec, crew: CrewConfig, show: Callable[[Sequence[BoardRow], BoardPlan, float], object]
     ) -> tuple[Spawner, Monitor]:
         """A spawner for workers like `spec`, and monitor for them."""
 
@@ -110,7 +108,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         self._end = loop.create_future()
         self._channel = Channel(
-            self._stream, lambda frame: self._soon(loop, self._obey, _read(frame)),
+            self._stream, lambda frame: self._soon(loop, self._obey, orders.decode_order(frame.body)),
             lambda reason: self._soon(loop, self._finish, AgentEnd("lost", f"the coordinator is gone ({reason})")),
         )
         try:
@@ -191,7 +189,7 @@ class Agent:
         if self._channel is not None and self._channel.backlog < AGENT.log_backlog:
             self._log_shipper.collect()
 
-    def _show(self, rows: list[BoardRow], plan: BoardPlan, now: float) -> None:
+    def _show(self, rows: Sequence[BoardRow], plan: BoardPlan, now: float) -> None:
         self._report(orders.Showed(list(rows), plan))
 
     # ------------------------------------------------------------ orders
@@ -336,10 +334,6 @@ class Agent:
 
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(guarded)
-
-
-def _read(frame: Frame) -> orders.Order:
-    return orders.decode_order(frame.body)
 
 
 def _broken(error: Exception) -> AgentEnd:

@@ -22,7 +22,6 @@ from holdfast.transport.stream import Stream
 __all__ = ["CatchUp", "Donors"]
 
 
-
 class CatchUp:
     """Follows a donor in a thread of its own.
 

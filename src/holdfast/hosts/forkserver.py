@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
-import ctypes
 import errno
 import faulthandler
 import gc
@@ -42,6 +41,7 @@ import msgspec
 from holdfast.config.limits import PROCESS
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.transport.link import DescriptorsLost, Link, Outcome
+from holdfast.transport.processes import die_with_parent
 
 __all__ = ["DEFAULT_ENTRY", "Report", "WorkerDied", "WorkerForked", "log_path", "main", "stack_path"]
 
@@ -49,12 +49,10 @@ __all__ = ["DEFAULT_ENTRY", "Report", "WorkerDied", "WorkerForked", "log_path", 
 #: is one, is called once in the forkserver, to import and initialise what every worker will need.
 DEFAULT_ENTRY = "holdfast.train.worker:main"
 
-_PR_SET_PDEATHSIG = 1
 #: Who ends a whole service sends these to every process. The forkserver leaves with the launcher, which
 #: drains first; a worker hears them itself.
 _OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _decode = msgspec.msgpack.Decoder(WorkerSpec).decode
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class WorkerForked(msgspec.Struct, frozen=True, tag=True):
@@ -104,13 +102,6 @@ def main(argv: list[str] | None = None) -> int:
     gc.freeze()  # what is alive now stays shared between the workers: the collector must not touch it
     gc.enable()
     return _serve(control, getattr(module, function))
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, and end now if that has happened already."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _serve(control: Link, entry: Callable[[WorkerSpec, int], object]) -> int:

@@ -6,6 +6,8 @@ their order; when that connection ends, so does the host's part in the run, so n
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from holdfast.config.limits import CrewConfig
@@ -192,21 +194,8 @@ class Leave(_Order, frozen=True):
 
 Report = Wanting | Settled | Happened | Showed | Alive | FileData | Said | Broke | Leave
 
-_encoder = msgspec.msgpack.Encoder()
-_orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
-_reports: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
-
-
-def encode(message: Order | Report) -> bytes:
-    """The message's bytes."""
-    return _encoder.encode(message)
-
-
-def decode_order(data: bytes) -> Order:
-    """Read what the coordinator said. Raises `msgspec.MsgspecError` on anything else."""
-    return _orders.decode(data)
-
-
-def decode_report(data: bytes) -> Report:
-    """Read what an agent said. Raises `msgspec.MsgspecError` on anything else."""
-    return _reports.decode(data)
+#: The message's bytes.
+encode: Callable[[Order | Report], bytes] = msgspec.msgpack.Encoder().encode
+#: What the coordinator said, and what an agent said. Raise `msgspec.MsgspecError` on anything else.
+decode_order: Callable[[bytes], Order] = msgspec.msgpack.Decoder(Order).decode
+decode_report: Callable[[bytes], Report] = msgspec.msgpack.Decoder(Report).decode

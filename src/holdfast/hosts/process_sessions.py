@@ -14,9 +14,9 @@ from collections.abc import Collection
 
 from holdfast.config.limits import PROCESS
 from holdfast.errors import ResourceError
+from holdfast.transport.processes import numbers, stat
 
 __all__ = ["end_sessions", "stuck"]
-
 
 
 def stuck(pids: Collection[int]) -> ResourceError:
@@ -29,29 +29,19 @@ def stuck(pids: Collection[int]) -> ResourceError:
 
 def end_sessions(leaders: Collection[int]) -> None:
     """Kill every process in the sessions of these leaders, all of which are dead."""
-    dead = {leader for leader in leaders if _stat(leader)[0] in ("", "Z", "X")}
+    dead = {leader for leader in leaders if stat(leader).state in ("", "Z", "X")}
     if not dead:
         return
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal() and _stat(int(entry))[1] in dead:
-            _kill(int(entry), dead)
+    for pid in numbers():
+        if stat(pid).session in dead:
+            _kill(pid, dead)
 
 
 def _kill(pid: int, sessions: Collection[int]) -> None:
     with contextlib.suppress(OSError):  # it is gone, or not ours to end
         pidfd = os.pidfd_open(pid)
         try:
-            if _stat(pid)[1] in sessions:  # once more, now that the number cannot change its meaning
+            if stat(pid).session in sessions:  # once more, now that the number cannot change its meaning
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         finally:
             os.close(pidfd)
-
-
-def _stat(pid: int) -> tuple[str, int]:
-    """(state, session) of a process; ("", -1) if there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return "", -1
-    return fields[0], int(fields[3])

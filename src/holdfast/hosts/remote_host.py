@@ -15,7 +15,6 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast import errors
 from holdfast.config.limits import AGENT
 from holdfast.control.membership.liveness import Silence
 from holdfast.control.protocol import events, messages
@@ -231,9 +230,6 @@ def _told(end: EndRun | FailRun) -> tuple[str, int]:
     """How the run ended, for the people at the other machine, and the exit code."""
     if isinstance(end, EndRun):
         return f"the run has ended ({end.reason})", 128 + end.signal if end.signal else 0
-    kind = getattr(errors, end.kind, None)
-    code = kind.exit_code if isinstance(kind, type) and issubclass(kind, errors.HoldfastError) else 70
-    code = 128 + end.signal if end.signal else code
+    code = 128 + end.signal if end.signal else end.exit_code
     first = end.message.strip().splitlines()[0] if end.message.strip() else end.kind
     return f"the run has failed ({end.kind}: {first})", code
-

@@ -13,7 +13,7 @@ from pathlib import Path
 from holdfast.config.limits import AGENT
 from holdfast.errors import UsageError
 
-__all__ = ["ScriptFiles", "has_same"]
+__all__ = ["ScriptFiles", "files_with", "has_same", "safe_name"]
 
 _PIECE = 512 * 1024
 
@@ -23,9 +23,8 @@ class ScriptFiles:
 
     def __init__(self, script: str) -> None:
         self.script = Path(script).resolve()
-        others = sorted(path for path in self.script.parent.glob("*.py") if path != self.script and path.is_file())
         self._files: dict[str, bytes] = {}
-        for path in (self.script, *others):
+        for path in files_with(self.script):
             try:
                 self._files[path.name] = path.read_bytes()
             except OSError:
@@ -57,6 +56,11 @@ class ScriptFiles:
         ]
         for number, (name, data) in enumerate(parts, 1):
             yield name, data, number == len(parts)
+
+
+def files_with(script: Path) -> list[Path]:
+    """The script's own file, and those beside it that it may import, in order."""
+    return [script, *sorted(path for path in script.parent.glob("*.py") if path != script and path.is_file())]
 
 
 def has_same(script: str, digests: Mapping[str, str]) -> bool:

@@ -25,15 +25,17 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DirectoryBusy, ResourceError, UsageError
-from holdfast.observe import processes, scratch
+from holdfast.observe import scratch
+from holdfast.transport import processes
 
 __all__ = ["RunDirectory", "default_path", "read_json", "recover", "recover_siblings", "running"]
 
+_FORKSERVER = b"holdfast.hosts.forkserver"
 _TRACES = ("run.json", "story.jsonl", "summary.json", "control.sock")
 #: What only a going run needs, besides its lock. A secret is of no use to anybody afterwards.
 _GOING = ("control.sock", "token", "credentials", "address")
@@ -224,7 +226,7 @@ def recover(path: Path) -> str:
     except BlockingIOError:  # somebody was faster
         os.close(lock)
         return ""
-    orphans = _end(processes.of_run(path))
+    orphans = _end_processes(path)
     if not ended:
         killed = {
             "outcome": "killed", "error": "The launcher was killed.", "steps": None, "weights_sha256": None,
@@ -253,13 +255,15 @@ def recover_siblings(path: Path) -> list[str]:
     return [line for line in map(recover, others) if line]
 
 
-def _end(pids: Iterable[int]) -> str:
-    """Kill processes that a killed launcher left (they die with it by themselves, a moment later)."""
-    ended = []
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-            ended.append(str(pid))
+def _end_processes(path: Path) -> str:
+    """Kill forkservers and workers that a killed launcher left (they die with it by themselves, a moment later)."""
+    run, ended = os.fsencode(path.resolve()), []
+    for pid in processes.numbers():
+        words = processes.command_line(pid)
+        if _FORKSERVER in words and b"--run" in words and words[words.index(b"--run") + 1] == run:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                ended.append(str(pid))
     return f"process{'es' * (len(ended) > 1)} {', '.join(ended)}" if ended else ""
 
 

@@ -19,11 +19,11 @@ from holdfast.config.limits import CONTROL, CrewConfig
 from holdfast.control.membership.roster import titled
 from holdfast.control.protocol.events import Event, Measured, WorkerFrozen, WorkerHung, WorkerLost
 from holdfast.dataplane.memory.board_snapshot import BoardPlan, BoardRow, read_plan, read_rows, read_samples
-from holdfast.observe import processes, stacks
+from holdfast.observe import stacks
 from holdfast.observe.watch import Seen, Suspect, Watch
+from holdfast.transport import processes
 
 __all__ = ["BoardMonitor", "StackFile"]
-
 
 
 class StackFile(Protocol):
@@ -73,7 +73,7 @@ class BoardMonitor:
         self.rows = {row.worker: row for row in rows if pids.get(row.worker) == row.pid}
         self._show(list(self.rows.values()), plan, now)
         seen = [
-            Seen(worker, processes.state(pid) in ("T", "t"), self.rows.get(worker))
+            Seen(worker, processes.stat(pid).state in ("T", "t"), self.rows.get(worker))
             for worker, pid in pids.items() if worker not in quiet
         ]
         events: list[Event] = [await self._event(suspect) for suspect in self._watch.look(seen, elapsed)]

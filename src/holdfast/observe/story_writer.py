@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.control.protocol.ports import StoryEntry
 from holdfast.control.story import Sentence
 from holdfast.observe.directory import RunDirectory
 from holdfast.observe.screen import Screen
@@ -23,7 +22,7 @@ class RunStoryWriter:
         self._directory, self._screen = directory, screen
         self.length = 0
 
-    def tell(self, entries: Sequence[StoryEntry], *, aloud: bool = True) -> None:
+    def tell(self, entries: Sequence[Sentence], *, aloud: bool = True) -> None:
         """Write these entries down, and say them."""
         self._directory.append("story.jsonl", b"".join(_encode(entry) + b"\n" for entry in entries))
         self.length += len(entries)

@@ -21,7 +21,6 @@ from holdfast.dataplane.memory.board_snapshot import BoardRow
 __all__ = ["Seen", "Suspect", "Watch", "told_limits"]
 
 
-
 def told_limits(crew: CrewConfig) -> str:
     """The limits of a worker's silence, as the story tells them once."""
     return (

@@ -8,7 +8,7 @@ for a client (see `proxy`); bytes of values travel beside the messages then (`By
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -210,8 +210,9 @@ class Failed(_Message, frozen=True):
 Answer = Welcome | Done | ValueView | Partly | Failed | Bytes
 
 _encoder = msgspec.msgpack.Encoder()
-_says = msgspec.msgpack.Decoder(list[Say])
-_answers = msgspec.msgpack.Decoder(list[Answer])
+#: What a client says, and what a server answers. Raise msgspec.DecodeError.
+says: Callable[[bytes], list[Say]] = msgspec.msgpack.Decoder(list[Say]).decode
+answers: Callable[[bytes], list[Answer]] = msgspec.msgpack.Decoder(list[Answer]).decode
 
 
 def pack(*messages: Say | Answer) -> bytes:
@@ -226,15 +227,3 @@ def packed(messages: Sequence[Say | Answer], most: int) -> list[bytes]:
         return [data]
     half = len(messages) // 2
     return packed(messages[:half], most) + packed(messages[half:], most)
-
-
-def says(data: bytes) -> list[Say]:
-    """What a client says. Raises msgspec.DecodeError."""
-    messages: list[Say] = _says.decode(data)
-    return messages
-
-
-def answers(data: bytes) -> list[Answer]:
-    """What a server answers. Raises msgspec.DecodeError."""
-    messages: list[Answer] = _answers.decode(data)
-    return messages

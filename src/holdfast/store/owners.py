@@ -1,7 +1,7 @@
 """Who holds what: a key by its name, or the rows of a spread key by their numbers. Pure, so all sides agree unasked.
 
->>> owner("user", 2), parts(5, 2), server_of(3, 5, 2)
-(1, [(0, 2), (2, 5)], 1)
+>>> owner("user", 2), parts(5, 2)
+(1, [(0, 2), (2, 5)])
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from itertools import pairwise
 from holdfast.config.limits import STORE
 from holdfast.errors import UsageError
 
-__all__ = ["checked_name", "owner", "parts", "server_of"]
-
+__all__ = ["checked_name", "owner", "parts"]
 
 
 def checked_name(name: object, what: str) -> str:
@@ -42,8 +41,3 @@ def parts(num_rows: int, num_servers: int) -> list[tuple[int, int]]:
     """First and last-but-one row of every server's share of a spread key; shares differ by one row at most."""
     cuts = [num_rows * server // num_servers for server in range(num_servers + 1)]
     return list(pairwise(cuts))
-
-
-def server_of(row: int, num_rows: int, num_servers: int) -> int:
-    """The server whose share has this row: the inverse of `parts`."""
-    return ((row + 1) * num_servers - 1) // num_rows

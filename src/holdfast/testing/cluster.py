@@ -249,7 +249,7 @@ class SimCluster:
         worker = self.workers[number]
         if worker.alive:
             worker.alive = False
-            worker.arena.end(worker.number)
+            worker.arena.gone(worker.number)
             self.note("died", worker.number, cause, code)
             samples = [worker.unit[0] * 100 + worker.unit[1]] if worker.unit else []
             lost = WorkerLost(worker.number, cause, code, max(worker.step, 0), worker.unit, samples)

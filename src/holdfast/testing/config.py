@@ -14,7 +14,7 @@ from holdfast.testing.fake_arena import FakeArena
 from holdfast.testing.fake_catch_up import FakeDonor
 from holdfast.testing.fake_session import FakeSession
 from holdfast.testing.fake_worker import FakeWorker
-from holdfast.testing.faults import Schedule, after, at, host_swarm, swarm
+from holdfast.testing.faults import STEP_POINTS, Schedule, after, at, host_swarm, swarm
 from holdfast.testing.model import Model
 
 __all__ = ["Config", "draw", "draw_hosts"]
@@ -70,7 +70,24 @@ def draw(seed: int) -> Config:
         slow = at(worker=workers + rng.randrange(servers), step=rng.randrange(steps), during="finish")
         schedule = replace(schedule, faults=(*schedule.faults, slow.slow(rng.choice((3.0, 10.0, 100.0)))))
     sums_only = bool(servers) and not turns and rng.random() < 0.4  # where they only sum, the mode stays
+    schedule = _struck_in_turns(seed, model, workers + servers, schedule)
+    model = replace(model, by_steps=_by_steps(seed))
     return Config(model=model, workers=workers, servers=servers, sums_only=sums_only, schedule=schedule)
+
+
+def _by_steps(seed: int) -> bool:
+    """Does the script of a seed loop by steps? From a source of its own, so that the rest of the draw stays."""
+    return random.Random(~seed).random() < 0.4
+
+
+def _struck_in_turns(seed: int, model: Model, workers: int, schedule: Schedule) -> Schedule:
+    """With workers struck between a step's units and its end, too."""
+    rng = random.Random(~seed ^ 0x57E95)
+    strikes = [
+        at(worker=rng.randrange(workers + 2), step=rng.randrange(model.steps), during=rng.choice(STEP_POINTS)).kill()
+        for _ in range(rng.randrange(3) if _by_steps(seed) else 0)
+    ]
+    return replace(schedule, faults=(*schedule.faults, *strikes))
 
 
 def draw_hosts(seed: int) -> Config:
@@ -100,7 +117,8 @@ def draw_hosts(seed: int) -> Config:
         schedule = replace(schedule, faults=(*schedule.faults, *asked))
     sums_only = bool(servers) and not turns and rng.random() < 0.4
     replicas = rng.choice((0, 1, 2)) if turns else 0
+    schedule = _struck_in_turns(seed, model, workers + servers, schedule)
     return Config(
-        model=model, workers=own, servers=servers, sums_only=sums_only, hosts=hosts,
+        model=replace(model, by_steps=_by_steps(seed)), workers=own, servers=servers, sums_only=sums_only, hosts=hosts,
         awaited=awaited, follow=follow, schedule=schedule, replicas=replicas,
     )

@@ -7,7 +7,11 @@ Every write is announced before it begins, and `Violation` is raised at once whe
 * something of an old generation comes from another host,
 * parameters change under a worker that computes with them or reads them, or slots under one that sums them,
 * a sum leaves a lane out, counts one twice, or differs from the golden one,
-* a slice is finished without its sum or without the facts of all lanes, or the state goes back to an older one.
+* a slice is finished without its sum or without the facts of all lanes, or the state goes back to an older one,
+* the way of keeping step changes anywhere but at one step boundary with nothing under way (`FakeMode`).
+
+Steps are simulated as exact ones in every mode; what relaxed modes do with pushes is in `relaxed_state`. Where one host
+is to hold the state, what lies on another one is a mirror, from which nothing can be had.
 
 Between hosts, partial sums land in `pieces`, sums in `sums`, and what lanes gave besides gradients is `known`; `level`
 says how far the host is, by the same rule as the real one.
@@ -15,16 +19,16 @@ says how far the host is, by the same rule as the real one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from holdfast.control.protocol.messages import Reached
 from holdfast.core import tree
+from holdfast.core.sync.modes import parse
 from holdfast.core.tree import Node
-from holdfast.testing.fake_mode import FakeMode
 from holdfast.testing.model import Model, Violation, add, golden_chain, gradient, norm, update
 
-__all__ = ["FakeArena", "FakeSum"]
+__all__ = ["FakeArena", "FakeMode", "FakeSum"]
 
 
 @dataclass(slots=True)
@@ -43,6 +47,32 @@ _TOGETHER = frozenset({
 })  # fmt: skip
 
 
+class FakeMode:
+    """The mode that counts on one host: that it changes, when, and whether one host holds the state then."""
+
+    def __init__(self) -> None:
+        self.reached = Reached()
+
+    @property
+    def central(self) -> bool:
+        """Does one host hold the state?"""
+        return not parse(self.reached.sync).exact
+
+    def turn(self, reached: Reached, versions: Collection[int], acting: Collection[int], begun: bool) -> None:
+        """A generation of this mode begins here, where the state is at these versions; of none, if it is fetched."""
+        now = self.reached
+        if reached.serial < now.serial or (reached.serial == now.serial and reached != now):
+            raise Violation(f"a generation is in {reached}, though lanes kept step by {now} before")
+        if reached == now:
+            return
+        if acting:
+            raise Violation(f"the mode becomes {reached.sync} while workers {sorted(acting)} act")
+        same = (now.sync, now.version, now.step) == (reached.sync, reached.version, reached.step)
+        if versions and not same and (begun or set(versions) != {reached.version}):
+            raise Violation(f"the mode becomes {reached}, which has begun; slices are at {versions}")
+        self.reached = reached
+
+
 class FakeArena:
     """What workers share, plus the announcements that make misuse visible."""
 
@@ -58,6 +88,7 @@ class FakeArena:
         self.merged: list[FakeSum | None] = [None] * model.slices
         self.pieces: list[dict[int, tuple[int, FakeSum]]] = [{} for _ in range(model.slices)]  #: lane -> (step, sum)
         self.arrived = [-1] * rows
+        self.closed = [-1] * rows
         self.current = 0  #: the newest generation for which the state was fetched
         self.fetches = 0  #: how often a state came from another host
         self.recorded: dict[int, int] = {}  #: donor -> the step up to which it has written down what was decided
@@ -71,6 +102,8 @@ class FakeArena:
         self._nodes: dict[int, list[Node]] = {}
         self._acting: dict[int, tuple[int, int, str, tuple[int, ...]]] = {}  # worker -> generation, step, what, where
         self._reading: dict[int, int] = {}  # worker -> step
+        self._in: dict[int, int] = {}  # worker -> generation that it works in
+        self._whole: dict[int, int] = {}  # worker -> step of which its script may read the whole gradient
         self._newest = 0
         self.pace = FakeMode()
 
@@ -102,8 +135,23 @@ class FakeArena:
         """Somebody's script is about to use the parameters of this step outside any unit."""
         self._reading[worker] = step
 
+    def read_gradient(self, worker: int, step: int) -> None:
+        """Somebody's script may read the gradient of this step from now on, until its next one."""
+        if any(at <= step for at in self.summed):
+            raise Violation(f"worker {worker} reads the gradient of step {step} before it is whole: {self.summed}")
+        self._whole[worker] = step
+
+    def forget_gradient(self, worker: int) -> None:
+        """It does not any more."""
+        self._whole.pop(worker, None)
+
+    def gone(self, worker: int) -> None:
+        """It is dead."""
+        self.end(worker)
+        self.forget_gradient(worker)
+
     def end(self, worker: int) -> None:
-        """It is done, or dead."""
+        """It is done."""
         self._acting.pop(worker, None)
         self._reading.pop(worker, None)
 
@@ -113,7 +161,7 @@ class FakeArena:
             raise Violation(f"worker {worker} begins with a mirror of the state, where every host is to hold it")
         if generation < self._newest:
             raise Violation(f"worker {worker} goes from the newest generation {self._newest} back to {generation}")
-        self._newest = generation
+        self._newest = self._in[worker] = generation
         for other, (older, step, what, _) in self._acting.items():
             if older < generation:
                 raise Violation(
@@ -168,13 +216,24 @@ class FakeArena:
 
     def sum(self, step: int, places: Sequence[int], *, carried: bool = False) -> None:
         """Sum these slices and publish their norms; with `carried`, from what came from other hosts, too."""
+        self._check_unread(step)
         for slice_ in places:
             self.sums[slice_] = self._total(step, slice_ if carried else None)
             self.norms[slice_] = norm(self.sums[slice_], slice_)
             self.summed[slice_] = step + 1
 
+    def readers_before(self, step: int) -> list[int]:
+        """The workers whose scripts may read the gradient of the step before this one. Those who are quiet do not."""
+        return [w for w, read in self._whole.items() if read < step and self._in.get(w) == self._newest]
+
+    def _check_unread(self, step: int) -> None:
+        """Sums of a step take the place of those of the step before it."""
+        if readers := self.readers_before(step):
+            raise Violation(f"a sum of step {step} is put where workers {readers} read the gradient of the one before")
+
     def finish(self, step: int, places: Sequence[int], *, carried: bool = False) -> None:
         """Take these slices to the next version; with `carried`, from the sums that were made or came before."""
+        carried = carried or self.model.by_steps
         total = 0 if carried else self._total(step, None)
         norms = tuple(self.norms) if self.model.clip else ()
         for slice_ in places:
@@ -319,6 +378,7 @@ class FakeArena:
         if self.versions[slice_] < step:
             raise Violation(f"the sum of step {step} comes to a host that is at step {self.versions[slice_]}")
         if self.versions[slice_] == step and self.summed[slice_] <= step:
+            self._check_unread(step)
             self.sums[slice_], self.norms[slice_], self.summed[slice_] = value, norm, step + 1
 
     def land_state(self, generation: int, version: int, state: Sequence[int]) -> None:

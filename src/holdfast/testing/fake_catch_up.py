@@ -130,7 +130,8 @@ class FakeCatchUp:
     def takes(self, step: int) -> bool:
         """Whether the next step can be put in place: the ones before are finished."""
         arena = self.host.arena
-        return arena.seeded and arena.current >= self.generation and arena.step() >= step
+        here = arena.seeded and arena.current >= self.generation and arena.step() >= step
+        return here and not arena.readers_before(step)
 
     def landed(self, version: int, state: tuple[int, ...]) -> None:
         """The state has come."""

@@ -67,17 +67,21 @@ class FakeView:
         share = partial(homes, slices=arena.model.slices)
         self._at = Role.of(worker, crew, share, arena.versions, complete=arena.complete(arena.step()))
         self._arrivals = Arrivals(arena.arrived, self._at.rows)
+        self._closings = Arrivals(arena.closed, self._at.rows)
 
     def carries(self, step: int) -> bool:
         """Whether the step is finished from sums that are made first, and carried between hosts."""
         return self._at.sums(step)
 
-    def view(self, step: int) -> tuple[StepView, BoardView]:
+    def view(self, step: int, *, closing: bool) -> tuple[StepView, BoardView]:
         """The place, and the board as it is now."""
-        arena, at = self._arena, self._at
-        summed = arena.summed if at.sums(step) or arena.model.clip else None
-        board = BoardView(arena.model.lanes_at(step), arena.nodes(step), self._arrivals, arena.versions, summed, False)
+        arena, at, model = self._arena, self._at, self._arena.model
+        summed = arena.summed if at.sums(step) or model.clip or model.by_steps else None
+        board = BoardView(
+            model.lanes_at(step), arena.nodes(step), self._arrivals, arena.versions, summed, False,
+            closed=self._closings if model.by_steps else None,
+        )
         if not at.apart(step):
             gathered = arena.gathered if arena.mergeable(step) else None
             board = board._replace(covered=Covered(arena, step), gathered=gathered, unknown=arena.unknown(step))
-        return at.place(step), board
+        return at.place(step, closing=closing), board

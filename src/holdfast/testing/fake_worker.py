@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.control.protocol import messages
 from holdfast.control.protocol.messages import (
     AtBoundary,
     Failed,
     Finished,
     FromWorker,
     Install,
-    Leave,
     Leaving,
     Pause,
     Paused,
@@ -37,7 +37,20 @@ from holdfast.control.protocol.messages import (
     Welcome,
 )
 from holdfast.core import tree
-from holdfast.core.sync.exact import Advance, Arrive, BoardView, Compute, Finish, Gather, Quiesce, StepView, Sum, Wait
+from holdfast.core.sync.exact import (
+    Advance,
+    Arrive,
+    BoardView,
+    Close,
+    Compute,
+    Finish,
+    Gather,
+    Leave,
+    Quiesce,
+    StepView,
+    Sum,
+    Wait,
+)
 from holdfast.core.tree import Node
 from holdfast.testing.fake_process import FakeProcess
 from holdfast.testing.fake_view import FakeView
@@ -65,6 +78,7 @@ class FakeWorker(FakeProcess):
         self.ended = False  #: its script has come to its end
         self.fetching: Install | None = None  #: a generation that begins here when the state has come
         self._welcomed = self._filled = self._busy = False
+        self._closing = False  # the script's code between the units of the step at hand and its end is through
         self._stop = self._turn = 0
         self._sync = "exact"
         self._leave: str | None = None
@@ -140,12 +154,12 @@ class FakeWorker(FakeProcess):
         elif isinstance(message, Welcome):
             if not self._welcomed:
                 self._welcomed = True
-                self.arena.arrived[self.row] = -1  # a predecessor's row says nothing about me
+                self.arena.arrived[self.row] = self.arena.closed[self.row] = -1  # a predecessor's are not mine
                 if message.seed:
                     self.later(self.cluster.jitter(0.02), self._seed)
             elif message.seed and self._filled:
                 self.say(Seeded(self.number))
-        elif isinstance(message, Leave | Refuse | Stop):
+        elif isinstance(message, messages.Leave | Refuse | Stop):
             self._leave = message.reason
             self.resume()
 
@@ -219,9 +233,11 @@ class FakeWorker(FakeProcess):
         self._stack = [node for node in tree.keep(self._stack, install.drivers, self.number) if node in shown]
         joins = self.step < 0
         if joins or arena.step() < self.step:  # what a mirror showed may never have been where the state is
-            self.step, self._stack = arena.step(), ()
+            self.step, self._stack, self._closing = arena.step(), (), False
+            arena.forget_gradient(self.number)
         self._board_view = FakeView(arena, self.number, install)
-        arena.arrived[self.row] = min(arena.arrived[self.row], self.step - 1)  # there may be more for me to compute
+        for marks in (arena.arrived, arena.closed):
+            marks[self.row] = min(marks[self.row], self.step - 1)  # there may be more for me to compute
         arena.installed(self.number, install.generation)
         self._sync, self._turn = install.sync, install.turn
         if joins:
@@ -236,24 +252,49 @@ class FakeWorker(FakeProcess):
         assert self._board_view is not None
         if self._sync != arena.pace.reached.sync and step >= self._turn:
             return self._stand()
-        action = self.cluster.decide(*self._board_view.view(step))
+        closing = self._closing or not arena.model.by_steps
+        action = self.cluster.decide(*self._board_view.view(step, closing=closing))
         if isinstance(action, Wait):
             self.awaits = frozenset(action.workers)
             return False
         if isinstance(action, Compute):
             return self._compute(action.lane)
         if isinstance(action, Advance):
-            self.step, self._stack = step + 1, ()
+            self.step, self._stack, self._closing = step + 1, (), False
             if self.cluster.jitter(1.0) < 0.2:
                 self._read()
             return True
         if isinstance(action, Gather | Sum | Finish):
             return self._slices(action)
+        if isinstance(action, Leave):
+            return self._between()
+        if isinstance(action, Close):
+            return not self.struck("close") and self._close()
         if isinstance(action, Arrive) and not self.struck("arrive"):
+            arena.forget_gradient(self.number)  # of the step before: the script is in this one
             arena.arrived[self.row] = step
             self.cluster.wake(self.number)
             return True
         return False
+
+    def _between(self) -> bool:
+        """The script's code between a step's units and its end: it reads the whole gradient, and parameters."""
+        duration = self.cluster.jitter(self.cluster.unit_seconds) * self.pace()
+        self.arena.read_gradient(self.number, self.step)
+        self.arena.read(self.number, self.step)
+        self._busy = True
+        self.struck("whole", duration)
+        self.later(duration, self._through)
+        return False
+
+    def _through(self) -> None:
+        self._closing = True
+        self._acted()
+
+    def _close(self) -> bool:
+        self.arena.closed[self.row] = self.step
+        self.cluster.wake(self.number)
+        return True
 
     def _stand(self) -> bool:
         """Stand before a step, and say so, until this generation is over."""

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 __all__ = [
+    "STEP_POINTS",
     "At", "Fault", "HostFault", "LinkFaults", "Schedule", "Timed", "UnitFault", "after", "at", "host", "host_swarm",
     "swarm",
     "unit",
@@ -34,6 +35,8 @@ POINTS = ("compute", "finish", "arrive", "quiet", "install", "start")
 HOST_POINTS = ("sum", "gather", "fetch")
 #: And where the way of keeping step changes.
 TURN_POINTS = ("stand",)
+#: And between a step's units and its end, where the script loops by steps; in the middle, too.
+STEP_POINTS = ("whole", "close")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,7 @@ Fault = At | UnitFault | Timed | HostFault
 
 def at(*, worker: int, step: int, during: str = "compute", part: float = 0.5) -> At:
     """Name a worker and a moment; then say what happens: `.kill()`, `.freeze()`, `.leave()`, `.slow()`, ..."""
-    known = POINTS + HOST_POINTS + TURN_POINTS
+    known = POINTS + HOST_POINTS + TURN_POINTS + STEP_POINTS
     if during not in known:
         raise ValueError(f"during = {during!r}: must be one of {', '.join(known)}")
     return At(worker, step, during, part)

@@ -28,6 +28,7 @@ class Model:
     slices: int
     steps: int
     clip: bool = False
+    by_steps: bool = False  #: the script has code between a step's units and its end, which reads the whole gradient
     short: int = 0  #: every third step only this many lanes have work; 0: all have
 
     def lanes_at(self, step: int) -> Sequence[int]:

@@ -1,12 +1,12 @@
-"""relaxed modes, on several simulated hosts: the real machine, the real clocks, all else pretended.
+"""Relaxed modes, on several simulated hosts: the real machine, the real clocks, all else pretended.
 
     report = simulate(seed=7)                       # a random cluster under a random schedule of faults
     report = simulate(seed=7, config=Config(...))   # this one
 
 One host holds the state, the others mirror it, and some hold replicas (`relaxed_state`, `relaxed_session`). What must
-hold: every push is applied exactly once to every slice, no staler than its mode allows; a version is shown when all
-replicas hold it, and not taken back while somebody holds it, nor silently; and every run comes to its end, or says that
-nobody holds its state any more.
+hold: every push goes into the first commit set that can take it, and is applied exactly once to every slice, no staler
+than its mode allows (`relaxed_audit`); a version is shown when all replicas hold it, and not taken back while somebody
+holds it, nor silently; no lane starves; and every run comes to its end, or says that nobody holds its state any more.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from holdfast.testing.fake_session import homes
 from holdfast.testing.fake_worker import FakeWorker
 from holdfast.testing.faults import At, Fault, HostFault, Schedule, Timed, after, host_swarm
 from holdfast.testing.model import Model, Violation
+from holdfast.testing.relaxed_audit import LaneProgress
 from holdfast.testing.relaxed_session import RelaxedSession
 from holdfast.testing.relaxed_state import RelaxedState, SimPush
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RelaxedWorker", "draw", "relaxed", "simulate"]
 
+_WATCH = 0.5  #: virtual seconds between two looks at how lanes get on
 _MODES = ("bounded:0", "bounded:1", "bounded:3", "async", "quorum:2", "local:2", "local:3")
 
 
@@ -56,6 +58,18 @@ class RelaxedWorker(FakeWorker):
     def may_decide(self, versions: Sequence[int], *, decided: bool, free: bool) -> bool:
         """See `core.sync.mirroring`."""
         return mirroring.may_decide(versions, decided=decided, free=free)
+
+    def next_lane(self, now: modes.Clocks, mine: Sequence[int]) -> int | modes.HeldBack | None:
+        """See `core.sync.modes`."""
+        return modes.next_lane(self.tended.mode, now, mine)
+
+    def commit_set(self, now: modes.Clocks) -> tuple[modes.TakenPush, ...] | None:
+        """See `core.sync.modes`."""
+        return modes.commit_set(self.tended.mode, now)
+
+    def pulled(self) -> int:
+        """The version that a unit which begins now is computed from."""
+        return min(self.tended.versions)
 
     def may_stand(self, *, held: bool) -> bool:
         """May it stand at a step boundary? When replicas hold the version: see `dataplane.relaxed.relaxed_member`."""
@@ -91,7 +105,7 @@ class RelaxedWorker(FakeWorker):
     def _act(self) -> bool:
         """Take the next action; False when it takes time or there is none."""
         arena, at = self.tended, self._standing
-        pushes, mode = arena.pushes, arena.mode
+        pushes = arena.pushes
         steps = arena.pushes_in_all() if self._limit is None else min(self._limit, arena.pushes_in_all())
         self.awaits = frozenset(at.members)
         if not pushes.settled:
@@ -106,7 +120,7 @@ class RelaxedWorker(FakeWorker):
         if not pushes.begun(0):
             return False
         mine = [lane for lane, driver in enumerate(at.driver) if driver == self.number]
-        lane = modes.next_lane(mode, now, mine)
+        lane = self.next_lane(now, mine)
         if isinstance(lane, int):
             return self._begin_unit(lane, now.pushed[lane])
         if lane is None and min(now.applied) >= steps:
@@ -132,9 +146,9 @@ class RelaxedWorker(FakeWorker):
                 return True
             free, decided = pushes.free(version), pushes.decided(version)
             if self.may_decide(arena.versions, decided=decided, free=free) and not decided:
-                found = modes.commit_set(arena.mode, now)
+                found = self.commit_set(now)
                 if found is not None:
-                    pushes.decide(version, found)
+                    arena.decide(found, now.steps)
                     self.cluster.wake(self.number)
                     return True
         if not pushes.decided(version):
@@ -166,10 +180,11 @@ class RelaxedWorker(FakeWorker):
 
     def _begin_unit(self, lane: int, step: int) -> bool:
         arena = self.tended
-        bound, slowest = arena.mode.bound, min(arena.pushes.clocks(arena.version, arena.model.steps).applied)
-        if bound is not None and step - slowest > bound:
-            raise Violation(f"step {step} of lane {lane} begins {step - slowest} steps ahead of the slowest")
-        self.step, self._push = arena.steps_of(step), SimPush(lane, step, min(arena.versions))
+        bound, slowest = arena.mode.bound, min(arena.applied)
+        ahead = arena.steps_of(step) - slowest
+        if bound is not None and ahead > bound:
+            raise Violation(f"step {step} of lane {lane} begins {ahead} steps ahead of the slowest")
+        self.step, self._push = arena.steps_of(step), SimPush(lane, step, self.pulled())
         return self._compute(lane)
 
     def _computed(self, lane: int) -> None:
@@ -181,7 +196,23 @@ class RelaxedWorker(FakeWorker):
 
 
 class RelaxedCluster(SimCluster):
-    """The shell, with what must be true at the end of such a run."""
+    """The shell, with what must be true of lanes while such a run goes on, and at its end."""
+
+    def __init__(self, seed: int, config: Config) -> None:
+        super().__init__(seed, config)
+        self.progress = LaneProgress(config.model.lanes)
+        self.clock.after(_WATCH, self._watch)
+
+    def _watch(self) -> None:
+        """Does every lane get on?"""
+        there = [host.arena for host in self.hosts.values() if host.up and not host.cut]
+        holders = [arena for arena in there if isinstance(arena, RelaxedState) and arena.seeded and not arena.mirrors]
+        if holders:
+            furthest = max(holders, key=lambda arena: sum(arena.applied))  # one that was the primary may be behind
+            lane = self.progress.starved(self.clock.now, furthest.applied, self.config.model.steps)
+            if lane is not None:
+                raise Violation(f"lane {lane} starves at step {furthest.applied[lane]}: {_why_held(furthest, lane)}")
+        self.clock.after(_WATCH, self._watch)
 
     def check_end(self, end: EndRun) -> None:
         """Every push of every lane is in every slice, and all slices have had the same."""
@@ -196,6 +227,11 @@ class RelaxedCluster(SimCluster):
             for index, value in enumerate(host.arena.values):
                 if value.applied != (steps,) * lanes:
                     raise Violation(f"slice {index} on host {host.number} ended with {value.applied} of {steps} steps")
+
+
+def _why_held(arena: RelaxedState, lane: int) -> str:
+    held = modes.held_back(arena.mode, arena.pushes.clocks(arena.version, arena.pushes_in_all()), lane)
+    return modes.why(held.word) if held is not None else "nothing holds it"
 
 
 def relaxed(config: Config, mode: str, replicas: int) -> Config:

@@ -9,7 +9,7 @@ back while somebody who held it is there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.control.protocol.messages import Install
 from holdfast.core.roles import chain_link, primary_of
 from holdfast.core.sync import mirroring
+from holdfast.core.sync.modes import TakenPush
 from holdfast.dataplane.relaxed.pushes import PushRecord, ToldClocks
 from holdfast.testing.fake_session import FakeSession
 from holdfast.testing.model import Violation
@@ -34,6 +35,7 @@ _RETRY = 0.03  #: seconds until a cut connection is tried again
 class Rules:
     """By what a peer session goes. Replaced to see whether the simulation notices."""
 
+    inward: Callable[[Mapping[int, int], Mapping[int, int]], list[TakenPush]] = mirroring.to_primary
     outward: Callable[[Sequence[int], Sequence[int], int | None], mirroring.Due] = mirroring.to_mirror
     gives_up: bool = True  #: what is gone on from before all of it has gone is not sent on
     confirm_early: bool = False  #: a replica says that it holds a version before those after it do
@@ -261,11 +263,11 @@ class RelaxedSession(FakeSession):
             begin = 0 if arena.mode.rounds else arena.pushes.resumed
             self._op, self._sent = arena.pushes.op, dict.fromkeys(self._sent, begin)
         pushed = {lane: arena.pushes.pushed(lane) for lane in self._sent}
-        due = mirroring.to_primary(self._sent, pushed)
+        due = self.rules.inward(self._sent, pushed)
         if not due:
             return None
-        lane = due[0].lane
-        self._sent[lane] += 1
+        lane, step = due[0]
+        self._sent[lane] = step + 1
         gradient = _Gradient(arena.slots[lane])
         record = _Pushed(lane, arena.pushes.record(lane))
         first, second = (gradient, record) if self.rules.whole else (record, gradient)

@@ -18,7 +18,7 @@ from holdfast.core.sync.modes import Mode, TakenPush, parse
 from holdfast.dataplane.relaxed.pushes import Pushes, PushRecord, ToldClocks, pushes_bytes
 from holdfast.testing.fake_arena import FakeArena
 from holdfast.testing.model import Model, Violation
-from holdfast.testing.server_audit import most_stale
+from holdfast.testing.relaxed_audit import check_commit_set, most_stale
 
 __all__ = ["Copy", "KeptState", "RelaxedState", "SimPush", "Value"]
 
@@ -174,6 +174,11 @@ class RelaxedState(FakeArena):
         told = self.pushes.published
         return min(self.versions) if told is None else told
 
+    @property
+    def applied(self) -> tuple[int, ...]:
+        """Lane -> its steps that are in every slice."""
+        return tuple(map(min, zip(*(value.applied for value in self.values), strict=True)))
+
     def steps_of(self, pushes: int) -> int:
         """Steps that a lane has made with so many pushes: a round has several, but for the last one perhaps."""
         if not self.mode.rounds:
@@ -188,7 +193,10 @@ class RelaxedState(FakeArena):
     # ------------------------------------------------------------ at the primary
 
     def land(self, push: SimPush) -> None:
-        """The gradient of a push is here."""
+        """The gradient of a push is here. A lane has room for one: all before it are in every slice."""
+        applied = self.applied[push.lane]
+        if applied < self.steps_of(push.step):
+            raise Violation(f"there is no room for {push}: only {applied} steps are applied")
         self.slots[push.lane] = push
 
     def count(self, lane: int, record: PushRecord) -> None:
@@ -196,6 +204,14 @@ class RelaxedState(FakeArena):
         if record.step != self.pushes.pushed(lane):
             raise Violation(f"push {record.step} of lane {lane} comes, where {self.pushes.pushed(lane)} is due")
         self.pushes.push(lane, record)
+
+    def decide(self, found: Sequence[TakenPush], steps: int) -> None:
+        """These pushes lead on from the version at hand, where each lane makes `steps` of them."""
+        applied = self.applied
+        pushed = [self.pushes.pushed(lane) for lane in range(len(applied))]
+        waiting = {lane for lane, made in enumerate(pushed) if self.steps_of(made) > applied[lane]}
+        check_commit_set(self.mode, found, pushed, waiting, steps)
+        self.pushes.decide(self.version, found)
 
     def take(self, index: int, taken: Sequence[TakenPush]) -> None:
         """Take a slice to its next version."""
@@ -215,7 +231,7 @@ class RelaxedState(FakeArena):
         self.values[index] = Value(version + 1, now, (*past, made), kept.next(self.mode, applied, now))
         self.versions[index] = version + 1
         self.torn.discard(index)
-        self.committed = max(self.committed, min(min(value.applied) for value in self.values))
+        self.committed = max(self.committed, min(self.applied))
 
     # ------------------------------------------------------------ elsewhere
 

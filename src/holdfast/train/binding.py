@@ -35,6 +35,7 @@ from holdfast.dataplane.reduce.member import Member
 from holdfast.dataplane.reduce.optimizer import SliceOptimizer
 from holdfast.dataplane.reduce.partial_step import wholly
 from holdfast.dataplane.reduce.schema import Schemas, optimizer_parts, probe
+from holdfast.dataplane.reduce.step_gradient import StepGradient
 from holdfast.dataplane.relaxed.inner_state import InnerState, state_bytes
 from holdfast.dataplane.relaxed.local_sgd import LocalMember, outer_optimizer
 from holdfast.dataplane.relaxed.push_gradients import PushGradients
@@ -43,6 +44,7 @@ from holdfast.dataplane.relaxed.relaxed_member import RelaxedMember
 from holdfast.errors import ConfigError
 from holdfast.train import evaluation, optimizer_settings
 from holdfast.train.control_link import Alone, ControlLink
+from holdfast.train.keeping import Keeping
 from holdfast.train.numerics import golden, numerics
 from holdfast.train.optimizer_settings import Settings
 
@@ -73,9 +75,9 @@ class Binding:
 
     def __init__(
         self, crewing: CrewSettings, models: Sequence[nn.Module], user: torch.optim.Optimizer, space: Space,
-        settings: Settings, facts: Sequence[Part],
+        settings: Settings, keeping: Keeping, facts: Sequence[Part],
     ) -> None:  # fmt: skip
-        self._crewing, self._space, self.settings = crewing, space, settings
+        self._crewing, self._space, self.settings, self.keeping = crewing, space, settings, keeping
         self._steered = crewing.steered
         rows = board_rows(crewing.lanes)
         mode = crewing.mode
@@ -99,6 +101,7 @@ class Binding:
         evaluation.add_sections(sections)
         for index, parameter in enumerate(space.fixed):
             sections.add(f"fixed/{index}", parameter.numel() * parameter.element_size())
+        keeping.add_sections(sections)
         kinds = optimizer.state_kinds(space, schemas)
         self._manifest = manifest.add_section(sections, space, self._room, rows, relaxed=not mode.exact, kinds=kinds)
         self.late = False
@@ -109,6 +112,7 @@ class Binding:
         self.arena = self._mode_sections = arena
         self.pace = ModeRecord(0, mode.name)  #: how this worker keeps step
         self.mode = mode
+        self.extra = 0  #: versions so far beyond one a step (`StepFacts.extra`)
         self.rebound: Callable[[], None] = lambda: None  #: called when there is another member
         self.board = Board(arena.section("board"), crewing.lanes, rows, len(space.layout.slices))
         self._script = SliceOptimizer(user, space, schemas, arena.section, rows)
@@ -130,6 +134,7 @@ class Binding:
         if not self.catch_up():
             self._look()
         self.settings.attach(self.arena, self._crewing.row)
+        self.keeping.attach(self.arena)
         if self._steered is None:
             lanes = self._crewing.lanes
             self.member.guarded = False
@@ -156,7 +161,7 @@ class Binding:
     @property
     def ahead(self) -> int:
         """How many more versions than steps there are, where lanes keep step exactly."""
-        return self.pace.version - self.pace.step
+        return self.pace.version - self.pace.step + (self.extra if self.mode.exact else 0)
 
     @property
     def relaxed(self) -> RelaxedMember | None:
@@ -191,7 +196,7 @@ class Binding:
         self.optimizer = self._owners()
         self.member = self._new_member()
         self.member.at, self.member.guarded = before.at, before.guarded
-        self.member.facts = self.board.step_facts(pace.version)
+        self.member.facts, self.extra = self.board.step_facts(pace.version), 0
         self._look()
         self.rebound()
         return True
@@ -219,6 +224,17 @@ class Binding:
         member = kind(self._space, self.board, self._gradients, self.optimizer, self.buffers, self.controls)
         member.finite = self._crewing.finite
         return member
+
+    def count_extra(self) -> None:
+        """Note how many versions the run has made beyond one a step. Valid while nobody makes the next one."""
+        if self.mode.exact:
+            self.extra = self.board.step_facts(self.version).extra
+
+    def by_steps(self) -> StepGradient:
+        """The script takes its turns by steps from now on. Returns its view of their gradients."""
+        if self.member.whole is None:
+            self.member.whole = StepGradient(self._space, self.arena)
+        return self.member.whole
 
     def ops(self) -> Iterator[tuple[int, int]]:
         """(member, newest operation it entered)."""

@@ -23,7 +23,7 @@ from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.arena import Arena, Sections
 from holdfast.dataplane.memory.arena_view import NAMES_HEAD as _HEAD
 from holdfast.dataplane.memory.arena_view import TABLE_WIDTH as WIDTH
-from holdfast.dataplane.memory.results import PAST, PAST_BYTES, OperationResults
+from holdfast.dataplane.memory.results import NESTED, PAST, PAST_BYTES, OperationResults
 from holdfast.errors import OutOfSync, UsageError
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ class Table:
         data = self._past.get(op)
         if data is None:
             raise OutOfSync(
-                f"The result of operation {op} is no longer kept (the newest {PAST} are). Put the loop over epochs "
-                "into run.epochs(...), which a late worker enters at the crew's epoch."
+                f"The result of operation {op // NESTED} is no longer kept (the newest {PAST} are). Put the loop over "
+                "epochs into run.epochs(...), which a late worker enters at the crew's epoch."
             )
         result: dict[str, float] = json.loads(data)
         return result
@@ -116,6 +116,7 @@ Compute = Callable[[int], tuple[int, Mapping[str, float]]]  # row -> (samples, m
 def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]:
     """The weighted mean of what `compute(row)` gives, the rows shared by the crew. One collective operation."""
     if not training.begin_op(rows):
+        training.reseed()
         return training.bound.evaluation.kept(training.op)
     binding, op = training.bound, training.op
     table, member, controls = binding.evaluation, binding.member, binding.controls
@@ -145,6 +146,7 @@ def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]
             binding.board.put(cells.R_WAITING_FOR, member.driver(missing[0] % training.num_lanes))
             _rest_or(controls, training.step, lambda: controls.wait(moved))
             binding.board.put(cells.R_WAITING_FOR, -1)
+    training.reseed()
     if missing:
         return table.kept(op)
     result = table.mean(rows)

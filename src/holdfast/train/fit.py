@@ -113,9 +113,11 @@ def fit(
     run = options.get("run") or join()
     model, optimizer, loader, *_ = run.prepare(model, optimizer, data, *schedulers)
     fitted, started = Fitted(run, model), time.monotonic()
+    train = _train_by_steps if run.mode.exact else _train_by_units
     for epoch in run.epochs(epochs):
         begun = time.monotonic()
-        _train(run, model, loss, optimizer, loader, options.get("clip_norm", 0.0))
+        model.train()
+        train(run, model, loss, optimizer, loader, options.get("clip_norm", 0.0))
         results = _evaluate(run, model, loss, measured, evaluation) if evaluation is not None else {}
         for scheduler in schedulers:
             scheduler.step(results["loss"]) if isinstance(scheduler, ReduceLROnPlateau) else scheduler.step()
@@ -136,13 +138,25 @@ def fit(
     return fitted
 
 
-def _train(
+def _train_by_steps(
     run: Run, model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, loader: Any, clip_norm: float
 ) -> None:
-    model.train()
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for step in run.steps(loader):
+        for inputs, targets in step:
+            loss(model(inputs), targets).backward()
+        if clip_norm:  # torch's own, on the whole batch's gradient; `run.grad_norm` has the norm
+            run.clip_grad_norm_(trained, clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _train_by_units(
+    run: Run, model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, loader: Any, clip_norm: float
+) -> None:
+    """In relaxed modes, where lanes are at different steps and no worker has a whole batch's gradient."""
     for inputs, targets in loader:
-        value = loss(model(inputs), targets)
-        value.backward()
+        loss(model(inputs), targets).backward()
         if clip_norm:
             run.clip_grad_norm_(model.parameters(), clip_norm)
         optimizer.step()

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import types
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy
@@ -26,9 +27,10 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from holdfast.dataplane.memory.arena import Arena, Sections
 from holdfast.dataplane.memory.arena_view import CELL as _CELL
 from holdfast.dataplane.memory.arena_view import CELL_HEAD as _HEAD
+from holdfast.dataplane.memory.results import NESTED
 from holdfast.errors import NotExact
 
-__all__ = ["Settings", "add_sections", "find_schedulers"]
+__all__ = ["LatePlace", "Settings", "add_sections", "find_schedulers"]
 
 _encoder = msgspec.msgpack.Encoder()
 _TENSORS = ("params", "param_names")  # what a parameter group holds besides its settings
@@ -46,7 +48,7 @@ class Settings:
         self._optimizer, self._schedulers = optimizer, list(schedulers)
         self._pending: list[list[float]] = []  # [scheduler, metrics...] called in the step at hand
         self._called_in_unit: list[list[float]] = []
-        self._in_unit = self._unit_filled = False
+        self._in_unit = self._unit_filled = self._in_turn = False
         self._written: bytes | None = None
         self._fingerprint = 0
         self._unmoved: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
@@ -59,9 +61,9 @@ class Settings:
 
     # ------------------------------------------------------------ what the user's loop does
 
-    def begin_unit(self) -> None:
-        """Calls from now on belong to a step."""
-        self._in_unit, self._unit_filled = True, False
+    def begin_unit(self, *, turn: bool = False) -> None:
+        """Calls from now on belong to a step. In a `turn` they have no place in its units."""
+        self._in_unit, self._unit_filled, self._in_turn = True, False, turn
         self._called_in_unit.clear()
 
     def filled(self) -> None:
@@ -92,6 +94,11 @@ class Settings:
                 "Step it once per epoch with a value from run.evaluate(...).",
             )
         name = type(self._schedulers[index]).__name__
+        if self._in_turn:
+            raise NotExact(
+                f"{name} was stepped inside of the loop over the units of a step, and would move once a unit",
+                "Step it once a turn, after optimizer.step().",
+            )
         if any(index == noted[0] for noted in self._called_in_unit):
             raise NotExact(f"{name} was stepped twice in one unit", "Step it once per batch.")
         if not self._unit_filled:
@@ -141,7 +148,52 @@ class Settings:
     def enter(self, step: int, op: int) -> None:
         """The script is about to begin operation `op` at `step`: leave the settings it begins with."""
         now = self._plain()
-        self._write(_tag(step, op + 1), now[0], now, step)
+        self._write(_tag(step, _entry(op)), now[0], now, step)
+
+    def enter_epoch(self, step: int, op: int) -> int:
+        """An epoch begins, whose first operation is `op`. Returns the tag of that place."""
+        self.enter(step, op)
+        return _tag(step, _before(op))
+
+    def enter_turn(self, step: int, op: int, version: int, variables: Mapping[str, str]) -> int:
+        """A turn of operation `op`, a loop by steps, begins with `version`: leave the settings it begins with.
+
+        `variables` are what the script's loop has changed in its frame. Returns the tag of that place.
+        """
+        return self._write_place(step, _entry(op // NESTED), op, version, variables)
+
+    def leave_turns(self, step: int, op: int, version: int) -> int:
+        """The loop by steps `op` is over when `version` is there: leave the settings it ends with. Returns its tag."""
+        return self._write_place(step, _exit(op // NESTED), op, version)
+
+    def variables(self) -> dict[int, list[dict[str, str]]]:
+        """Step of a turn -> what workers have left of their loops' frames at its top."""
+        found: dict[int, list[dict[str, str]]] = {}
+        for cell in range(self._num_cells):
+            if (told := self._read(cell)) is not None and told.variables:
+                found.setdefault(told.tag >> 32, []).append(told.variables)
+        return found
+
+    def _write_place(
+        self, step: int, entry: int, op: int, version: int, variables: Mapping[str, str] = MappingProxyType({})
+    ) -> int:
+        now = self._plain()
+        self._write(_tag(step, entry), now[0], now, step, ((op, version), dict(variables)))
+        return _tag(step, entry)
+
+    def enter_late(self, op: int, version: int, among: Collection[int] | None = None) -> LatePlace:
+        """Take over the settings of the newest turn that was begun of a loop by steps, or that the loop ended with.
+
+        With `among`, only places with these tags count.
+        """
+        tags = [self._tag_of(cell) for cell in range(self._num_cells)]
+        places = {tag for tag in tags if tag & _ENTRIES in (_entry(op), _exit(op))}
+        for tag in sorted(places if among is None else places.intersection(among), reverse=True):
+            found = self._newest(tag)
+            if found is not None and found.tag == tag and found.place is not None and found.place[1] <= version:
+                self._take(found)
+                return LatePlace(tag >> 32, *found.place, tag, tag & _ENTRIES == _exit(op))
+        return LatePlace(-1, -1, -1, 0, False)
 
     def write(self, step: int, applied: list[dict[str, Any]], least: int) -> int:
         """Before a unit of `step` is shown: leave its settings for whoever comes later.
@@ -164,12 +216,15 @@ class Settings:
         if found is None:
             return self.hyper()
         now = self.hyper()
-        return [_like(mine, values) for mine, values in zip(now, found[0], strict=True)]
+        return [_like(mine, values) for mine, values in zip(now, found.applied, strict=True)]
 
-    def _write(self, tag: int, made: list[Any], now: list[Any], least: int) -> None:
+    def _write(
+        self, tag: int, made: list[Any], now: list[Any], least: int, place: tuple[Any, ...] = (None, {})
+    ) -> None:
+        """`place` is one in a loop by steps, ((operation, version), variables): found whatever the settings are."""
         if self._cells is None:
             return
-        data = _encoder.encode([made, now, self._pending])
+        data = _encoder.encode([made, now, self._pending, *place])
         if (data == self._written and not self._pending) or (tag, data) == (self._tag_written, self._written):
             return  # nothing moved: the cell that is there says the same
         if len(data) > _CELL - _HEAD:
@@ -183,8 +238,9 @@ class Settings:
             kept = max((cell for cell in mine if self._head(cell)[0] < _tag(least + 1)), key=self._tag_of, default=-1)
             self._cell = min((cell for cell in mine if cell != kept), key=self._tag_of)
         at = self._cell * _CELL
-        head = self._cells[at : at + 16].cast("q")
+        head = self._cells[at : at + _HEAD].cast("q")
         head[0] = 0
+        head[2] += 1
         self._cells[at + _HEAD : at + _HEAD + len(data)] = data
         head[1] = len(data)
         head[0] = tag
@@ -196,41 +252,54 @@ class Settings:
         With `op`, also what was left on entering that operation counts; without, calls made between two
         operations are still to be made by this worker's own script.
         """
-        found = self._newest(_tag(step, 0 if op is None else op + 1))
-        if found is None:
-            return
-        _, (groups, states), pending = found
+        found = self._newest(_tag(step, 0 if op is None else _entry(op)))
+        if found is not None:
+            self._take(found)
+
+    def _take(self, found: _Cell) -> None:
+        groups, states = found.now
         for group, values in zip(self._optimizer.param_groups, groups, strict=True):
             group.update(_like({k: v for k, v in group.items() if k not in _TENSORS}, values))
         for scheduler, values in zip(self._schedulers, states, strict=True):
             scheduler.__dict__.update(_like(_state(scheduler), values))
-        self._pending, self._written = pending, None
+        self._pending, self._written = found.pending, None
         self._optimizer._opt_called = True  # type: ignore[attr-defined]  # by others; torch would warn that nobody did
         self.end_units()
 
-    def _newest(self, latest: int) -> tuple[Any, Any, Any] | None:
-        """(applied, (groups, schedulers), pending) of the newest cell whose tag is at most `latest`."""
-        if self._cells is None:
-            return None
-        best, where = 0, -1
-        for cell in range(len(self._cells) // _CELL):
-            tag = self._head(cell)[0]
-            if best < tag <= latest:
-                best, where = tag, cell
-        if where < 0:
-            return None
-        at, length = where * _CELL + _HEAD, self._head(where)[1]
-        applied, plain, pending = msgspec.msgpack.decode(bytes(self._cells[at : at + length]))
-        return applied, plain, pending
+    @property
+    def _num_cells(self) -> int:
+        return 0 if self._cells is None else len(self._cells) // _CELL
+
+    def _newest(self, latest: int) -> _Cell | None:
+        """What the newest cell says whose tag is at most `latest`."""
+        while True:
+            best, where = 0, -1
+            for cell in range(self._num_cells):
+                tag = self._tag_of(cell)
+                if best < tag <= latest:
+                    best, where = tag, cell
+            if where < 0:
+                return None
+            if (found := self._read(where)) is not None:
+                return found  # else somebody has written there meanwhile: look again
+
+    def _read(self, cell: int) -> _Cell | None:
+        """What a cell says; None where it is empty, or somebody writes there."""
+        assert self._cells is not None
+        before = self._head(cell)
+        tag, length, _ = before
+        at = cell * _CELL + _HEAD
+        data = bytes(self._cells[at : at + length])
+        return _Cell(tag, *msgspec.msgpack.decode(data)) if tag and self._head(cell) == before else None
 
     def _tag_of(self, cell: int) -> int:
         return self._head(cell)[0]
 
-    def _head(self, cell: int) -> tuple[int, int]:
-        """(tag, length) of a cell."""
+    def _head(self, cell: int) -> tuple[int, int, int]:
+        """(tag, length, how often it was written) of a cell."""
         assert self._cells is not None
-        head = self._cells[cell * _CELL : cell * _CELL + 16].cast("q")
-        return head[0], head[1]
+        head = self._cells[cell * _CELL : cell * _CELL + _HEAD].cast("q")
+        return head[0], head[1], head[2]
 
     def _plain(self) -> list[Any]:
         return [[_plain(group) for group in self.hyper()], [_plain(_state(s)) for s in self._schedulers]]
@@ -277,6 +346,45 @@ def _take_over(scheduler: Any, index: int, settings: Settings) -> None:
 
     scheduler.step = types.MethodType(step, scheduler)
     scheduler.state_dict = types.MethodType(state_dict, scheduler)
+
+
+class LatePlace(NamedTuple):
+    """Where in a loop by steps a late worker goes on."""
+
+    step: int  #: of the newest turn that was begun; -1: none was
+    op: int  #: the newest operation then, in the loop
+    version: int  #: then; of a loop that is over, that it ended with
+    tag: int
+    left: bool  #: the loop is over
+
+
+class _Cell(NamedTuple):
+    """What one cell says."""
+
+    tag: int
+    applied: Any  #: the settings that the step before was made with
+    now: Any  #: (settings, schedulers)
+    pending: Any  #: calls of schedulers that are still to be made
+    place: tuple[int, int] | None  #: (newest operation, version from which on it counts), in a loop by steps
+    variables: dict[str, str]  #: what the loop has changed in its frame
+
+
+_ENTRIES = 0xFFFFFFFF
+
+
+def _entry(op: int) -> int:
+    """What holds when operation `op` is entered; in a loop by steps, each of its turns."""
+    return 4 * op + 1
+
+
+def _exit(op: int) -> int:
+    """What holds when a loop by steps is over."""
+    return 4 * op + 2
+
+
+def _before(op: int) -> int:
+    """What holds when an epoch begins whose first operation this is."""
+    return 4 * op - 1
 
 
 def _tag(step: int, entry: int = 0) -> int:

@@ -32,6 +32,7 @@ Undo = Callable[[], None]
 def take_optimizer(
     optimizer: torch.optim.Optimizer,
     end_unit: Callable[[], None],
+    zeroed: Callable[[], None],
     fill_state: Callable[[], None],
     refuse_load: Callable[[], None],
 ) -> Undo:
@@ -50,6 +51,7 @@ def take_optimizer(
 
     def zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
         """As torch does it, without its profiler range: in small models that takes longer than the work."""
+        zeroed()
         if not set_to_none:
             type(self).zero_grad(self, set_to_none=False)
             return
@@ -86,7 +88,9 @@ def take_optimizer(
 class LossTap:
     """Notes the scalars on which `backward` is called; their sum within a unit is its loss."""
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Callable[[], Undo | None] = lambda: None) -> None:
+        """`guard` is called before every backward; what it returns is called after it."""
+        self._guard = guard
         self._values: list[Tensor] = []
         self._original: Any = None
         self.backwards = 0
@@ -98,10 +102,16 @@ class LossTap:
         tap = self
 
         def backward(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+            unguard = tap._guard()
             if self.numel() == 1:
                 tap._values.append(self.detach())
             tap.backwards += 1
-            return original(self, *args, **kwargs)
+            if unguard is None:
+                return original(self, *args, **kwargs)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                unguard()
 
         backward.__doc__ = original.__doc__
         Tensor.backward = backward  # type: ignore[method-assign]
@@ -122,24 +132,31 @@ class LossTap:
             self._original = None
 
 
-def refuse_lane_clipping() -> Undo:
-    """Make torch's own clipping functions say what to use instead. Returns what puts them back."""
+def refuse_lane_clipping(in_unit: Callable[[], bool]) -> Undo:
+    """Make torch's own clipping functions say in a unit what to use instead. Returns what puts them back."""
     module: Any = clip_grad
     norm, group = module._clip_grads_with_norm_, module._group_tensors_by_device_and_dtype
 
-    def refused(*_: Any, **__: Any) -> Any:
+    def refuse() -> None:
+        if not in_unit():
+            return
         raise NotExact(
             "torch.nn.utils.clip_grad_norm_ would clip each lane's gradient by itself, before they are summed",
-            "Call run.clip_grad_norm_(model.parameters(), max_norm) (or run.clip_grad_value_) in its place.",
+            "Call run.clip_grad_norm_(model.parameters(), max_norm) (or run.clip_grad_value_) in its place; in a loop "
+            "by steps, call torch's after the loop over the step's units.",
         )
+
+    def scaled(*args: Any, **kwargs: Any) -> Any:
+        refuse()
+        return norm(*args, **kwargs)
 
     def grouped(*args: Any, **kwargs: Any) -> Any:
         # Scripts import the functions by name before they join, so what those call is replaced, not they.
         if sys._getframe(1).f_code.co_name == "clip_grad_value_":
-            refused()
+            refuse()
         return group(*args, **kwargs)
 
-    module._clip_grads_with_norm_ = refused
+    module._clip_grads_with_norm_ = scaled
     module._group_tensors_by_device_and_dtype = grouped
 
     def undo() -> None:

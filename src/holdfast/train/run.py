@@ -35,9 +35,11 @@ from holdfast.errors import ConfigError, NotExact, UsageError
 from holdfast.train.audit_trail import AuditTrail
 from holdfast.train.control_link import ControlLink
 from holdfast.train.evaluation import agree, evaluate
+from holdfast.train.keeping import Stateful
 from holdfast.train.numerics import keep_freed_memory
 from holdfast.train.passes import Pass
 from holdfast.train.patches import refuse_lane_clipping
+from holdfast.train.steps import Steps
 from holdfast.train.torchrun import ranks
 from holdfast.train.training import Training
 
@@ -166,7 +168,7 @@ class Run:
         keep_freed_memory()
         seed_everything(key(seed, STREAM_START))
         if lanes > 1:
-            self._undo.append(refuse_lane_clipping())
+            self._undo.append(refuse_lane_clipping(lambda: self.unit is not None))
         atexit.register(self.close)
 
     # ------------------------------------------------------------ facts
@@ -257,6 +259,38 @@ class Run:
             raise
         return out[0] if len(out) == 1 else tuple(out)
 
+    def steps(self, loader: Loader) -> Steps:
+        """The steps of one pass over a prepared loader: `for step in run.steps(loader): for batch in step: ...`.
+
+        One turn is one step, on every crew and through every kill. After the inner loop `.grad` is the gradient of the
+        whole batch, the same in every worker and its own to edit; `optimizer.step()` ends the step.
+        """
+        if not isinstance(loader, Loader):
+            raise UsageError(
+                f"run.steps got a {type(loader).__name__}. Hand it a loader that run.prepare(...) has returned."
+            )
+        return self._training_or_refuse().turns.begin(loader._batches)
+
+    def keep(self, *objects: Stateful, **values: Any) -> Any:
+        """Keep what the script has besides model and optimizer: a worker that comes late is handed all of it.
+
+        >>> ema, best = run.keep(ema), run.keep(loss=float("inf"), patience=3)   # doctest: +SKIP
+        >>> if scores["loss"] < best.loss:                                        # doctest: +SKIP
+        ...     best.loss = scores["loss"]
+
+        Objects have `state_dict` and `load_state_dict`; values are numbers, strings, lists and dicts, and are read and
+        written as attributes of what this returns. Call it after `prepare`, before the first loop.
+
+        Raises:
+            UsageError: something among it cannot be stored; says what.
+        """
+        training = self._training_or_refuse()
+        if training.begun:
+            raise UsageError("run.keep was called after training had begun. Call it before the first loop.")
+        training.turns.keeping.add(objects, values)
+        kept = (*objects, *([training.turns.keeping.values] if values else []))
+        return kept[0] if len(kept) == 1 else kept
+
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs 0 ... number - 1; a worker that joins late begins with the crew's current one."""
         return self._training_or_refuse().epochs(number)
@@ -297,23 +331,35 @@ class Run:
     # ------------------------------------------------------------ clipping
 
     def clip_grad_norm_(self, parameters: Iterable[torch.Tensor] | torch.Tensor, max_norm: float) -> None:
-        """Clip this step's whole gradient to `max_norm`, once it is summed: between backward() and step().
+        """Clip this step's whole gradient to `max_norm`: in a loop by steps at once, as torch does it.
 
-        The norm is that of all trained parameters; it is known when the step is complete (`run.grad_norm`).
+        In a plain loop once it is summed; the norm is that of all trained parameters, and is known when the step is
+        complete (`run.grad_norm`).
         """
-        training = self._check_clip(parameters, "max_norm", max_norm)
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        training = self._check_clip(parameters, "max_norm", max_norm, "clip_grad_norm_")
         training.clip_norm = float(max_norm)
+        if self._has_whole_gradient():
+            training.grad_norm = float(nn.utils.clip_grad_norm_(parameters, max_norm))
 
     def clip_grad_value_(self, parameters: Iterable[torch.Tensor] | torch.Tensor, clip_value: float) -> None:
         """Clip every element of this step's summed gradient to [-clip_value, clip_value]."""
-        training = self._check_clip(parameters, "clip_value", clip_value)
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        training = self._check_clip(parameters, "clip_value", clip_value, "clip_grad_value_")
         training.clip_value = float(clip_value)
+        if self._has_whole_gradient():
+            nn.utils.clip_grad_value_(parameters, clip_value)
 
-    def _check_clip(self, parameters: Iterable[torch.Tensor] | torch.Tensor, name: str, value: float) -> Training:
+    def _check_clip(self, parameters: Sequence[torch.Tensor], name: str, value: float, what: str) -> Training:
         training = self._training_or_refuse()
+        if training.turns.in_units:
+            raise NotExact(
+                f"run.{what} was called inside of the loop over the units of a step",
+                "Call it once a turn, after that loop, or torch's own.",
+            )
         if not value > 0:
             raise ConfigError(name, value, "must be above 0", source="clip_grad")
-        given = {id(p) for p in ([parameters] if isinstance(parameters, torch.Tensor) else parameters)}
+        given = {id(p) for p in parameters}
         trained = zip(training.space.names, training.space.trainable, strict=True)
         left_out = [name for name, parameter in trained if id(parameter) not in given]
         if left_out:
@@ -323,12 +369,17 @@ class Run:
             )
         return training
 
+    def _has_whole_gradient(self) -> bool:
+        """Is `.grad` the gradient of a whole batch, as it is between the units of a step and its end?"""
+        turns = self._training.turns if self._training is not None else None
+        return turns is not None and turns.turn is not None and not turns.in_units
+
     # ------------------------------------------------------------ results
 
     def weights_sha256(self) -> str:
         """SHA-256 of all parameters and persistent buffers: name, dtype, shape and raw bytes, in order."""
         if self._training is not None:
-            self._training.leave_pass()
+            self._training.leave_pass(look=True)
         digest = hashlib.sha256()
         for index, model in enumerate(self._models):
             prefix = f"{index}." if len(self._models) > 1 else ""

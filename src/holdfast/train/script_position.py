@@ -13,11 +13,19 @@ from typing import Protocol
 from holdfast.config.limits import WORKER
 from holdfast.control.membership.roster import titled
 from holdfast.core.roles import Role
+from holdfast.dataplane.memory.results import NESTED
 from holdfast.errors import OutOfSync
 
-__all__ = ["FINISHED", "ScriptPosition"]
+__all__ = ["FINISHED", "NONE", "STEPS", "ScriptPosition", "ordinal"]
 
 FINISHED = 1 << 60  #: beyond every operation
+NONE = -NESTED  #: before the first operation
+STEPS = -1  #: the kind of operation that a loop by steps is; 0: a plain loop, above: an evaluation of so many parts
+
+
+def ordinal(op: int) -> int:
+    """Which operation of the script this is, or is inside of."""
+    return op // NESTED
 
 
 class _Membership(Protocol):
@@ -73,10 +81,11 @@ class ScriptPosition:
         """Raise where operation `op` is of one kind here, and of another where others have begun it."""
         if mine == theirs:
             return
-        kinds = [f"an evaluation of {kind} parts" if kind else "a loop over the loader" for kind in (mine, theirs)]
+        loops = {0: "a loop over the loader", STEPS: "a loop by steps"}
+        kinds = [loops.get(kind, f"an evaluation of {kind} parts") for kind in (mine, theirs)]
         at = self._crew.member.at
         me = titled([at.worker], at.servers)
         raise OutOfSync(
-            f"{me.capitalize()} begins {kinds[0]} where others began {kinds[1]} (operation {op} of the script). Every "
-            "worker must make the same loops and evaluations: use run.lead only to print, save and plot."
+            f"{me.capitalize()} begins {kinds[0]} where others began {kinds[1]} (operation {ordinal(op)} of the "
+            "script). Every worker must make the same loops and evaluations: use run.lead only to print, save and plot."
         )

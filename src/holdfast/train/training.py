@@ -25,20 +25,23 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from holdfast.data.batches import Batches, UnitRequest
-from holdfast.data.randomness import compute_key, seed_everything
+from holdfast.data.randomness import after_key, compute_key, seed_everything
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.board import StepFacts
+from holdfast.dataplane.memory.results import NESTED
 from holdfast.dataplane.memory.space import Space
 from holdfast.dataplane.reduce import early
 from holdfast.dataplane.reduce.schema import pin
 from holdfast.dataplane.reduce.work import StepWork, UnitResult
-from holdfast.errors import NonFinite, NotExact
+from holdfast.errors import NonFinite, NotExact, UsageError
 from holdfast.train.binding import Binding, CrewSettings, check_parts
+from holdfast.train.control_link import ControlLink
 from holdfast.train.optimizer_settings import Settings, find_schedulers
 from holdfast.train.passes import Pass, left_in_the_middle
 from holdfast.train.patches import LossTap, take_optimizer
 from holdfast.train.scheduler_steps import SchedulerSteps
-from holdfast.train.script_position import FINISHED, ScriptPosition
+from holdfast.train.script_position import FINISHED, NONE, STEPS, ScriptPosition, ordinal
+from holdfast.train.turns import Turns
 
 __all__ = ["Training"]
 
@@ -58,13 +61,14 @@ class Training:
         pin(optimizer)
         check_parts(optimizer, crewing)
         self.space = Space(models, optimizer)
-        self.tap = LossTap()
+        self.turns = Turns(self)
+        self.tap = LossTap(self.turns.guard_backward)
         self.loaders: list[Batches] = []
-        taken = take_optimizer(optimizer, self.end_unit, self._fill_state, self._refuse_load)
+        taken = take_optimizer(optimizer, self.end_unit, self.turns.zeroed, self._fill_state, self._refuse_load)
         self.undo = [taken, self.tap.close]
         self.tap.open()
         self._bound: Binding | None = None
-        self.op = -1  #: the script's newest collective operation
+        self.op = NONE  #: the script's newest collective operation
         self.step = 0  #: committed steps
         self.epoch = -1
         self.order = 0  #: which order of the data the newest loop uses
@@ -103,12 +107,16 @@ class Training:
             self.space.check_dtypes()
             settings = Settings(self._optimizer, find_schedulers(self._optimizer, self._given))
             facts = [(f"loader {number}", batches.described()) for number, batches in enumerate(self.loaders)]
-            self._bound = Binding(self._crewing, self._models, self._optimizer, self.space, settings, facts)
+            facts += self.turns.keeping.described()
+            self._bound = Binding(
+                self._crewing, self._models, self._optimizer, self.space, settings, self.turns.keeping, facts
+            )
             self._tempo, self._together = SchedulerSteps(settings), ScriptPosition(self._bound)
             self._bound.enter()
             self._watch_gradients()
             self._bound.rebound = self._attach
             self._attach()
+            self.turns.attach(self._bound)
             self.step = self.committed()
             self.facts = self._bound.board.step_facts(self._bound.version) if self._bound.version else self.facts
         return self._bound
@@ -120,6 +128,21 @@ class Training:
         member.before_wait = lambda: self.check_together(member.changed)
         member.samples_of = lambda step, lane: self.samples_of(step, lane)
         self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
+
+    @property
+    def steered(self) -> ControlLink | None:
+        """What steers this worker; None in a run of one process."""
+        return self._crewing.steered
+
+    @property
+    def seed(self) -> int:
+        """Of the run."""
+        return self._crewing.seed
+
+    @property
+    def begun(self) -> bool:
+        """Has the script made its first operation?"""
+        return self._bound is not None
 
     def committed(self) -> int:
         """Steps that are committed: of which the parameters hold all lanes."""
@@ -178,6 +201,8 @@ class Training:
         """Undo what the model's last run outside of a unit did to its buffers."""
         self.bound.buffers.distrust()
         self.bound.buffers.load(self.bound.version)
+        if self.turns.whole:
+            self.bound.member.show_buffers()
 
     # ------------------------------------------------------------ operations
 
@@ -194,14 +219,16 @@ class Training:
             if epoch < now:
                 continue
             if epoch == now:
-                self.op = max(self.op, first_op - 1)
+                self.op = max(self.op, first_op - NESTED)
                 if self.bound.late:
-                    self.bound.settings.restore(self.committed(), first_op)
+                    self.bound.settings.restore(self.committed(), ordinal(first_op))
+                    self.turns.enter_epoch_late()
             else:
                 if self.bound.stopping(self.step):
                     return
-                self.bound.settings.enter(self.step, self.op + 1)
-                board.begin_epoch(epoch, self.op + 1)
+                tag = self.bound.settings.enter_epoch(self.step, ordinal(self._next_op()))
+                self.turns.begin_epoch(tag)
+                board.begin_epoch(epoch, self._next_op())
             self.epoch = epoch
             self._passes = {}
             board.put(cells.R_EPOCH, epoch)
@@ -211,50 +238,97 @@ class Training:
     def begin_op(self, kind: int) -> bool:
         """Number the script's next operation. False: the crew has done it already.
 
-        `kind` is 0 for a loop over a loader, else the number of parts that the crew shares.
+        `kind` is 0 for a loop over a loader, STEPS for one by steps, else the number of parts that the crew shares.
         """
         binding = self.bind()
+        if kind > 0 and self.turns.going:
+            return self._begin_nested(kind)
         self.leave_pass()
         self._check_parameters()
         binding.settings.check_newcomer()
         binding.buffers.distrust()
-        self.op += 1
+        self.op = self._next_op()
         newest, first = binding.board.op()
-        if self.op < newest or binding.board.op_closed(self.op):
+        inside = kind == STEPS and ordinal(newest) == ordinal(self.op) and newest > self.op
+        if inside:
+            newest = self.op
+        if self.op < newest or (kind != STEPS and binding.board.op_closed(self.op)):
             return False
+        binding.count_extra()
         self.step = self.committed()
         while binding.relaxed is not None and not binding.relaxed.pull():
             binding.controls.rest(self.step)
         if self.op == newest:
-            self._together.check_kind(self.op, kind, binding.board.op_kind())
+            self._together.check_kind(self.op, kind, kind if inside else binding.board.op_kind())
             self.first_step = first
             if binding.late or binding.relaxed is not None:  # there others may have gone on without this worker
-                binding.settings.restore(self.step, self.op if self.step == first else None)
+                binding.settings.restore(self.step, ordinal(self.op) if self.step == first else None)
         else:
             self.first_step = self.step
-            binding.settings.enter(self.step, self.op)
+            binding.settings.enter(self.step, ordinal(self.op))
             binding.board.begin_op(self.op, self.step, kind)
         binding.board.put(cells.R_OP, self.op)
         return True
 
+    def _next_op(self) -> int:
+        return (self.op // NESTED + 1) * NESTED
+
+    def _begin_nested(self, kind: int) -> bool:
+        """An evaluation in a turn of a loop by steps: numbered inside of that loop."""
+        if self.turns.in_units:
+            raise UsageError(
+                f"run.evaluate or run.agree was called inside of the loop over the units of step {self.step}, where "
+                "workers are apart. Call it before that loop or after it."
+            )
+        board = self.bound.board
+        self.bound.buffers.distrust()
+        self.op += 1
+        newest, _ = board.op()
+        if self.op < newest:
+            return False
+        if self.op == newest:
+            self._together.check_kind(self.op, kind, board.op_kind())
+        else:
+            board.begin_op(self.op, self.first_step, kind)
+        board.put(cells.R_OP, self.op)
+        return True
+
+    def reseed(self) -> None:
+        """After an operation: what the script draws next follows from where it is, not from who did which part."""
+        seed_everything(after_key(self.seed, self.op))
+
     def new_pass(self, batches: Batches) -> Pass:
         """The script begins a loop over a prepared loader."""
+        if self.turns.keeping:
+            raise NotExact(
+                "run.keep was called, and a plain loop over a prepared loader does not hand over what is kept",
+                "Use the loop by steps, `for step in run.steps(loader)`.",
+            )
         going = self.begin_op(0)
-        count = self._passes.get(id(batches), 0)
-        self._passes[id(batches)] = count + 1
-        order = count if self.epoch < 0 else self.epoch + (count << 24)
+        order = self.next_order(batches)
         if not going:
             self.step = self.committed()
             self.bound.settings.restore(self.step)
         self.idle = not going
-        self.order = order
         self._tempo.begin_pass()
         begun = Pass(self, batches, order, going)
         self._open = weakref.ref(begun)
         return begun
 
-    def leave_pass(self) -> None:
-        """The script is at another place now: end the loop it left early, if it still holds one."""
+    def next_order(self, batches: Batches) -> int:
+        """In which order the next loop over a loader uses its data."""
+        count = self._passes.get(id(batches), 0)
+        self._passes[id(batches)] = count + 1
+        self.order = count if self.epoch < 0 else self.epoch + (count << 24)
+        return self.order
+
+    def leave_pass(self, *, look: bool = False) -> None:
+        """The script is at another place now: end the loop it left early, if it still holds one.
+
+        If it only has a `look`, a turn that it is in goes on.
+        """
+        if not (look and self.turns.going):
+            self.turns.leave()
         if self._open is not None and (held := self._open()) is not None:
             held.leave(displaced=True)
         if self._left is not None:
@@ -272,6 +346,16 @@ class Training:
         self._together.check(self.op, self.step, come)
 
     # ------------------------------------------------------------ units
+
+    def check_written(self, where: str) -> None:
+        """Refuse what was written to parameters by hand: each worker would do it once more."""
+        for parameter, version in zip((*self.space.trainable, *self.space.fixed), self._versions, strict=True):
+            if parameter._version != version:
+                name = self.space.name_of(parameter)
+                raise NotExact(
+                    f"parameter {name} was written to {where}",
+                    "Parameters belong to the whole crew: change them through the optimizer only.",
+                )
 
     def open_unit(self, work: StepWork, lane: int, request: UnitRequest) -> None:
         """A unit begins, with the fetching of its data: show it, so that a death in it can be told."""
@@ -295,30 +379,36 @@ class Training:
             parameter.grad = None
         self.clip_norm = self.clip_value = 0.0
         self.tap.reset()
-        binding.settings.begin_unit()
+        binding.settings.begin_unit(turn=work.turn)
         binding.member.begin(lane)
         seed_everything(compute_key(self._crewing.seed, work.step, lane))
 
     def end_unit(self) -> None:
-        """`optimizer.step()`: take the unit's gradient."""
+        """`optimizer.step()`: end the turn; in a plain loop, take the unit's gradient."""
+        if self.turns.turn is not None:
+            self.turns.turn.end("optimizer.step()")
+            return
         if self.unit is None:
             raise NotExact(
                 "optimizer.step() was called outside of a loop over the prepared loader",
                 "Iterate over the loader that run.prepare(...) returned.",
             )
-        work, lane, request = self.unit
+        work, lane, _ = self.unit
         if self._filled:
             raise NotExact(
                 f"optimizer.step() was called twice in unit (step {work.step}, lane {lane})",
                 "Call it once per batch; for several optimizers or inner steps use several runs.",
             )
-        for parameter, version in zip((*self.space.trainable, *self.space.fixed), self._versions, strict=True):
-            if parameter._version != version:
-                name = self.space.name_of(parameter)
-                raise NotExact(
-                    f"parameter {name} was written to before the end of unit (step {work.step}, lane {lane})",
-                    "Parameters belong to the whole crew: change them through the optimizer only.",
-                )
+        exact = self.bound.relaxed is None
+        self.bound.member.hyper = self.bound.settings.hyper() if exact else self._tempo.hyper(work.step, self.step)
+        self._fill()
+        self.bound.settings.filled()
+
+    def _fill(self) -> None:
+        """Take the unit's gradient, if it is one that can be taken."""
+        assert self.unit is not None
+        work, lane, request = self.unit
+        self.check_written(f"before the end of unit (step {work.step}, lane {lane})")
         loss = self.tap.value()
         if self.bound.member.finite and not math.isfinite(loss):
             raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)
@@ -326,17 +416,14 @@ class Training:
         if self.bound.member.finite and (bad := self.bound.member.unclean(gradients)):
             what = f"the gradient of {self.space.few(bad)} is not finite, with a loss of {loss:.6g}"
             raise NonFinite.in_unit(work.step, lane, what, request)
-        exact = self.bound.relaxed is None
-        self.bound.member.hyper = self.bound.settings.hyper() if exact else self._tempo.hyper(work.step, self.step)
         self.bound.member.fill(lane, gradients, UnitResult(loss, self.clip_norm, self.clip_value))
-        self.bound.settings.filled()
         self._filled = True
 
     def close_unit(self) -> None:
         """The loop asks for the next batch: the unit's user code is through, so show what it gave."""
         if self.unit is None:
             return
-        work, lane, request = self.unit
+        work, lane, _ = self.unit
         if not self._filled:
             what = "backward() but not" if self.tap.backwards else "neither backward() nor"
             raise NotExact(
@@ -349,6 +436,13 @@ class Training:
             mark = self.bound.settings.write(work.step, self.bound.member.hyper, self.step)
             if self.bound.relaxed is None:
                 board.put_settings(lane, work.version, mark)
+        self._show_unit()
+
+    def _show_unit(self) -> None:
+        """Let the others use what the unit gave."""
+        assert self.unit is not None
+        work, lane, request = self.unit
+        board = self.bound.board
         self._crewing.audit(self.order, work.step, lane, request)
         self.bound.member.show(lane)
         spent = time.perf_counter_ns() - self._unit_started
@@ -360,6 +454,19 @@ class Training:
         before = board.cell(board.row, cells.R_UNIT_NS)
         board.put(cells.R_UNIT_NS, spent if before == 0 else (7 * before + spent) // 8)
         self.unit = None
+
+    def take_unit(self) -> None:
+        """In a turn: the unit's user code is through, so take its gradient and show it."""
+        assert self.unit is not None
+        work, lane, _ = self.unit
+        if not self.tap.backwards:
+            raise NotExact(
+                f"unit (step {work.step}, lane {lane}) called no backward()",
+                "Call it for every batch of the inner loop: `for x, y in step: loss_of(model(x), y).backward()`.",
+            )
+        self._fill()
+        self._show_unit()
+        self.bound.settings.leave_units()
 
     def give_up_unit(self) -> None:
         """The loop was left before `optimizer.step()`: nobody will compute this unit."""
@@ -379,7 +486,7 @@ class Training:
     def complete_step(self) -> None:
         """All slices are at the next version."""
         self._tempo.complete_step(self.step)
-        self._note_facts()
+        self.note_facts()
         self.step += 1
 
     def turn_to(self, step: int) -> None:
@@ -395,10 +502,11 @@ class Training:
     def complete_pass(self, end: int) -> None:
         """In relaxed modes: all units of the loop, before step `end`, were pushed and applied."""
         self._tempo.complete_pass(end)
-        self._note_facts()
+        self.note_facts()
         self.step = self.committed()
 
-    def _note_facts(self) -> None:
+    def note_facts(self) -> None:
+        """A step is complete: what it gave besides parameters."""
         self.facts = self.bound.member.facts
         if self.facts.grad_norm > 0.0:
             self.grad_norm = self.facts.grad_norm

@@ -20,7 +20,6 @@ from holdfast.transport.stream import Stream
 __all__ = ["Channel"]
 
 
-
 class Channel:
     """Both directions of one control connection.
 

@@ -49,20 +49,14 @@ def settle(sock: socket.socket) -> None:
 
 def round_trip(sock: socket.socket) -> float:
     """Seconds there and back, as TCP has measured them; 0 where it does not say."""
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT + 4)
-    except OSError:
-        return 0.0
-    return float(struct.unpack_from("I", info, _RTT)[0]) / 1e6 if len(info) >= _RTT + 4 else 0.0
+    info = _info(sock, _RTT + 4)
+    return float(struct.unpack_from("I", info, _RTT)[0]) / 1e6 if info else 0.0
 
 
 def rate(sock: socket.socket) -> float:
     """Bytes per second, as TCP has measured them when it last had enough to send; 0 where it does not say."""
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RATE + 8)
-    except OSError:
-        return 0.0
-    return float(struct.unpack_from("Q", info, _RATE)[0]) if len(info) >= _RATE + 8 else 0.0
+    info = _info(sock, _RATE + 8)
+    return float(struct.unpack_from("Q", info, _RATE)[0]) if info else 0.0
 
 
 def unanswered(sock: socket.socket) -> int:
@@ -70,11 +64,17 @@ def unanswered(sock: socket.socket) -> int:
 
     A receiver that takes nothing more, but is there, answers. TCP itself gives up after a quarter of an hour.
     """
+    info = _info(sock, _PROBES + 1)
+    return max(info[_AGAIN], info[_PROBES]) if info else 0
+
+
+def _info(sock: socket.socket, size: int) -> bytes:
+    """The first bytes of the kernel's `struct tcp_info`; none where it does not have so many."""
     try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _PROBES + 1)
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
     except OSError:
-        return 0
-    return max(info[_AGAIN], info[_PROBES]) if len(info) > _PROBES else 0
+        return b""
+    return info if len(info) >= size else b""
 
 
 def _system() -> str:

@@ -89,9 +89,21 @@ class Link:
         return cls(one), cls(other)
 
     @classmethod
-    def from_fd(cls, fd: int, *, blocking: bool = True) -> Link:
+    def from_fd(cls, fd: int) -> Link:
         """The end of a link that another process handed over; owns `fd` from now on."""
-        return cls(socket.socket(fileno=fd), blocking=blocking)
+        return cls(socket.socket(fileno=fd))
+
+    @classmethod
+    def dial(cls, name: str, seconds: float, *, blocking: bool = True) -> Link:
+        """A link to whoever listens at an abstract socket of this host. Raises OSError."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            sock.settimeout(seconds)  # it waits only where more than a backlog come at once
+            sock.connect("\0" + name)
+        except BaseException:
+            sock.close()
+            raise
+        return cls(sock, blocking=blocking)
 
     def fileno(self) -> int:
         """The descriptor to wait on, -1 when closed."""

@@ -2,7 +2,7 @@
 
     train.py MODEL [--lanes L] [--epochs E] [--samples N] [--trace FILE] [--pace S] [--slow WORKER:FROM:TO:S]...
              [--slow-evaluation S] [--fetchers N] [--linger FILE] [--poison STEP:LANE:FILE] [--heavy WORKER:S]...
-             [--mean] [--range]
+             [--mean] [--range] [--steps]
 
 Its last step has 4 samples, so with more than 4 lanes some of them have none. With --trace, every unit
 leaves a line, `step lane sample,sample,...`, *before* its gradient is handed over; the samples are those
@@ -117,6 +117,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--heavy", action="append", default=[], help="see heavy.py; for the wide model")
     parser.add_argument("--mean", action="store_true", help="after every loop, divide by the number of its batches")
     parser.add_argument("--range", action="store_true", help="in place of run.epochs")
+    parser.add_argument("--steps", action="store_true", help="loop by steps")
     return parser.parse_args()
 
 
@@ -150,26 +151,48 @@ def main() -> None:
         out = model(x)
         return {"loss": F.cross_entropy(out, y), "accuracy": (out.argmax(1) == y).float().mean()}
 
+    def unit(x: Tensor, y: Tensor, numbers: Tensor) -> Tensor:
+        """What is done with a batch, up to its gradient."""
+        if trace >= 0:
+            step, lane, _ = run.unit
+            os.write(trace, f"{step} {lane} {','.join(map(str, numbers.tolist()))}\n".encode())
+        pause = args.pace + sum(s for who, a, b, s in slow if run.worker == who and a <= run.step < b)
+        if args.linger and not os.path.exists(args.linger):
+            pause += 0.1
+        if pause:
+            time.sleep(pause)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        if args.poison:
+            from poison import poison
+
+            poison(run, model, args.poison)
+        return loss
+
+    def by_steps() -> None:
+        """A pass in turns, with code in all places of them."""
+        for step in run.steps(loader):
+            time.sleep(args.pace / 2)
+            for batch in step:
+                unit(*batch)
+            time.sleep(args.pace / 2)
+            if scheduler is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(args.pace / 2)
+            if scheduler is not None:
+                scheduler.step()
+
     results: dict[str, float] = {}
     for _ in range(args.epochs) if args.range else run.epochs(args.epochs):
         model.train()
         batches = 0
-        for x, y, numbers in loader:
+        if args.steps:
+            by_steps()
+        for x, y, numbers in () if args.steps else loader:
             batches += 1
-            if trace >= 0:
-                step, lane, _ = run.unit
-                os.write(trace, f"{step} {lane} {','.join(map(str, numbers.tolist()))}\n".encode())
-            pause = args.pace + sum(s for who, a, b, s in slow if run.worker == who and a <= run.step < b)
-            if args.linger and not os.path.exists(args.linger):
-                pause += 0.1
-            if pause:
-                time.sleep(pause)
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            if args.poison:
-                from poison import poison
-
-                poison(run, model, args.poison)
+            loss = unit(x, y, numbers)
             if scheduler is not None:
                 run.clip_grad_norm_(model.parameters(), 0.5)
             optimizer.step()

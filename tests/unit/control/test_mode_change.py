@@ -17,7 +17,7 @@ from holdfast.control.protocol.events import (
     SyncRequested,
     WorkerLost,
 )
-from holdfast.control.protocol.messages import AtBoundary, Finished, Install, Paused, Reached, Seeded
+from holdfast.control.protocol.messages import AtBoundary, Finished, Install, LoopsBySteps, Paused, Reached, Seeded
 from tests.unit.control.driven import Driven, pause, ready
 
 EXACT = Reached()
@@ -169,6 +169,17 @@ def test_one_host_holds_the_state_where_all_did() -> None:
     assert run(AtBoundary(0, 2, 8, 8), AtBoundary(1, 2, 8, 8)) == [], "on host 1 somebody is still at it"
     install = stand(run, 2, 8, {0: 8, 1: 8})
     assert (install.reached, install.sources) == (Reached(1, "bounded:2", 8, 8), {1: 0})
+
+
+def test_the_mode_stays_while_the_script_loops_by_steps() -> None:
+    run = two()
+    run(LoopsBySteps(0), SyncRequested("bounded:2"))
+    assert (
+        "sync = bounded:2 was asked for, but the script loops by steps (run.steps), and in other modes lanes are at "
+        "different ones: still exact"
+    ) in run.told
+    run(SyncRequested("exact"))
+    assert "sync = exact was asked for, as before" in run.told
 
 
 def test_its_home_is_a_machine_that_stays() -> None:

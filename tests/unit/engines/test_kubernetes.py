@@ -44,8 +44,8 @@ def pod(manifests: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "job", "config", "files"),
     [
-        ("kubernetes_plain.yaml", PLAIN, KubernetesConfig(image="train"), FILES),
-        ("kubernetes_full.yaml", FULL, EVERYTHING, {}),
+        ("kubernetes_plain.json", PLAIN, KubernetesConfig(image="train"), FILES),
+        ("kubernetes_full.json", FULL, EVERYTHING, {}),
     ],
 )
 def test_the_manifests_are_these(
@@ -53,6 +53,8 @@ def test_the_manifests_are_these(
 ) -> None:
     text = kubernetes.render(job, config, files)
     assert text == golden(name, text)
+    items = kubernetes.manifests(job, config, files, kubernetes.HIDDEN)
+    assert json.loads(text) == {"apiVersion": "v1", "kind": "List", "items": items}
 
 
 def test_everything_that_is_named_is_there() -> None:
@@ -214,20 +216,46 @@ def subset(ours: Any, theirs: Any) -> bool:
     return bool(ours == theirs)
 
 
+#: Texts that are easily misread, or that cannot be printed.
+ODD = [
+    "", "yes", "NO", "null", "~", "1e3", "- a", "a: b", "---\n", "{", "\ta\n", "a\r\n", "a\n\n",
+    "\ufeffé😀\u2028\x85\x7f",
+]  # fmt: skip
+
+
+def read_by_kubectl(command: list[str], text: str, home: Path) -> list[Any]:
+    """What kubectl writes of the manifests in `text` when it has done something harmless to each, without a cluster."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "KUBECONFIG": os.devnull}
+    words = ["kubectl", *command, "--local", "-f", "-", "-o", "json"]
+    done = subprocess.run(words, input=text, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    found, rest = [], done.stdout.lstrip()
+    while rest:
+        one, end = json.JSONDecoder().raw_decode(rest)
+        found.append(one)
+        rest = rest[end:].lstrip()
+    return found
+
+
 @pytest.mark.process
 @pytest.mark.sharing
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_kubectl_knows_every_field_of_the_job(tmp_path: Path) -> None:
     """It reads the Job into its own types, dropping what they do not have, and writes it again, without a cluster."""
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": os.devnull}
-    text = kubernetes.render(FULL, EVERYTHING, {}).split("---\n")[-1]
-    done = subprocess.run(
-        ["kubectl", "set", "env", "--local", "-f", "-", "-o", "json", "ADDED=1"],
-        input=text, capture_output=True, text=True, check=False, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     ours = parts(FULL, EVERYTHING)["Job"]
-    assert subset(ours, json.loads(done.stdout))
+    (theirs,) = read_by_kubectl(["set", "env", "ADDED=1"], json.dumps(ours), tmp_path)
+    assert subset(ours, theirs)
+
+
+@pytest.mark.process
+@pytest.mark.sharing
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_kubectl_reads_the_list_as_all_the_manifests_with_every_letter(tmp_path: Path) -> None:
+    odd = {f"odd-{number}.py": text for number, text in enumerate(ODD)}
+    text = kubernetes.render(FULL, EVERYTHING, odd)
+    theirs = read_by_kubectl(["label", "added=1"], text, tmp_path)
+    assert len(theirs) == 4
+    assert subset(kubernetes.manifests(FULL, EVERYTHING, odd, kubernetes.HIDDEN), theirs)
 
 
 @pytest.mark.parametrize("version", ["1.31", "1.33"])

@@ -140,7 +140,11 @@ def test_empty_logs_are_swept_and_others_kept(tmp_path: Path) -> None:
 def test_orphans_of_the_run_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed(tmp_path / "run")
     ended: list[int] = []
-    monkeypatch.setattr(module.processes, "of_run", lambda path: [11, 12])
+    ours, others = (os.fsencode(tmp_path / name) for name in ("run", "run-2"))
+    words = [b"python", b"-m", b"holdfast.hosts.forkserver", b"--run"]
+    there = {11: [*words, ours], 12: [*words, ours], 13: [*words, others], 14: [b"cat", ours], 15: []}
+    monkeypatch.setattr(module.processes, "numbers", lambda: iter(there))
+    monkeypatch.setattr(module.processes, "command_line", there.__getitem__)
     monkeypatch.setattr(module.os, "kill", lambda pid, number: ended.append(pid))
     assert "removed control.sock and ended processes 11, 12" in recover(tmp_path / "run")
     assert ended == [11, 12]

@@ -11,6 +11,7 @@ import pytest
 from holdfast.config.limits import CrewConfig
 from holdfast.dataplane.memory.board_snapshot import BoardPlan
 from holdfast.observe.monitor import BoardMonitor
+from holdfast.transport.processes import ProcessStat
 from tests.unit.observe.rows import row
 
 
@@ -36,7 +37,7 @@ def test_a_report_calls_a_server_a_server(tmp_path: Path, monkeypatch: pytest.Mo
     )
     rows = [row(0, waiting_for=2, step=7), row(2, unit_lane=0, unit_step=7, step=7)]
     monkeypatch.setattr(monitor, "_read", lambda: (rows, BoardPlan(0, 0, 0)))
-    monkeypatch.setattr("holdfast.observe.processes.state", lambda pid: "S")
+    monkeypatch.setattr("holdfast.transport.processes.stat", lambda pid: ProcessStat("S"))
 
     async def look() -> None:
         for now in range(12):

@@ -72,10 +72,12 @@ def test_by_norm_over_several_dtypes(join) -> None:
 @pytest.mark.parametrize("clip", [clip_grad_norm_, clip_grad_value_, nn.utils.clip_grad_norm_])
 def test_torchs_own_functions_are_refused_with_several_lanes(join, clip: Any) -> None:
     run, model = join(lanes=2), net()
-    loss_of(model, points()[:4]).backward()
+    model, _, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.1), loader_of(points()))
     with pytest.raises(NotExact, match=r"would clip each lane's gradient by itself.*Call run\.clip_grad_norm_"):
-        clip(model.parameters(), 1.0)
-    assert nn.utils.get_total_norm([p.grad for p in model.parameters()]) > 0, "looking is no clipping"
+        for batch in loader:
+            loss_of(model, batch).backward()
+            assert nn.utils.get_total_norm([p.grad for p in model.parameters()]) > 0, "looking is no clipping"
+            clip(model.parameters(), 1.0)
     run.close()
     clip(model.parameters(), 1.0)
 

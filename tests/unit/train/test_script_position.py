@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.core.roles import Role as Place
+from holdfast.dataplane.memory.results import NESTED
 from holdfast.errors import OutOfSync
 from holdfast.train.script_position import ScriptPosition
 
@@ -60,9 +61,9 @@ def test_a_server_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_loop_where_others_evaluate_is_out_of_step() -> None:
-    together().check_kind(3, 4, 4)
+    together().check_kind(3 * NESTED, 4, 4)
     with pytest.raises(OutOfSync) as caught:
-        together().check_kind(3, 0, 4)
+        together().check_kind(3 * NESTED + 1, 0, 4)
     assert str(caught.value) == (
         "Worker 0 begins a loop over the loader where others began an evaluation of 4 parts (operation 3 of the "
         "script). Every worker must make the same loops and evaluations: use run.lead only to print, save and plot."

@@ -16,7 +16,6 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast import errors
 from holdfast.config import ray_config
 from holdfast.config.limits import CLUSTER
 from holdfast.config.run_config import DEFAULTS_OF_JOIN, RunConfig
@@ -33,12 +32,11 @@ from holdfast.engines.fleet import (
 )
 from holdfast.engines.nodes import Needs
 from holdfast.engines.ray import RayFleet
-from holdfast.errors import HoldfastError, RunError
+from holdfast.errors import HoldfastError, RunError, by_name
 from holdfast.transport.endpoint import parse
 from holdfast.transport.stream import name_of
 
 __all__ = ["ClusterHosts", "HostRegistrar", "needs"]
-
 
 
 class HostRegistrar(Protocol):
@@ -142,8 +140,7 @@ class ClusterHosts:
             case FleetLost(error, reason):
                 self._alone.set()
                 self._stop_listening()
-                kind = getattr(errors, error, RunError)
-                registrar.unattended(kind(reason))
+                registrar.unattended((by_name(error) or RunError)(reason))
 
 
 def needs(config: RunConfig) -> Needs:

@@ -15,7 +15,6 @@ from holdfast.observe.screen import Screen, Tail
 __all__ = ["Display", "awaited", "heard"]
 
 
-
 class Display:
     """Shows one run. `logs` is where the output of its workers comes in."""
 

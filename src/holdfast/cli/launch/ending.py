@@ -1,4 +1,4 @@
-"""How a run ended: its exit code, its summary and its last line. Pure."""
+"""How a run ended: its exit code, its summary, and what is said last. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast import errors
 from holdfast.config.run_config import DEFAULTS_OF_JOIN
 from holdfast.control.protocol.commands import EndRun, FailRun
-from holdfast.errors import HoldfastError
 from holdfast.observe.meter import RunView
 from holdfast.observe.progress import short_number
+from holdfast.observe.stacks import user_frames
 
-__all__ = ["Ending", "last_line", "summary"]
+__all__ = ["Ending", "last_line", "present", "summary"]
 
-_BUG = 70  # EX_SOFTWARE
+#: Of what is printed when a run fails; and of that, frames of the script.
+_MOST_LINES, _MOST_FRAMES = 14, 4
 
 
 @dataclass(slots=True)
@@ -42,8 +42,7 @@ class Ending:
     def exit_code(self) -> int:
         """By class of error; 128 + signal when a signal asked for the end."""
         if isinstance(self.end, FailRun) and self.outcome == "failed":
-            kind = getattr(errors, self.end.kind, None)
-            return kind.exit_code if isinstance(kind, type) and issubclass(kind, HoldfastError) else _BUG
+            return self.end.exit_code
         return 128 + self.signal if self.signal else 0
 
 
@@ -95,3 +94,21 @@ def last_line(facts: dict[str, Any], ending: Ending, directory: str) -> str:
         f"{how}: {facts['steps']} steps in {facts['seconds']:.1f} s, {rate} samples/s{lost}; "
         f"weights_sha256 {facts['weights_sha256'] or 'unknown'}\nsummary: {directory}/summary.json"
     )
+
+
+def present(kind: str, message: str, trace: str, directory: str) -> str:
+    """What is said when a run fails: culprit first, the user's own lines only, under 15 lines.
+
+    The whole message and trace are in `DIR/failure.txt`, so nothing is lost by being short here.
+    """
+    told = [line for line in message.splitlines() if line.strip()] or [kind]
+    frames = user_frames(trace)[-_MOST_FRAMES:]
+    tail = [f"  {frame}" for frame in frames]
+    if kind == "Hang":
+        tail.append(f"stacks: {directory}/hang-*.txt   output: {directory}/logs/")
+    elif trace:
+        tail.append(f"full trace: {directory}/failure.txt   output: {directory}/logs/")
+    room = _MOST_LINES - len(tail)
+    if len(told) > room:
+        told = [*told[: room - 1], f"... and {len(told) - room + 1} more lines"]
+    return "\n".join([f"holdfast: {told[0]}", *told[1:], *tail])

@@ -18,7 +18,7 @@ from holdfast.transport.auth.credentials import secrets_for
 from holdfast.transport.endpoint import listening_on, parse
 from holdfast.transport.stream import name_of
 
-__all__ = ["Invitation"]
+__all__ = ["Invitation", "near"]
 
 
 class Invitation:
@@ -36,12 +36,12 @@ class Invitation:
         try:
             if self.theirs.tls is not None:
                 self.theirs.write(directory / "credentials")
-                how = f"--credentials {_near(directory)}/credentials"
+                how = f"--credentials {near(directory)}/credentials"
             elif self._given:
                 how = f"--token-file {self._given}"
             else:
                 tokens.write(directory / "token", self.theirs.token)
-                how = f"--token-file {_near(directory)}/token"
+                how = f"--token-file {near(directory)}/token"
             # Last, and whole: who waits for it finds the secret as well.
             (directory / ".address.new").write_text(place + "\n")
             (directory / ".address.new").rename(directory / "address")
@@ -52,7 +52,8 @@ class Invitation:
         return f"other machines join with: holdfast join {place} {how} (copy that file there; whoever has it can join)"
 
 
-def _near(path: Path) -> str:
+def near(path: Path) -> str:
+    """A path as people here would write it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -24,9 +24,8 @@ import msgspec
 
 from holdfast.cli.launch.cluster_hosts import ClusterHosts
 from holdfast.cli.launch.display import Display
-from holdfast.cli.launch.ending import Ending, last_line, summary
-from holdfast.cli.launch.failure import present
-from holdfast.cli.launch.invitation import Invitation
+from holdfast.cli.launch.ending import Ending, last_line, present, summary
+from holdfast.cli.launch.invitation import Invitation, near
 from holdfast.cli.launch.store_service import StoreService
 from holdfast.config.resolve import Resolved
 from holdfast.config.run_config import DEFAULTS_OF_JOIN, RunConfig
@@ -110,11 +109,11 @@ def conduct(directory: RunDirectory, screen: Screen, record: dict[str, Any], mak
     screen.end()
     if isinstance(ending.end, FailRun):
         directory.write("failure.txt", f"{ending.end.kind}: {ending.end.message}\n\n{ending.end.trace}\n")
-        screen.say(present(ending.end.kind, ending.end.message, ending.end.trace, _near(directory.path)))
+        screen.say(present(ending.end.kind, ending.end.message, ending.end.trace, near(directory.path)))
     facts = summary(ending, record, seconds)
     directory.write_summary(facts)
     if isinstance(ending.end, EndRun):
-        screen.say(last_line(facts, ending, _near(directory.path)))
+        screen.say(last_line(facts, ending, near(directory.path)))
     return ending.exit_code
 
 
@@ -164,7 +163,7 @@ class _Launcher:
         control: ControlSocket | None = None
         listened: list[int] = []
         try:
-            self._screen.say(f"run directory: {_near(self._directory.path)}")
+            self._screen.say(f"run directory: {near(self._directory.path)}")
             self._story_writer.note(0.0, "Limits", told_limits(self._config.crew))
             self._open_admission()
             self._open_host()
@@ -375,9 +374,3 @@ def _limits(config: RunConfig, workers: int, alone: str) -> CrewLimits:
         sync=config.sync, alone=alone, hosts=config.hosts, listening=bool(config.listen), replicas=config.replicas,
         staleness=config.staleness, sums_only=config.optimizer == "workers", crew=config.crew,
     )
-
-
-def _near(path: Path) -> str:
-    with contextlib.suppress(ValueError):
-        return str(path.relative_to(Path.cwd()))
-    return str(path)

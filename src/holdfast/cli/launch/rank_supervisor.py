@@ -16,7 +16,6 @@ from holdfast.hosts.torchrun.rank_spawner import RankSpawner, SignalJudge, Signa
 __all__ = ["RankSupervisor"]
 
 
-
 class RankSupervisor:
     """`ranks` is how many the launcher has started here."""
 

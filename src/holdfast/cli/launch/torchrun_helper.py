@@ -248,18 +248,12 @@ class _RankSite:
             time.sleep(TORCHRUN.helper_poll)
 
     def equip(
-        self, spec: WorkerSpec, crew: CrewConfig, show: Callable[[list[BoardRow], BoardPlan, float], None]
+        self, spec: WorkerSpec, crew: CrewConfig, show: Callable[[Sequence[BoardRow], BoardPlan, float], object]
     ) -> tuple[Spawner, Monitor]:
         """A spawner and monitor."""
         assert self._agent_directory is not None
         spawner = self._rank_supervisor.adopt(spec, self._tell)
-        monitor = BoardMonitor(
-            crew,
-            self._agent_directory,
-            spawner.signal,
-            lambda rows, plan, now: show(list(rows), plan, now),
-        )
-        return spawner, monitor
+        return spawner, BoardMonitor(crew, self._agent_directory, spawner.signal, show)
 
     def _tell(self, sentence: str) -> None:
         assert self._agent is not None

@@ -16,7 +16,6 @@ from holdfast.config.limits import CONTROL, CrewConfig
 __all__ = ["Silence", "StepPace", "silence_limit"]
 
 
-
 def silence_limit(crew: CrewConfig, step_seconds: float) -> float:
     """How long a host may be silent, where a step takes `step_seconds` (0: not known yet).
 

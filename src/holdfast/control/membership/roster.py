@@ -7,7 +7,7 @@ the board is, once its process is certainly gone.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
@@ -18,9 +18,6 @@ from holdfast.control.protocol.messages import AtBoundary
 from holdfast.errors import ConfigError
 
 __all__ = ["CrewLimits", "CrewStatus", "HostStatus", "Stage", "Worker", "WorkerStatus", "compact", "names", "titled"]
-
-
-_PATIENCE = CrewConfig()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +35,7 @@ class CrewLimits:
     replicas: int = 0  #: in relaxed modes: how many hosts besides the primary hold a copy of the state
     staleness: str = "auto"  #: what becomes of stale pushes (`core.sync.staleness`)
     sums_only: bool = False  #: servers sum gradients, and the workers run the optimizer
-    crew: CrewConfig = _PATIENCE  #: how long it waits
+    crew: CrewConfig = field(default_factory=CrewConfig)  #: how long it waits
 
     def __post_init__(self) -> None:
         if self.lanes < 1:

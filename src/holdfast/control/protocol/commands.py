@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.control.protocol.messages import ToWorker
+from holdfast.errors import by_name
 
 __all__ = ["Command", "EndRun", "FailRun", "KillWorker", "MakeArena", "ReleaseHost", "Send", "StartWorker"]
 
@@ -72,6 +73,12 @@ class FailRun(_Command, frozen=True):
     message: str
     trace: str = ""
     signal: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """By class of error; that of a bug where it is none of ours."""
+        kind = by_name(self.kind)
+        return kind.exit_code if kind is not None else 70  # EX_SOFTWARE
 
 
 Command = StartWorker | KillWorker | MakeArena | ReleaseHost | Send | EndRun | FailRun

@@ -7,6 +7,8 @@ and is said again until it is answered. A message about an old generation is ref
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from holdfast.core.placement import unbundled
@@ -22,6 +24,7 @@ __all__ = [
     "Install",
     "Leave",
     "Leaving",
+    "LoopsBySteps",
     "Pause",
     "Paused",
     "Reached",
@@ -100,6 +103,12 @@ class AtBoundary(_Message, frozen=True):
     step: int
 
 
+class LoopsBySteps(_Message, frozen=True):
+    """The script has begun a loop by steps, which only the mode `exact` has."""
+
+    worker: int
+
+
 class Leaving(_Message, frozen=True):
     """This worker was asked by its machine to leave (SIGTERM); it goes on until it is let go."""
 
@@ -143,7 +152,7 @@ class StoreWanted(_Message, frozen=True):
     memory: int = 0  #: bytes for each server; 0: as many as there are
 
 
-FromWorker = Ready | Seeded | Paused | AtBoundary | Leaving | Finished | Failed | StoreWanted
+FromWorker = Ready | Seeded | Paused | AtBoundary | LoopsBySteps | Leaving | Finished | Failed | StoreWanted
 
 # ---------------------------------------------------------------- coordinator -> worker
 
@@ -264,21 +273,8 @@ class StoreAt(_Message, frozen=True):
 
 ToWorker = Welcome | Pause | Install | Leave | Refuse | Stop | StoreAt
 
-_encoder = msgspec.msgpack.Encoder()
-_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
-_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
-
-
-def encode(message: FromWorker | ToWorker) -> bytes:
-    """The message's bytes."""
-    return _encoder.encode(message)
-
-
-def decode_from_worker(data: bytes) -> FromWorker:
-    """Read what a worker said. Raises `msgspec.ValidationError` on anything else."""
-    return _from_worker.decode(data)
-
-
-def decode_to_worker(data: bytes) -> ToWorker:
-    """Read what the coordinator said. Raises `msgspec.ValidationError` on anything else."""
-    return _to_worker.decode(data)
+#: The message's bytes.
+encode: Callable[[FromWorker | ToWorker], bytes] = msgspec.msgpack.Encoder().encode
+#: What a worker said, and what the coordinator said. Raise `msgspec.MsgspecError` on anything else.
+decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(FromWorker).decode
+decode_to_worker: Callable[[bytes], ToWorker] = msgspec.msgpack.Decoder(ToWorker).decode

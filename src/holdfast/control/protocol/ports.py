@@ -18,9 +18,10 @@ from holdfast.control.membership.roster import CrewStatus
 from holdfast.control.protocol.commands import EndRun, FailRun, ReleaseHost
 from holdfast.control.protocol.events import Event, WorkerLost, WorkerStarted
 from holdfast.control.protocol.messages import StoreWanted, ToWorker
+from holdfast.control.story import Sentence
 from holdfast.transport.link import Link
 
-__all__ = ["HostListener", "HostPort", "Monitor", "Spawner", "StorePort", "StoryEntry", "StoryWriter", "WatchOrder"]
+__all__ = ["HostListener", "HostPort", "Monitor", "Spawner", "StorePort", "StoryWriter", "WatchOrder"]
 
 
 class WatchOrder(msgspec.Struct, frozen=True):
@@ -138,16 +139,8 @@ class StorePort(Protocol):
         """The crew may be another one; said before any of its workers hears of that."""
 
 
-class StoryEntry(Protocol):
-    """One sentence of the run's story."""
-
-    @property
-    def sentence(self) -> str:
-        """What was decided, and why."""
-
-
 class StoryWriter(Protocol):
     """Keeps what the run has to tell. Nothing it does may stop the run."""
 
-    def tell(self, entries: Sequence[StoryEntry], *, aloud: bool = True) -> None:
+    def tell(self, entries: Sequence[Sentence], *, aloud: bool = True) -> None:
         """The story has grown by these entries; not `aloud` when somebody else says them better."""

@@ -15,7 +15,6 @@ import msgspec
 __all__ = ["Ask", "Scale", "Set", "Status", "short_address"]
 
 
-
 class Status(msgspec.Struct, frozen=True, tag=True):
     """Who is in the crew, and how far are they?"""
 

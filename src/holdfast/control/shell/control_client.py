@@ -15,7 +15,6 @@ from holdfast.errors import RunError, UsageError
 __all__ = ["NotRunning", "ask"]
 
 
-
 class NotRunning(UsageError):
     """Nobody answers at this directory: the run has ended, or never began."""
 

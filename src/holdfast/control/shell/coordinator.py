@@ -96,10 +96,6 @@ class Coordinator:
         """The crew as it stands."""
         return self._machine.snapshot()
 
-    def story_length(self) -> int:
-        """How many sentences the story has."""
-        return len(self._machine.story)
-
     @property
     def over(self) -> bool:
         """The end of the run is decided."""

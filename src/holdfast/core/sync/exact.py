@@ -4,15 +4,18 @@ The board (in shared memory on one host) shows, for everybody to read:
 
 * for each lane the newest *slot*: a finished partial sum of `span` lanes that starts at this lane,
   for one step. A slot outlives the worker that wrote it;
-* for each member the newest step at which it *arrived*: it runs no more user code for that step,
-  so parameters may change under it;
+* for each member the newest step at which it *arrived*: it computes no more units of that step, and has left the
+  step before, so sums may take the place of the last step's;
+* for each member the newest step that it *closed*: it runs no more user code of that step, so parameters may change
+  under it. Where a step has no code between its units and its end (`BoardView.closed` is None), arriving closes it;
 * for each slice the *version* it stands at (and, in steps with clipping, the version its gradient
   sum stands at).
 
 A step `t` takes every slice from version `t` to `t + 1`, in this order and never otherwise:
 
     compute my uncovered lanes -> arrive -> (all lanes covered, all arrived) -> [sum my slices ->
-    all summed] -> finish my slices -> all slices at t + 1 -> advance
+    all summed -> [leave the units; the script's own code; close -> all closed]] -> finish my slices ->
+    all slices at t + 1 -> advance
 
 So no slice moves before every lane of the step lies complete in shared memory. Whoever dies, dies
 with nothing that is not either published or computable again from parameters at version `t`.
@@ -23,7 +26,8 @@ of all hosts, and the sum is carried to every other host. Each host then finishe
 
     compute -> arrive -> [gather: merge what local workers have of slices that are summed elsewhere] -> sum the
     covered slices that are at home here, once all members of all hosts have arrived -> (all sums and the facts of
-    all lanes are here, all local members have arrived) -> finish my slices -> all slices of my host at t + 1 -> advance
+    all lanes are here) -> [leave, close] -> (all local members have arrived and closed) -> finish my slices ->
+    all slices of my host at t + 1 -> advance
 
 The same on one host where servers only sum (`Place.summer`), and its workers finish.
 
@@ -40,15 +44,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.core.tree import Node, uncovered
+from holdfast.errors import listed
 
 __all__ = [
     "Action",
     "Advance",
     "Arrive",
     "BoardView",
+    "Close",
     "Compute",
     "Finish",
     "Gather",
+    "Leave",
     "Quiesce",
     "StepView",
     "Sum",
@@ -71,7 +78,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """Mark that this worker has no more user code to run for this step."""
+    """Mark that this worker computes no more units of this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,16 @@ class Sum:
     """Sum these slices of the gradient, with their norms in steps that clip (on one host: only in those)."""
 
     slices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The gradient of the whole step is here: go on with the script's code between the units and the step's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Mark that this worker has no more user code to run for this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +125,7 @@ class Advance:
     """The step is complete: go on to the next one."""
 
 
-Action = Quiesce | Compute | Arrive | Gather | Sum | Finish | Wait | Advance
+Action = Quiesce | Compute | Arrive | Gather | Sum | Leave | Close | Finish | Wait | Advance
 
 
 class StepView(NamedTuple):
@@ -122,6 +139,7 @@ class StepView(NamedTuple):
     on_host: Sequence[int] = ()  #: the members on my host, where there are several hosts
     home: Sequence[bool] | None = None  #: slice -> is it summed on my host; None where steps are finished without sums
     summer: Sequence[int] = ()  #: slice -> worker of my host that merges and sums it, where that is not its owner
+    closing: bool = True  #: the script's code of this step is through; False: it still has code between units and end
 
 
 class BoardView(NamedTuple):
@@ -131,11 +149,12 @@ class BoardView(NamedTuple):
     nodes: Sequence[Node]  #: complete partial sums published for this step
     arrived: Mapping[int, int]  #: member -> newest step it arrived at
     versions: Sequence[int]  #: slice -> version
-    summed: Sequence[int] | None  #: slice -> version of its gradient sum; None in steps without clipping
+    summed: Sequence[int] | None  #: slice -> version of its gradient sum; None where steps are finished without sums
     pausing: bool  #: the coordinator asked for quiet
     covered: Sequence[int] = ()  #: several hosts: slices at home here, whose partial sums of all lanes have come
     gathered: Sequence[int] | None = None  #: slice -> version of this host's merged partial sum; None: nothing to merge
     unknown: Sequence[int] = ()  #: several hosts: lanes of which we do not know what they gave besides gradients
+    closed: Mapping[int, int] | None = None  #: member of my host -> newest step it closed; None: arriving closes it
 
 
 def next_action(place: StepView, board: BoardView) -> Action:
@@ -156,8 +175,8 @@ def next_action(place: StepView, board: BoardView) -> Action:
             return Sum(mine)
         others = tuple(sorted({place.owner[s] for s, at in enumerate(board.summed) if at <= step}))
         if others:
-            return Wait(others, "their part of the gradient norm")
-    return _finish(place, board)
+            return Wait(others, "their part of the gradient")
+    return _close(place, board, place.members) or _finish(place, board)
 
 
 def _among_hosts(place: StepView, board: BoardView, home: Sequence[bool]) -> Action:
@@ -170,11 +189,11 @@ def _among_hosts(place: StepView, board: BoardView, home: Sequence[bool]) -> Act
             return Compute(lane)
     if board.arrived.get(place.worker, -1) < place.step:
         return Arrive()
-    if waits := _await_arrival(place, board, place.on_host):
+    if board.closed is None and (waits := _await_arrival(place, board, place.on_host)):
         return waits
     if board.unknown:
-        return Wait(_drivers(place, board.unknown), f"what lanes {_few(board.unknown)} gave besides gradients")
-    return _finish(place, board)
+        return Wait(_drivers(place, board.unknown), f"what lanes {listed(board.unknown, 8)} gave besides gradients")
+    return _close(place, board, place.on_host) or _finish(place, board)
 
 
 def _sum_among_hosts(place: StepView, board: BoardView, home: Sequence[bool]) -> Action:
@@ -206,12 +225,24 @@ def _compute(place: StepView, board: BoardView, missing: Sequence[int]) -> Actio
             return Compute(lane)
     if board.arrived.get(place.worker, -1) < place.step:
         return Arrive()
-    return Wait(_drivers(place, missing), f"the gradients of lanes {_few(missing)}") if missing else None
+    return Wait(_drivers(place, missing), f"the gradients of lanes {listed(missing, 8)}") if missing else None
 
 
 def _await_arrival(place: StepView, board: BoardView, of: Sequence[int]) -> Wait | None:
     absent = tuple(member for member in of if board.arrived.get(member, -1) < place.step)
     return Wait(absent, f"their arrival at step {place.step}") if absent else None
+
+
+def _close(place: StepView, board: BoardView, of: Sequence[int]) -> Leave | Close | Wait | None:
+    """What is between the step's gradient and its end, where the script has code there."""
+    if board.closed is None:
+        return None
+    if not place.closing:
+        return Leave()
+    if board.closed.get(place.worker, -1) < place.step:
+        return Close()
+    open_ = tuple(member for member in of if board.closed.get(member, -1) < place.step)
+    return Wait(open_, f"the end of their step {place.step}") if open_ else None
 
 
 def _finish(place: StepView, board: BoardView) -> Finish | Wait:
@@ -224,8 +255,3 @@ def _finish(place: StepView, board: BoardView) -> Finish | Wait:
 
 def _drivers(place: StepView, lanes: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({place.driver[lane] for lane in lanes}))
-
-
-def _few(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:8]))
-    return shown + (f", ... ({len(numbers)} in all)" if len(numbers) > 8 else "")

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["Arena", "Sections", "discard", "grow"]
+__all__ = ["Arena", "PrivateSection", "Sections", "discard", "grow"]
 
 _ALIGN = 4096  # a page: sections never share one, so that each can be accounted for and advised alone
 
@@ -52,6 +52,18 @@ def discard(fd: int, spans: Iterable[tuple[int, int]]) -> None:
             memory.madvise(mmap.MADV_REMOVE)
 
 
+class PrivateSection:
+    """A section of which this process sees its own changes: what it has not written to shows what the arena holds."""
+
+    def __init__(self, memory: memoryview, second: mmap.mmap | None) -> None:
+        self.memory, self._second = memory, second
+
+    def renew(self) -> None:
+        """Forget what was written here: show what the arena holds."""
+        if self._second is not None:
+            self._second.madvise(mmap.MADV_DONTNEED)
+
+
 class Arena:
     """Mapped memory with named sections. `begin` is where they lie behind `fd`, a multiple of a page.
 
@@ -61,11 +73,23 @@ class Arena:
     def __init__(self, sections: Sections, *, fd: int | None = None, begin: int = 0) -> None:
         self.sections = sections
         self._map = mmap.mmap(-1 if fd is None else fd, sections.size, offset=begin)
+        self._fd, self._begin = fd, begin
 
     def section(self, name: str) -> memoryview:
         """The bytes of one section, writable."""
         start, size = self.sections.spans[name]
         return memoryview(self._map)[start : start + size]
+
+    def copied_on_write(self, name: str) -> PrivateSection:
+        """A section as a second mapping, in which this process may write without anybody seeing it.
+
+        Where nobody else has the memory, it is the section itself.
+        """
+        start, size = self.sections.spans[name]
+        if self._fd is None:
+            return PrivateSection(self.section(name), None)
+        second = mmap.mmap(self._fd, _pages(size), flags=mmap.MAP_PRIVATE, offset=self._begin + start)
+        return PrivateSection(memoryview(second)[:size], second)
 
     def close(self) -> None:
         """Unmap where nothing looks into it any more."""

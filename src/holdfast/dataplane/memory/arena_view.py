@@ -13,6 +13,7 @@ from holdfast.core.tree import Node, bits, cover
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.board import Board
 from holdfast.dataplane.memory.board_snapshot import level
+from holdfast.dataplane.memory.buffer_records import BufferRecords
 from holdfast.dataplane.memory.manifest import Manifest
 from holdfast.dataplane.memory.pieces import Pieces
 from holdfast.dataplane.memory.results import OperationResults
@@ -20,7 +21,7 @@ from holdfast.errors import FrameError
 
 __all__ = ["CELL", "CELL_HEAD", "NAMES_HEAD", "TABLE_WIDTH", "ArenaView"]
 
-#: Bytes of one settings cell (`train.optimizer_settings`), and of its head: tag, length, spare.
+#: Bytes of one settings cell (`train.optimizer_settings`), and of its head: tag, length, how often it was written.
 CELL, CELL_HEAD = 16 * 1024, 24
 #: Words in a row of an evaluation's table (`train.evaluation`), and bytes of its names' head: length, tag.
 TABLE_WIDTH, NAMES_HEAD = 32, 16
@@ -33,9 +34,7 @@ class ArenaView:
         self.memory, self.manifest = memory, manifest
         self.board = Board(memory, manifest.lanes, manifest.rows, len(manifest.slices))
         self.pieces = Pieces(self.section("pieces"), manifest.lanes, len(manifest.slices))
-        self._present = self.section("present")
-        self._changed = self.section("buffers-changed")
-        self._buffers = self.section("buffers")
+        self._records = BufferRecords(manifest, self.section, "present")
         self._settings = self.section("settings")
         self._table = self.section("evaluation")
         self._tags = self._table.cast("q")[::TABLE_WIDTH]
@@ -108,17 +107,11 @@ class ArenaView:
 
     def facts(self, transfer: Facts) -> list[bytes]:
         """What lanes gave besides gradients: for each its words, its flags and the buffers it changed."""
-        manifest, out = self.manifest, []
+        out: list[bytes] = []
         for lane in transfer.lanes:
-            record = transfer.step % 2 * manifest.lanes + lane
-            present = self._present[record * manifest.entries : (record + 1) * manifest.entries]
-            changed = bytes(self._changed[record * len(manifest.buffers) : (record + 1) * len(manifest.buffers)])
+            record = self._records.at(transfer.step, lane)
             words = bytes(self.board.facts_words(lane, transfer.step))
-            out += [lane.to_bytes(8, "little"), words, bytes(present), changed]
-            base = (2 + record) * manifest.buffers_size
-            for flag, (begin, size) in zip(changed, manifest.buffers, strict=True):
-                if flag:
-                    out.append(bytes(self._buffers[base + begin : base + begin + size]))
+            out += [lane.to_bytes(8, "little"), words, *self._records.pack(record, record)]
         return out
 
     def most_facts(self) -> int:
@@ -134,40 +127,30 @@ class ArenaView:
 
         The mark of a lane goes last.
         """
-        manifest, flags = self.manifest, len(self.manifest.buffers)
         for lane, at in self._read_facts(step, data):
             words = self.board.facts_words(lane, step)
             if words[0] >= step + 1:
                 continue  # they are here, and somebody may be reading them
-            record, after = step % 2 * manifest.lanes + lane, at + words.nbytes + manifest.entries
-            self._present[record * manifest.entries : (record + 1) * manifest.entries] = data[at + words.nbytes : after]
-            changed = data[after : after + flags]
-            self._changed[record * flags : (record + 1) * flags] = changed
-            base, after = (2 + record) * manifest.buffers_size, after + flags
-            for flag, (begin, count) in zip(changed, manifest.buffers, strict=True):
-                if flag:
-                    self._buffers[base + begin : base + begin + count] = data[after : after + count]
-                    after += count
+            record = self._records.at(step, lane)
+            self._records.unpack(record, record, data[at + words.nbytes :])
             values = memoryview(bytes(data[at : at + words.nbytes])).cast("q")
             words[1:] = values[1:]
             words[0] = values[0]
 
     def _read_facts(self, step: int, data: memoryview) -> list[tuple[int, int]]:
         """(lane, where what it says begins), after a look at all of it."""
-        manifest, flags, found, at = self.manifest, len(self.manifest.buffers), [], 0
+        found, at = [], 0
         while at < len(data):
             lane = int.from_bytes(data[at : at + 8], "little")
-            if lane >= manifest.lanes:
-                raise FrameError(f"it names lane {lane} of {manifest.lanes}")
+            if lane >= self.manifest.lanes:
+                raise FrameError(f"it names lane {lane} of {self.manifest.lanes}")
             at += 8
             found.append((lane, at))
             words = self.board.facts_words(lane, step).nbytes
             mark = int.from_bytes(data[at : at + 8], "little", signed=True)
             if len(data) >= at + 8 and mark != step + 1:
                 raise FrameError(f"facts of step {step} are marked as those of step {mark - 1}")
-            at += words + manifest.entries
-            changed = data[at : at + flags]
-            at += flags + sum(count for flag, (_, count) in zip(changed, manifest.buffers, strict=False) if flag)
+            at += words + self._records.size(data[at + words :])
         if at != len(data):
             raise FrameError(f"its facts have {len(data)} bytes, where {at} are due")
         return found

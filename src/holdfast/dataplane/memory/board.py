@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -33,14 +33,14 @@ HEADER, ROW, _LANE, _SLICE = 88, 32, 16, 4  # words
 SAMPLES = 64  #: of the unit at hand, as many of their numbers as a row shows
 (H_MAGIC, H_LANES, H_ROWS, H_SLICES, H_OP, H_OP_FIRST0, H_OP_FIRST1, H_EPOCH, H_EPOCH_OP0, H_EPOCH_OP1,
  H_STEPS_PER_EPOCH, H_EPOCHS, H_BATCH, H_CLOSED_OP, H_OP_KIND0, H_OP_KIND1, H_MIRROR) = range(17)
-H_STEP0, H_STEP1 = 17, 20  # three words each
-H_CURRENT, H_MANIFEST, H_MANIFEST_SIZE, H_RECORDED, H_WORK_STEP, H_WORK, H_STALENESS = *range(24, 29), 36, 40
+H_STEP0, H_STEP1 = 17, 21  # four words each
+H_CURRENT, H_MANIFEST, H_MANIFEST_SIZE, H_RECORDED, H_WORK_STEP, H_WORK, H_STALENESS = *range(25, 30), 36, 40
 STALENESS = 32  #: counts of pushes by their staleness (see `ages`)
 H_PACE, H_PACE0, _PACE = 72, 73, 6  # how lanes keep step: a serial number, and two cells that take turns
 H_AGES, H_OLDEST, H_COUNTED = 85, 86, 87  # sum and highest of all staleness; the version up to which it is counted
 (R_WORKER, R_PID, R_ARRIVED, R_STEP, R_EPOCH, R_UNIT_STEP, R_UNIT_LANE, R_UNITS, R_UNIT_NS, R_WAIT_NS, R_BUSY_NS,
  R_SAMPLES, R_LOSS, R_UNDO, R_BEAT, R_OP, R_WAITING_FOR, R_EARLY, R_OWNED, R_APPLIED, R_WHY,
- R_STANDS, R_APPLIED_BYTES, R_APPLYING_NS) = range(24)
+ R_STANDS, R_APPLIED_BYTES, R_APPLYING_NS, R_CLOSED) = range(25)
 L_STEP, L_SPAN = range(2)
 #: What a lane gave besides its gradient, twice: a faster host may be a step ahead, and steps take turns.
 L_FACTS, L_COUNT, L_LOSS, L_CLIP, L_CLIP_VALUE, L_SETTINGS = range(6)
@@ -59,6 +59,7 @@ class StepFacts(NamedTuple):
     loss: float  #: mean over the whole batch
     samples: int  #: used since the run began, this step included
     grad_norm: float  #: before clipping; 0 where the step was not clipped by norm
+    extra: int = 0  #: versions so far beyond one a step, since lanes keep step exactly
 
 
 class Undo(NamedTuple):
@@ -99,6 +100,7 @@ class Board:
         self._versions = slices[S_VERSION::_SLICE] if num_slices else slices
         self._summed = slices[S_SUMMED::_SLICE] if num_slices else slices
         self._arrivals = self.words[self._rows : self._samples][R_ARRIVED::ROW]
+        self._closings = self.words[self._rows : self._samples][R_CLOSED::ROW]
         self._undos = self.words[self._rows : self._samples][R_UNDO::ROW]
         lanes = self.words[self._lanes : self._slices]
         self._lane_steps, self._lane_spans = lanes[L_STEP::_LANE], lanes[L_SPAN::_LANE]
@@ -114,7 +116,7 @@ class Board:
         self.words[H_LANES], self.words[H_ROWS], self.words[H_SLICES] = self.num_lanes, self.num_rows, self.num_slices
         self.words[H_OP] = self.words[H_EPOCH] = self.words[H_CLOSED_OP] = -1
         for row in range(self.num_rows):
-            self.words[self._rows + row * ROW + R_ARRIVED] = -1
+            self.words[self._rows + row * ROW + R_ARRIVED] = self.words[self._rows + row * ROW + R_CLOSED] = -1
         for lane in range(self.num_lanes):
             self.words[self._lanes + lane * _LANE + L_STEP] = -1
         self.words[H_MAGIC] = MAGIC
@@ -130,7 +132,7 @@ class Board:
                 self.words[at + word] = 0
         self.words[at + R_WORKER] = worker
         self.reals[at + R_LOSS] = math.nan  # in relaxed modes, there is none in the first loop
-        for word in (R_ARRIVED, R_UNIT_STEP, R_UNIT_LANE, R_OP, R_WAITING_FOR):
+        for word in (R_ARRIVED, R_CLOSED, R_UNIT_STEP, R_UNIT_LANE, R_OP, R_WAITING_FOR):
             self.words[at + word] = -1
         self.words[at + R_PID] = pid
 
@@ -177,7 +179,8 @@ class Board:
 
     def marks(self) -> bytes:
         """All that a step's next action hangs on. While it is the same nothing has moved, and it is cheap to have."""
-        return b"".join((self.words[self._lanes :], self.words[H_RECORDED : H_RECORDED + 1], self._arrivals.tobytes()))
+        recorded = self.words[H_RECORDED : H_RECORDED + 1]
+        return b"".join((self.words[self._lanes :], recorded, self._arrivals.tobytes(), self._closings.tobytes()))
 
     # ------------------------------------------------------------ lanes
 
@@ -241,12 +244,12 @@ class Board:
     def put_step(self, version: int, facts: StepFacts) -> None:
         """What the step that leads to `version` gave. Two cells take turns, like the versions they belong to."""
         at = H_STEP0 if version % 2 == 0 else H_STEP1
-        self.reals[at], self.words[at + 1], self.reals[at + 2] = facts
+        self.reals[at], self.words[at + 1], self.reals[at + 2], self.words[at + 3] = facts
 
     def step_facts(self, version: int) -> StepFacts:
         """What the step that led to `version` gave; valid until this worker arrives at the step after it."""
         at = H_STEP0 if version % 2 == 0 else H_STEP1
-        return StepFacts(self.reals[at], self.words[at + 1], self.reals[at + 2])
+        return StepFacts(self.reals[at], self.words[at + 1], self.reals[at + 2], self.words[at + 3])
 
     def versions(self) -> list[int]:
         """Slice -> version."""
@@ -364,6 +367,10 @@ class Board:
             self.clear_undo(row)
         self.words[H_MIRROR] = 0
 
+    def read_before(self, rows: Collection[int], step: int) -> bool:
+        """May the script of one of these rows still read the gradient of the step before this one?"""
+        return any(0 <= self.cell(row, R_CLOSED) == step - 1 and self.cell(row, R_ARRIVED) < step for row in rows)
+
     def disown(self, version: int) -> None:
         """What is here is of no use but at this version: how far lanes are is not known any more."""
         if set(self.versions()) != {version}:
@@ -424,8 +431,8 @@ class Board:
 
     def op(self) -> tuple[int, int]:
         """(number of the newest collective operation, step at which it began); -1 before the first."""
-        op = self.words[H_OP]
-        return op, self.words[H_OP_FIRST0 + op % 2] if op >= 0 else 0
+        word = self.words[H_OP]
+        return word >> 1, self.words[H_OP_FIRST0 + word % 2] if word >= 0 else 0
 
     def op_kind(self) -> int:
         """What kind of operation the newest one is (a number its makers agree on)."""
@@ -433,9 +440,10 @@ class Board:
 
     def begin_op(self, op: int, first_step: int, kind: int) -> None:
         """Operation `op` begins. Two cells take turns, so a kill between the stores harms nothing."""
-        self.words[H_OP_FIRST0 + op % 2] = first_step
-        self.words[H_OP_KIND0 + op % 2] = kind
-        self.words[H_OP] = op
+        cell = 1 - self.words[H_OP] % 2
+        self.words[H_OP_FIRST0 + cell] = first_step
+        self.words[H_OP_KIND0 + cell] = kind
+        self.words[H_OP] = op << 1 | cell
 
     def close_op(self, op: int) -> None:
         """Operation `op` has ended before its time: a worker that joins now need not enter it."""
@@ -483,5 +491,3 @@ class Board:
     def put_plan(self, steps_per_epoch: int, epochs: int, batch: int) -> None:
         """What the run means to do, for progress lines."""
         self.words[H_STEPS_PER_EPOCH], self.words[H_EPOCHS], self.words[H_BATCH] = steps_per_epoch, epochs, batch
-
-

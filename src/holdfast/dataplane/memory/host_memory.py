@@ -32,7 +32,6 @@ from holdfast.dataplane.relaxed.pushes import Pushes
 __all__ = ["HostMemory", "await_view"]
 
 
-
 class HostMemory:
     """One host's memory. `arena` is mapped from its descriptor `fd`, or from none where the mode never changes."""
 

@@ -26,6 +26,8 @@ __all__ = ["Manifest", "add_section", "read_manifest", "write_manifest"]
 
 #: What a host without state fetches from another one, besides the board: all that outlives a step.
 _STATE = ("parameters/", "state/", "scalar/", "ready", "buffers", "settings", "evaluation", "fixed/")
+#: The newest step's gradient, which a worker that comes late into its turn sees (`train.steps`).
+_TURN = ("sum/", "present", "kept")
 _NOT_STATE = ("buffers-changed", "outer/undo")
 #: What only the owners of slices use. In relaxed modes, one host has it, and the others mirror the rest.
 _OWNERS = ("state/", "scalar/", "ready")
@@ -76,7 +78,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
     def state(self) -> list[str]:
         """The sections that make up the state, in order; of one that is mirrored, those that workers compute with."""
-        kinds = tuple(kind for kind in _STATE if not self.relaxed or kind not in _OWNERS)
+        kinds = tuple(kind for kind in _STATE if kind not in _OWNERS) if self.relaxed else (*_STATE, *_TURN)
         return [name for name in self.sections if name.startswith(kinds) and name not in _NOT_STATE]
 
     def whole(self) -> list[str]:

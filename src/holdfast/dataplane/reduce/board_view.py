@@ -27,9 +27,10 @@ def look(at: Role, work: StepWork, board: Board, pieces: Pieces, *, pausing: boo
     nodes = board.nodes(step)
     arrived = {member: board.cell(row, cells.R_ARRIVED) for member, row in at.rows.items()}
     clips = bool(nodes) and board.result(nodes[0].lane, step)[2] > 0.0  # said by its units, all alike
+    closed = {m: board.cell(row, cells.R_CLOSED) for m, row in at.rows.items()} if work.turn else None
     seen = decide.BoardView(
         lanes=work.lanes, nodes=nodes, arrived=arrived, versions=board.versions(),
-        summed=board.summed() if clips or at.sums(step) else None, pausing=pausing,
+        summed=board.summed() if clips or work.turn or at.sums(step) else None, pausing=pausing, closed=closed,
     )
     if at.apart(step):
         return seen

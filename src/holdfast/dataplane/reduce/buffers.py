@@ -137,20 +137,26 @@ class Buffers:
         old, new = self._stores[step % 2], self._stores[(step + 1) % 2]
         records = {lane: self._record(lane, step if steps is None else steps[lane]) for lane in lanes}
         for index in range(self._count):
-            touched = [lane for lane in lanes if self._changed[records[lane] * self._count + index]]
-            if not touched:
+            values = self._values(index, records, old[index])
+            if not values:
                 if self._newest[index] == step:  # else the two copies are the same already
                     new[index].copy_(old[index])
                 continue
-            values = {
-                lane: self._records[records[lane]][index] if lane in touched else old[index]
-                for lane in lanes
-            }
             if steps is not None and not old[index].is_floating_point():
                 new[index].copy_(torch.stack(list(values.values())).amax(0))  # a count: the one that is furthest on
             else:
                 new[index].copy_(self._merged(index, values, weights))
             self._newest[index] = step + 1
+
+    def preview(self, step: int, lanes: Sequence[int], weights: dict[int, int]) -> None:
+        """Show what the lanes' records of `step` come to, before that is a version: as `merge` will make it."""
+        old = self._stores[step % 2]
+        records = {lane: self._record(lane, step) for lane in lanes}
+        for index, live in enumerate(self._live):
+            values = self._values(index, records, old[index])
+            if values or self._dirty[index] or live._version != self._versions[index]:
+                self._show(index, self._merged(index, values, weights) if values else old[index], step)
+                self._dirty[index] = bool(values)  # of no version yet
 
     def advance(self, step: int) -> None:
         """Step `step` is complete: show its merged buffers where it changed them.
@@ -161,6 +167,11 @@ class Buffers:
         for index in range(self._count):
             if self._dirty[index] or self._newest[index] > self._shown[index]:
                 self._show(index, base[index], step + 1)
+
+    def _values(self, index: int, records: dict[int, int], old: Tensor) -> dict[int, Tensor]:
+        """Lane -> what its unit left in a buffer; empty where no unit touched it."""
+        touched = {lane for lane, record in records.items() if self._changed[record * self._count + index]}
+        return {n: self._records[at][index] if n in touched else old for n, at in records.items()} if touched else {}
 
     def _record(self, lane: int, step: int) -> int:
         """The lane's record for `step`: where there are several hosts, a faster one may be a step ahead."""

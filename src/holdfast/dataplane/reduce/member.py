@@ -6,6 +6,8 @@ user's script, so the worker is driven from outside:
     member.next_lane(work)   acts and waits until a lane is mine to compute, or the step is complete
     member.fill(...)         takes the gradient of the unit that was computed
     member.show()            lets the others use it, once the unit's user code is through
+    member.finish(...)       completes a step that has code of the script after its units (`StepWork.turn`): there,
+                             `next_lane` ends when the whole gradient is here
 
 Whoever waits, waits on its doorbell and on the link to the coordinator together (`Controls`), so a
 death elsewhere ends the wait at once with a new generation.
@@ -35,6 +37,7 @@ from holdfast.dataplane.reduce.early import Early
 from holdfast.dataplane.reduce.finite import finite, unclean
 from holdfast.dataplane.reduce.gradients import LaneGradients
 from holdfast.dataplane.reduce.optimizer import SliceOptimizer
+from holdfast.dataplane.reduce.step_gradient import StepGradient
 from holdfast.dataplane.reduce.work import StepWork, UnitResult
 from holdfast.errors import NonFinite, NotExact, listed
 
@@ -86,6 +89,9 @@ class Member:
         self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit
         self.guarded = True  #: copy a slice before it is changed; off only where nobody could ever take over
         self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
+        self.whole: StepGradient | None = None  #: the script's view of a turn's gradient
+        self._absent: frozenset[int] = frozenset()  # parameters without a gradient in the turn at hand
+        self._drops = self._extra = False  # the turn at hand ends without an update; makes no step
         self._applying = 0  # when the slice at hand was begun, in nanoseconds
         self._marks = b""  # of the board, from before it was last looked at
         self._seen: decide.BoardView | None = None
@@ -105,7 +111,8 @@ class Member:
         self.gradients.install(self.at.driver, worker)
         self.optimizer.forget()
         # I may be given more lanes of the step at hand, and then run user code for it again.
-        self.board.put(cells.R_ARRIVED, min(self.board.cell(self.board.row, cells.R_ARRIVED), self._work.version - 1))
+        for mark in (cells.R_ARRIVED, cells.R_CLOSED):
+            self.board.put(mark, min(self.board.cell(self.board.row, mark), self._work.version - 1))
         self._mend()
 
     def _mend(self) -> None:
@@ -122,22 +129,63 @@ class Member:
     # ------------------------------------------------------------ one step
 
     def next_lane(self, work: StepWork) -> int | None:
-        """Act and wait until a lane is mine to compute; None when the step is complete."""
+        """Act and wait until a lane is mine to compute; None when the step is complete, in a turn its gradient."""
+        return self._act(work, closing=not work.turn)
+
+    def finish(
+        self, work: StepWork, *, absent: frozenset[int] = frozenset(), drop: bool = False, extra: bool = False
+    ) -> None:
+        """The script's code of this turn is through: act and wait until the next version is complete.
+
+        `absent` parameters have no gradient. With `drop`, parameters and state stay as they are. With `extra`, the
+        version is one beyond those of steps.
+        """
+        self._absent, self._drops, self._extra = absent, drop, extra
+        lane = self._act(work, closing=True)
+        assert lane is None, f"lane {lane} of step {work.step} is to be computed after the step's sums were here"
+
+    def absent(self) -> frozenset[int]:
+        """Parameters that got a gradient in no lane of the turn at hand."""
+        return self.gradients.absent(self._work.version, self._work.lanes)
+
+    def show_buffers(self) -> None:
+        """Between the units of a turn and its end: let the model's buffers be those of all lanes."""
+        work = self._work
+        if self.version > work.version:
+            self.buffers.advance(work.version)
+        else:
+            self.buffers.preview(work.version, work.lanes, dict(enumerate(work.counts)))
+
+    @property
+    def turn_loss(self) -> float:
+        """The mean loss of the turn at hand, once its units are through."""
+        step = self._work.version
+        return self.board.step_facts(step + 1).loss if self.version > step else self._loss()
+
+    def _act(self, work: StepWork, *, closing: bool) -> int | None:
         self._work, self._news = work, None
         self.board.put_work(work.version, work.lanes)
         self._controls.look()
         while True:
             # What is decided on is what a wait compares with: a change between the two cannot be missed.
             self._seen, self._news = self._news or self._look(), None
-            action = decide.next_action(self.at.place(work.version), self._seen)
+            action = decide.next_action(self.at.place(work.version, closing=closing), self._seen)
             match action:
                 case decide.Compute(lane):
                     return lane
                 case decide.Advance():
-                    self._advance()
+                    if work.turn:  # also of a step that others have made: the script reads its gradient
+                        self.board.put(cells.R_CLOSED, work.version)
+                    if closing:
+                        self._advance()
+                    return None
+                case decide.Leave():
                     return None
                 case decide.Arrive():
                     self.board.put(cells.R_ARRIVED, work.version)
+                    self._controls.ring()
+                case decide.Close():
+                    self.board.put(cells.R_CLOSED, work.version)
                     self._controls.ring()
                 case decide.Gather(slices):
                     self._gather(slices)
@@ -269,8 +317,8 @@ class Member:
             piece = self.space.layout.slices[index]
             total = self.gradients.sum_of(piece)
             partial = [*nodes, *pieces.nodes(work.version, index, but=nodes)] if sums else nodes
-            # Without clipping, the factor is applied where the sum is used: one way through memory less.
-            self.gradients.total(piece, partial, work.lanes, work.factor if clips else 1.0, total)
+            # Where nobody looks at it before, the factor is applied where the sum is used: one way through memory less.
+            self.gradients.total(piece, partial, work.lanes, work.factor if clips or work.turn else 1.0, total)
             if sums and self.finite and not finite(total):
                 raise self._not_finite(index, partial)  # here lie the lanes apart, elsewhere only their sum
             self.board.publish_norm(index, work.version + 1, norm_of(total) if clips else 0.0)
@@ -282,15 +330,19 @@ class Member:
     def _finish(self, slices: Sequence[int]) -> None:
         work, board, optimizer = self._work, self.board, self.optimizer
         nodes = board.nodes(work.version)
-        absent = self.gradients.absent(work.version, work.lanes)
-        self._check_settings()
-        clip_norm, clip_value = self._clipping()
+        absent = self._absent if work.turn else self.gradients.absent(work.version, work.lanes)
+        if not work.turn:
+            self._check_settings()
+        clip_norm, clip_value = (0.0, 0.0) if work.turn else self._clipping()
         grad_norm = self._grad_norm() if clip_norm > 0.0 else 0.0
         self._begin_applying()
         for index in slices:
             piece = self.space.layout.slices[index]
             gradient = optimizer.scratch(piece)
-            if clip_norm > 0.0:
+            if work.turn:
+                assert self.whole is not None
+                gradient = self.whole.of(piece)
+            elif clip_norm > 0.0:
                 torch.mul(self.gradients.sum_of(piece), clip_scale(clip_norm, grad_norm), out=gradient)
             elif self.at.sums(work.version):
                 torch.mul(self.gradients.sum_of(piece), work.factor, out=gradient)
@@ -298,16 +350,19 @@ class Member:
                 self.gradients.total(piece, nodes, work.lanes, work.factor, gradient)
             if clip_value > 0.0:
                 gradient.clamp_(-clip_value, clip_value)
-            if self.finite and not finite(gradient):
+            if self.finite and not self._drops and not finite(gradient):
                 raise self._not_finite(index, nodes)
             if self.guarded and not self._undo_free():
                 return
             self._begin_change(index, work.version)
             if index == 0:
                 self.buffers.merge(work.version, work.lanes, dict(enumerate(work.counts)))
-                samples = board.step_facts(work.version).samples + sum(work.counts)
-                board.put_step(work.version + 1, StepFacts(self._loss(), samples, grad_norm))
-            optimizer.apply(index, self.hyper[piece.group], absent)
+                before = board.step_facts(work.version)
+                samples = before.samples + (0 if self._extra else sum(work.counts))
+                facts = StepFacts(self._loss(), samples, grad_norm, before.extra + self._extra)
+                board.put_step(work.version + 1, facts)
+            if not self._drops:
+                optimizer.apply(index, self.hyper[piece.group], absent, gradient)
             self._end_change(index, work.version)
 
     def _grad_norm(self) -> float:

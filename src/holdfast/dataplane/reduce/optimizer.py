@@ -74,6 +74,7 @@ class SliceOptimizer:
         self._first_piece = _first_pieces(space)
         self._scratch = {n: torch.empty(_longest(space, n), dtype=d) for (n, d), _ in _totals(space)}
         self._twins: dict[int, torch.optim.Optimizer] = {}
+        self._takes: dict[int, int] = {}  # slice -> where its twin takes gradients from
         self._step = _bare_step(type(optimizer))
         self._guarded: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
 
@@ -116,37 +117,41 @@ class SliceOptimizer:
         """Ownership changed: what others did to the state since must be read from the arena again."""
         self._twins.clear()
 
-    def apply(self, slice_: int, hyper: dict[str, Any], absent: frozenset[int]) -> None:
-        """Run the optimizer on one slice; its gradient is in `scratch`. `absent` entries had no gradient."""
+    def apply(
+        self, slice_: int, hyper: dict[str, Any], absent: frozenset[int], gradient: Tensor | None = None
+    ) -> None:
+        """Run the optimizer on one slice; its gradient is in `scratch`, or given. `absent` entries had no gradient."""
         piece = self._space.layout.slices[slice_]
+        gradient = self.scratch(piece) if gradient is None else gradient
         twin = self._twins.get(slice_)
         if twin is None:
             twin = self._twins[slice_] = self._twin(slice_)
+        if self._takes.get(slice_) != gradient.data_ptr():
+            _let_take(twin, piece, gradient)
+            self._takes[slice_] = gradient.data_ptr()
         group = twin.param_groups[0]
         for key, value in hyper.items():
             group[key] = value
         first = self._first_piece[slice_]
         ready = bytes(self._flags[first : first + len(piece.pieces)])
         if absent or len(set(ready)) > 1:
-            self._step_apart(piece, twin, ready, absent)
+            self._step_apart(piece, twin, ready, absent, gradient)
         else:
             self._step(twin)
         self._settle(slice_, twin, absent)
 
     def _step_apart(
-        self, piece: Slice, twin: torch.optim.Optimizer, ready: bytes, absent: frozenset[int]
+        self, piece: Slice, twin: torch.optim.Optimizer, ready: bytes, absent: frozenset[int], gradient: Tensor
     ) -> None:
         """One step in two goes: fused and foreach code wants all of its parameters to have state, or none of them."""
-        scratch = self.scratch(piece)
         pieces = list(zip(twin.param_groups[0]["params"], piece.pieces, ready, strict=True))
         for turn in set(ready):
             for tensor, part, had in pieces:
                 there = part.entry not in absent and had == turn
-                tensor.grad = scratch[part.start - piece.start : part.stop - piece.start] if there else None
+                tensor.grad = gradient[part.start - piece.start : part.stop - piece.start] if there else None
             if any(tensor.grad is not None for tensor, _, _ in pieces):
                 self._step(twin)
-        for tensor, part, _ in pieces:
-            tensor.grad = scratch[part.start - piece.start : part.stop - piece.start]
+        _let_take(twin, piece, gradient)
 
     def state_of(self, parameter_index: int) -> dict[str, Any]:
         """The state of one whole parameter, as torch would show it: views of the arena."""
@@ -171,12 +176,12 @@ class SliceOptimizer:
 
     def _twin(self, slice_: int) -> torch.optim.Optimizer:
         piece, first = self._space.layout.slices[slice_], self._first_piece[slice_]
-        flat, scratch = self.parameters[piece.dtype], self.scratch(piece)
+        flat = self.parameters[piece.dtype]
         tensors = [flat[part.start : part.stop] for part in piece.pieces]
         twin = clone(self._optimizer, piece.group, tensors)
         schema = self._schemas[piece.group, piece.dtype]
+        self._takes.pop(slice_, None)
         for place, (tensor, part) in enumerate(zip(tensors, piece.pieces, strict=True)):
-            tensor.grad = scratch[part.start - piece.start : part.stop - piece.start]
             if self._ready[first + place]:
                 twin.state[tensor] = self._piece_state(schema, tensor, part, first + place)
         return twin
@@ -232,6 +237,12 @@ class SliceOptimizer:
                 at += -(-size // 64) * 64
             self._guarded[slice_, row] = pairs
         return pairs
+
+
+def _let_take(twin: torch.optim.Optimizer, piece: Slice, gradient: Tensor) -> None:
+    """Let a slice's optimizer take its gradients from there."""
+    for tensor, part in zip(twin.param_groups[0]["params"], piece.pieces, strict=True):
+        tensor.grad = gradient[part.start - piece.start : part.stop - piece.start]
 
 
 def _bare_step(kind: type[torch.optim.Optimizer]) -> Callable[[torch.optim.Optimizer], object]:

@@ -14,7 +14,8 @@ class StepWork:
     step: int
     lanes: tuple[int, ...]  #: lanes with samples
     counts: tuple[int, ...]  #: samples of every lane
-    ahead: int = 0  #: versions that were made beyond one a step, before lanes kept step exactly
+    ahead: int = 0  #: versions that were made beyond one a step, in exact training and before it
+    turn: bool = False  #: the script has code of its own between the units of the step and its end (`run.steps`)
 
     @property
     def version(self) -> int:

@@ -99,14 +99,7 @@ class Pushes:
             words[P_DONE] = words[P_BASE] + words[P_TOTAL]  # said twice, it says the same
         words[P_OP] = -(op + 1)
         words[P_BASE], words[P_TOTAL] = words[P_DONE] - done, steps
-        for lane in range(self._num_lanes):
-            words[self._clock(lane)] = pushed
-        for tag, place in ((version, version - 1), (0, version)):  # all that was pushed before is in `version`
-            at = self._commit_set(place)
-            words[at] = 0
-            for lane in range(self._num_lanes):
-                words[at + 1 + lane] = pushed
-            words[at] = tag
+        self._begin_at(version, [pushed] * self._num_lanes)
         words[P_OP] = op + 1
 
     def committed(self, applied: Callable[[], int]) -> int:
@@ -187,13 +180,10 @@ class Pushes:
 
     def decide(self, version: int, pushes: Sequence[TakenPush]) -> None:
         """These do. By one owner, once."""
-        at, counts = self._commit_set(version), self._counts(version - 1)
-        self._words[at] = 0
+        counts = self._counts(version - 1)
         for push in pushes:
             counts[push.lane] += 1
-        for lane, count in enumerate(counts):
-            self._words[at + 1 + lane] = count
-        self._words[at] = version + 1
+        self._put(version, counts, version + 1)
 
     def commit_set(self, version: int) -> list[TakenPush]:
         """What was decided, in lane order."""
@@ -232,11 +222,8 @@ class Pushes:
         for lane, pushed in enumerate(told.pushed):
             if lane not in keep:
                 words[self._clock(lane)] = pushed
-        for place, counts in ((0, told.applied), (1, told.taken)):
-            at = self._commit_set(place)
-            words[at] = 0
-            for lane, count in enumerate(counts):
-                words[at + 1 + lane] = count
+        self._put(0, told.applied, 0)
+        self._put(1, told.taken, 0)
         words[P_TOTAL], words[P_BASE], words[P_DONE] = told.total, told.base, told.done
         words[P_OP], words[P_MIRRORED] = told.op, told.version + 1
         words[P_SHOWN] = 0 if told.settled else -1
@@ -286,14 +273,7 @@ class Pushes:
         words[P_OP] = words[P_MIRRORED] = 0
         words[P_TOTAL], words[P_BASE], words[P_DONE] = told.total, told.base, told.done
         words[P_HELD], words[P_SHOWN] = 0, -1
-        for lane, applied in enumerate(told.applied):
-            words[self._clock(lane)] = applied
-        for tag, place in ((told.version, told.version - 1), (0, told.version)):
-            at = self._commit_set(place)
-            words[at] = 0
-            for lane, applied in enumerate(told.applied):
-                words[at + 1 + lane] = applied
-            words[at] = tag
+        self._begin_at(told.version, told.applied)
         words[P_OP] = told.op
 
     def forget(self) -> None:
@@ -318,6 +298,21 @@ class Pushes:
 
     def _commit_set(self, version: int) -> int:
         return self._commit_sets + version % 2 * (1 + self._num_lanes)
+
+    def _put(self, version: int, counts: Sequence[int], tag: int) -> None:
+        """Write a commit set. It counts from the store of its tag, which goes last."""
+        at = self._commit_set(version)
+        self._words[at] = 0
+        for lane, count in enumerate(counts):
+            self._words[at + 1 + lane] = count
+        self._words[at] = tag
+
+    def _begin_at(self, version: int, counts: Sequence[int]) -> None:
+        """So many pushes of each lane are in `version`, and there are no others."""
+        for lane, count in enumerate(counts):
+            self._words[self._clock(lane)] = count
+        self._put(version - 1, counts, version)
+        self._put(version, counts, 0)
 
     def _counts(self, version: int) -> list[int]:
         at = self._commit_set(version) + 1

@@ -70,6 +70,7 @@ class Donor:
         self._most = most or max(64 << 20, state + 6 * size)
         self._current = -1  # the newest generation for which this host has fetched the state itself
         self._op = view.board.op()[0]  # up to which the state holds what evaluations gave
+        self._seen = (-1, False)  # the newest operation at the last look, and whether it had given something
         self._log: deque[bytes] = deque()
         self._waiting = 0
         self._moved = threading.Condition()
@@ -175,15 +176,15 @@ class Donor:
 
     def _past(self, packer: Packer) -> Buffers:
         """What evaluations have given since the last look."""
-        out: Buffers = []
-        for op in range(self._op + 1, self._view.board.op()[0] + 1):
-            result = self._view.past.get(op)
-            if result is None:
-                if op == self._view.board.op()[0]:
-                    break  # it may still be going on
-            else:
+        newest, past, out = self._view.board.op()[0], self._view.past, list[bytes | memoryview]()
+        seen = newest, past.has(newest)
+        if seen == self._seen:
+            return out
+        self._seen = seen
+        for op in past.since(self._op):
+            if (result := past.get(op)) is not None:
                 out += packer.past(op, result)
-            self._op = op
+                self._op = op
         return out
 
     def _step(self, step: int) -> Iterator[Facts | SliceSums]:
@@ -203,13 +204,15 @@ def follow(
     """
     came(fetch(view, stream, generation))
     ring()
-    Receiver(view, stream, generation, ring, closing, set(), partial(_await_version, view, closing), rows).run()
+    Receiver(view, stream, generation, ring, closing, set(), partial(_await_turn, view, closing, rows), rows).run()
 
 
 def _keep(kept: list[bytes], *buffers: bytes) -> None:
     kept.extend(buffers)
 
 
-def _await_version(view: ArenaView, closing: Callable[[], bool], step: int) -> None:
-    while min(view.board.versions()) < step and not closing():
+def _await_turn(view: ArenaView, closing: Callable[[], bool], rows: frozenset[int], step: int) -> None:
+    """Nobody waits for the workers here, so sums of `step` wait until theirs have left the step before."""
+    board = view.board
+    while (min(board.versions()) < step or board.read_before(rows, step)) and not closing():
         time.sleep(TRANSFER.donor_poll)

@@ -98,7 +98,7 @@ class Packer:
             self._table = tag
         # A worker goes on when the table is full, and nobody uses it anew before all have gone on.
         over = view.board.op()[0] != tag - 1
-        filled = view.table_rows(None if over or self._begun else view.board.op_kind())
+        filled = view.table_rows(None if over or self._begun else max(0, view.board.op_kind()))
         if over:
             self._complete = tag
         rows = [row for row in filled if row not in self.there and (row in self._begun or self.mine(row))]

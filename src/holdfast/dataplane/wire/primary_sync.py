@@ -24,12 +24,13 @@ import msgspec
 from holdfast.core.sync.modes import TakenPush
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.board import StepFacts, Word
+from holdfast.dataplane.memory.buffer_records import BufferRecords
 from holdfast.dataplane.relaxed.pushes import Pushes, PushRecord, ToldClocks
 from holdfast.errors import FrameError
 
 __all__ = ["PrimarySync", "Published", "PushPart", "first_cut", "inherit", "recut"]
 
-_told = msgspec.msgpack.Decoder(tuple[ToldClocks, tuple[float, Word, float]])
+_told = msgspec.msgpack.Decoder(tuple[ToldClocks, tuple[float, Word, float, Word]])
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -55,10 +56,8 @@ class PrimarySync:
     def __init__(self, view: ArenaView) -> None:
         manifest = view.manifest
         self.view, self.pushes = view, Pushes(view.section("pushes"), manifest.lanes)
-        self._present = view.section("push-present")
+        self._records = BufferRecords(manifest, view.section, "push-present")
         self._buffers, self._newest = view.section("buffers"), view.section("buffers-versions")
-        # What lanes gave of buffers lies behind the two copies that are published.
-        self._records, self._changed = self._buffers[2 * manifest.buffers_size :], view.section("buffers-changed")
 
     # ------------------------------------------------------------ pushes
 
@@ -83,34 +82,16 @@ class PrimarySync:
 
     def record(self, push: TakenPush) -> tuple[PushRecord, bytes]:
         """What a push says besides its gradient: its record; its flags and the buffers it changed."""
-        manifest, flags = self.view.manifest, len(self.view.manifest.buffers)
-        at, record = push.lane, self._buffers_of(push)
-        changed = bytes(self._changed[record * flags : (record + 1) * flags])
-        body = [bytes(self._present[at * manifest.entries : (at + 1) * manifest.entries]), changed]
-        base = record * manifest.buffers_size
-        body += [
-            bytes(self._records[base + begin : base + begin + size])
-            for flag, (begin, size) in zip(changed, manifest.buffers, strict=True) if flag
-        ]  # fmt: skip
+        body = self._records.pack(self._records.at(push.step, push.lane), push.lane)
         return self.pushes.record(push.lane), b"".join(body)
 
     def land_record(self, lane: int, record: PushRecord, data: memoryview, lanes: Collection[int]) -> None:
         """All of a push is here: let it count."""
         push = TakenPush(lane, record.step)
         self._check(push, lanes)
-        manifest, flags = self.view.manifest, len(self.view.manifest.buffers)
-        at, place = lane, self._buffers_of(push)
-        changed = bytes(data[manifest.entries : manifest.entries + flags])
-        sizes = [size for flag, (_, size) in zip(changed, manifest.buffers, strict=False) if flag]
-        if len(data) != manifest.entries + flags + sum(sizes):
+        if len(data) != self._records.size(data):
             raise FrameError(f"the record of lane {lane} has {len(data)} bytes")
-        self._present[at * manifest.entries : (at + 1) * manifest.entries] = data[: manifest.entries]
-        self._changed[place * flags : (place + 1) * flags] = changed
-        offset, base = manifest.entries + flags, place * manifest.buffers_size
-        for flag, (begin, size) in zip(changed, manifest.buffers, strict=True):
-            if flag:
-                self._records[base + begin : base + begin + size] = data[offset : offset + size]
-                offset += size
+        self._records.unpack(self._records.at(push.step, lane), lane, data)
         self.pushes.push(lane, record)
 
     def _sections(self, push: TakenPush, version: int) -> list[str]:
@@ -121,10 +102,6 @@ class PrimarySync:
         own = f"push/{push.lane}/", f"read/{push.lane}/"
         inner = f"inner/{push.lane}/{(version + 1) % 2}"
         return [name for name in manifest.sections if name.startswith(own) or name == inner]
-
-    def _buffers_of(self, push: TakenPush) -> int:
-        """Where the buffers of a push lie, counted in records."""
-        return push.step % 2 * self.view.manifest.lanes + push.lane
 
     def _check(self, push: TakenPush, lanes: Collection[int]) -> None:
         if push.lane not in lanes:

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from holdfast.config.limits import NETWORK, TRANSFER
 from holdfast.config.run_config import board_rows
-from holdfast.control.protocol.messages import Reached
+from holdfast.control.protocol.messages import Install
 from holdfast.core.roles import chain_link, primary_of
 from holdfast.core.slices import even_shares
 from holdfast.core.transfers import TransferRoute, longest_run
@@ -43,33 +42,7 @@ from holdfast.dataplane.wire.state_transfer import fetch, serve, serve_mirror
 from holdfast.errors import FrameError
 from holdfast.transport.stream import Stream
 
-__all__ = ["Assembly", "PeerSession"]
-
-
-
-class Assembly(Protocol):
-    """Who is where in a generation: what an `Install` says."""
-
-    @property
-    def generation(self) -> int: ...
-    @property
-    def members(self) -> Sequence[int]: ...
-    @property
-    def rows(self) -> Sequence[int]: ...
-    @property
-    def drivers(self) -> Sequence[int]: ...
-    @property
-    def hosts(self) -> Sequence[int]: ...
-    @property
-    def sources(self) -> Mapping[int, int]: ...
-    @property
-    def servers(self) -> Sequence[int]: ...
-    @property
-    def replicas(self) -> Sequence[int]: ...
-    @property
-    def abreast(self) -> Sequence[int]: ...
-    @property
-    def reached(self) -> Reached: ...
+__all__ = ["PeerSession"]
 
 
 class PeerSession:
@@ -78,6 +51,7 @@ class PeerSession:
     Args:
         host memory: the memory of this host.
         me: this host's number.
+        install: the generation, and who is where in it.
         dial: opens a connection to a host ("peer" or "fetch"); called in a thread of the peer session, may block and
         raise. ring: wakes the workers of this host. report: told, in a sentence, that the state has come from another
         host. broke: told of a connection that has ended though it should not have: the other host, and why. OSError,
@@ -88,22 +62,22 @@ class PeerSession:
     """
 
     def __init__(
-        self, host_memory: HostMemory, me: int, assembly: Assembly, *, dial: Callable[[int, str], Stream],
+        self, host_memory: HostMemory, me: int, install: Install, *, dial: Callable[[int, str], Stream],
         ring: Callable[[], None], report: Callable[[str], None], broke: Callable[[int, Exception], None],
         replica: Replica | None = None,
     ) -> None:  # fmt: skip
-        self._host_memory, self._me, self._assembly = host_memory, me, assembly
+        self._host_memory, self._me, self._install = host_memory, me, install
         self._dial, self._ring, self._report, self._broke = dial, ring, report, broke
-        where = dict(zip(assembly.members, assembly.hosts, strict=True))
-        self._hosts = sorted(set(assembly.hosts))
-        self._homes = sorted({where[server] for server in assembly.servers}) or self._hosts
+        where = dict(zip(install.members, install.hosts, strict=True))
+        self._hosts = sorted(set(install.hosts))
+        self._homes = sorted({where[server] for server in install.servers}) or self._hosts
         self._peers = [host for host in self._hosts if host != me]
-        self._rows = [row for row, host in zip(assembly.rows, assembly.hosts, strict=True) if host == me]
+        self._rows = [row for row, host in zip(install.rows, install.hosts, strict=True) if host == me]
         self._lanes = self._lanes_of(me)
         self._closed = threading.Event()
-        self._primary = primary_of(assembly.hosts, assembly.sources)  # of the state, in relaxed modes
-        self._link = chain_link(me, self._primary, assembly.replicas)  # of the chain of replicas
-        self._all_hold = set(assembly.replicas) <= set(assembly.abreast)  # what the primary begins with
+        self._primary = primary_of(install.hosts, install.sources)  # of the state, in relaxed modes
+        self._link = chain_link(me, self._primary, install.replicas)  # of the chain of replicas
+        self._all_hold = set(install.replicas) <= set(install.abreast)  # what the primary begins with
         self._last = -1  # at the primary: the version that all of them have, when the generation begins
         self._replica_chain: ReplicaChain | None = None  # to the next replica
         self.fetched = False  #: the state has come from another host
@@ -121,8 +95,8 @@ class PeerSession:
         self._sender = Sender(me, self._closed.is_set, self._ended)
         self._begin()
         self._start(self._sender.run)
-        if me in assembly.sources:
-            self._start(self._fetch, assembly.sources[me])
+        if me in install.sources:
+            self._start(self._fetch, install.sources[me])
         else:
             self._current.set()
         for peer in self._peers:
@@ -196,17 +170,17 @@ class PeerSession:
 
     def _begin(self) -> None:
         """Before any worker acts in this generation: forget what the last one's connections brought."""
-        lanes = len(self._assembly.drivers)
+        lanes = len(self._install.drivers)
         arena = self._host_memory.memory
         self._level = level(arena)
         Board(arena, lanes, board_rows(lanes), 0).distrust_rows(self._rows)
         self._view = self._find()
-        if self._view is not None and self._me not in self._assembly.sources:
+        if self._view is not None and self._me not in self._install.sources:
             self._view.begin(self._lanes)
             self._guard(self._view)
 
     def _find(self) -> ArenaView | None:
-        return self._host_memory.view(self._assembly.reached)
+        return self._host_memory.view(self._install.reached)
 
     def _guard(self, view: ArenaView) -> None:
         """Where replicas hold the state, what is made is shown to nobody before they do."""
@@ -263,7 +237,7 @@ class PeerSession:
         stream = self._open(source, "fetch") if view is not None else None
         if view is None or stream is None:
             return
-        got = fetch(view, stream, self._assembly.generation, self._lanes)
+        got = fetch(view, stream, self._install.generation, self._lanes)
         self.fetched = True
         stream.close()
         self._begun = got.clocks
@@ -276,11 +250,11 @@ class PeerSession:
         view = self._ready_hold()
         stream = self._open(before, "replica") if view is not None else None
         if view is not None and stream is not None:
-            replica.receive(view, stream, self._assembly.generation, self._closed.is_set, self._replica_chain)
+            replica.receive(view, stream, self._install.generation, self._closed.is_set, self._replica_chain)
 
     def _pass_on(self, after: int, stream: Stream) -> None:
         if self._replica_chain is not None:
-            self._replica_chain.run(stream, self._assembly.generation)
+            self._replica_chain.run(stream, self._install.generation)
 
     def _replicate(self, host: int, stream: Stream) -> None:
         view = self._ready_hold()
@@ -293,7 +267,7 @@ class PeerSession:
             self._ring()
             self._sender.ring()
 
-        replicate(view, stream, self._assembly.generation, self._closed.is_set, held, self._last)
+        replicate(view, stream, self._install.generation, self._closed.is_set, held, self._last)
 
     def _serve(self, host: int, stream: Stream) -> None:
         self._current.wait()
@@ -301,11 +275,11 @@ class PeerSession:
         if view is not None and view.manifest.relaxed:
             mirror = self._mirrors[host]
             mirror.versions = serve_mirror(
-                view, stream, self._assembly.generation, self._closed.is_set, self._lanes_of(host)
+                view, stream, self._install.generation, self._closed.is_set, self._lanes_of(host)
             )
             mirror.begun.set()
         elif view is not None:
-            serve(view, stream, self._assembly.generation, self._closed.is_set, self._level)
+            serve(view, stream, self._install.generation, self._closed.is_set, self._level)
 
     def _connect(self, peer: int) -> None:
         if peer in self._waiting:
@@ -320,7 +294,7 @@ class PeerSession:
             self._mirrors[peer].begun.wait()  # news of what it does not have yet would be old when it has
         if stream is None or view is None or self._closed.is_set():
             return
-        generation, closing = self._assembly.generation, self._closed.is_set
+        generation, closing = self._install.generation, self._closed.is_set
         packer = Packer(view, generation, self._rows, self._computed_here)
         turn, rows = partial(self._await_turn, view), frozenset(self._rows)
         receiver = Receiver(view, stream, generation, self._ring, closing, packer.there, turn, rows)
@@ -344,7 +318,7 @@ class PeerSession:
             return NoQueue(peer, view, stream, packer), None
         assert self._begun is not None
         sent = {lane: self._begun.pushed[lane] for lane in self._lanes}
-        where = zip(self._assembly.rows, self._assembly.hosts, strict=True)
+        where = zip(self._install.rows, self._install.hosts, strict=True)
         here = FromPrimary(primary_sync, self._lanes, next(row for row, host in where if host == peer))
         return ToPrimaryQueue(
             peer, view, stream, packer, primary_sync=primary_sync, sent=sent, op=self._begun.op, most=most
@@ -352,8 +326,8 @@ class PeerSession:
 
     def _lanes_of(self, host: int) -> frozenset[int]:
         """The lanes that are driven there."""
-        where = dict(zip(self._assembly.members, self._assembly.hosts, strict=True))
-        return frozenset(lane for lane, driver in enumerate(self._assembly.drivers) if where[driver] == host)
+        where = dict(zip(self._install.members, self._install.hosts, strict=True))
+        return frozenset(lane for lane, driver in enumerate(self._install.drivers) if where[driver] == host)
 
     def _most(self, rate: float = 0.0) -> int:
         return longest_run(len(self._peers), rate)
@@ -364,7 +338,7 @@ class PeerSession:
             time.sleep(TRANSFER.sums_poll)
 
     def _computed_here(self, row: int) -> bool:
-        return row % len(self._assembly.drivers) in self._lanes
+        return row % len(self._install.drivers) in self._lanes
 
     def _route(self, manifest: Manifest, peer: int) -> TransferRoute:
         sizes = manifest.sizes()

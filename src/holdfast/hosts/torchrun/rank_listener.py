@@ -20,11 +20,11 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.hosts.torchrun import rank_messages as say
+from holdfast.transport import processes
 from holdfast.transport.link import Link
 
 __all__ = ["News", "RankConnection", "RankGone", "RankListener"]
 
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: what SO_PEERCRED gives
 #: Linux 6.15 and newer tell how a process ended that somebody else has reaped: PIDFD_GET_INFO with PIDFD_INFO_EXIT.
 _INFO_SIZE, _INFO_EXIT, _EXIT_CODE_AT = 64, 1 << 3, 60
 _GET_INFO = 3 << 30 | _INFO_SIZE << 16 | 0xFF << 8 | 11
@@ -148,8 +148,7 @@ class RankListener:
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while True:
                 sock, _ = self._listener.accept()
-                raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-                if _CREDENTIALS.unpack(raw)[1] != os.getuid():
+                if processes.peer(sock)[1] != os.getuid():
                     sock.close()
                     continue
                 link = Link(sock, blocking=False)
@@ -222,8 +221,5 @@ def _how_it_ended(pid: int, pidfd: int) -> int | None:
         fcntl.ioctl(pidfd, _GET_INFO, info)
         if struct.unpack_from("<Q", info, 0)[0] & _INFO_EXIT:  # it has been reaped
             return os.waitstatus_to_exitcode(struct.unpack_from("<i", info, _EXIT_CODE_AT)[0])
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-        if fields[0] == b"Z":
-            return os.waitstatus_to_exitcode(int(fields[49]))
-    return None
+    there = processes.stat(pid)
+    return os.waitstatus_to_exitcode(there.ended) if there.state == "Z" else None

@@ -7,6 +7,8 @@ reach it over a socket without a name in any file system, and only ranks of the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from holdfast.config.worker_spec import WorkerSpec
@@ -103,26 +105,9 @@ class RunOver(_RankMessage, frozen=True):
 
 ToRank = Listening | Enlisted | Barred | RunOver
 
-_encoder = msgspec.msgpack.Encoder()
-_from_rank: msgspec.msgpack.Decoder[FromRank] = msgspec.msgpack.Decoder(FromRank)
-_to_rank: msgspec.msgpack.Decoder[ToRank] = msgspec.msgpack.Decoder(ToRank)
-
-
-def encode(message: FromRank | ToRank | HelperTask) -> bytes:
-    """The message's bytes."""
-    return _encoder.encode(message)
-
-
-def decode_from_rank(data: bytes) -> FromRank:
-    """Read what a rank said. Raises `msgspec.MsgspecError` on anything else."""
-    return _from_rank.decode(data)
-
-
-def decode_to_rank(data: bytes) -> ToRank:
-    """Read what the helper said. Raises `msgspec.MsgspecError` on anything else."""
-    return _to_rank.decode(data)
-
-
-def decode_task(data: bytes) -> HelperTask:
-    """Read what a helper is to do."""
-    return msgspec.msgpack.decode(data, type=HelperTask)
+#: The message's bytes.
+encode: Callable[[FromRank | ToRank | HelperTask], bytes] = msgspec.msgpack.Encoder().encode
+#: What a rank said, what the helper said, and what it is to do. Raise `msgspec.MsgspecError` on anything else.
+decode_from_rank: Callable[[bytes], FromRank] = msgspec.msgpack.Decoder(FromRank).decode
+decode_to_rank: Callable[[bytes], ToRank] = msgspec.msgpack.Decoder(ToRank).decode
+decode_task: Callable[[bytes], HelperTask] = msgspec.msgpack.Decoder(HelperTask).decode

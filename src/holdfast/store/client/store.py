@@ -36,7 +36,6 @@ __all__ = ["Store", "connect"]
 Value = Tensor | Rows
 
 
-
 def connect(
     address: str, client: str, *, credentials: Path | str | None = None, timeout: float = STORE.timeout
 ) -> Store:  # fmt: skip

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -125,31 +124,30 @@ class Wire:
 
     def close(self) -> None:
         """End the connection. What is pending stays unanswered."""
-        self._fatal = self._fatal or StoreError(f"The store of client {self._client!r} is closed. Connect again.")
-        for pending in list(self._pending.values()):
-            self._end(pending, None, self._fatal)
+        closed = StoreError(f"The store of client {self._client!r} is closed. Connect again.")
+        self._give_up(self._fatal or closed)
         if self._link is not None:
             self._link.close()
             self._link = None
         if self.region is not None:
             self.region.close()
 
+    def _give_up(self, error: Exception) -> None:
+        """From now on every request ends with this."""
+        self._fatal = error
+        for pending in list(self._pending.values()):
+            self._end(pending, None, error)
+
     # ------------------------------------------------------------ the connection
 
     def _connect(self) -> None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sock.settimeout(STORE.dial)  # it waits only where more than a backlog of clients come at once
         try:
-            sock.connect("\0" + self._name)
+            self._link, self.pid = Link.dial(self._name, STORE.dial, blocking=False), 0
         except OSError as error:
-            sock.close()
-            self._fatal = ServerLost(gone_text(self.index, error.strerror or error))
-            for pending in list(self._pending.values()):
-                self._end(pending, None, self._fatal)
+            self._give_up(ServerLost(gone_text(self.index, error.strerror or error)))
             return
-        self._link, self.pid = Link(sock, blocking=False), 0
         self._poll, self._blocked = select.poll(), False
-        self._poll.register(sock, select.POLLIN)
+        self._poll.register(self._link, select.POLLIN)
         self._collect()
         looks = tuple(self._looks.elements())
         self._link.offer(pack(Hello(self._client, looks)), [self._memory.fd])
@@ -237,12 +235,9 @@ class Wire:
         if isinstance(answer, Failed):
             error = complaint(answer)
             if answer.id < 0:
-                self._fatal = error
-                doomed = list(self._pending.values())
-            else:
-                doomed = [self._pending[answer.id]] if answer.id in self._pending else []
-            for pending in doomed:
-                self._end(pending, None, error)
+                self._give_up(error)
+            elif answer.id in self._pending:
+                self._end(self._pending[answer.id], None, error)
             return
         if not isinstance(answer, Done | ValueView):
             return  # of no use here: the version is looked at where it is made
@@ -265,12 +260,12 @@ class Wire:
         ours, theirs = os.fstat(self.region.fd), os.fstat(fd)
         os.close(fd)
         if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino):
-            self._fatal = ServerLost(
-                f"Server {self.index} of the store has come back without its memory: all values are lost. Start from a "
-                "checkpoint."
+            self._give_up(
+                ServerLost(
+                    f"Server {self.index} of the store has come back without its memory: all values are lost. Start "
+                    "from a checkpoint."
+                )
             )
-            for pending in list(self._pending.values()):
-                self._end(pending, None, self._fatal)
 
     def _end(self, pending: Pending, answer: Done | ValueView | None, error: Exception | None) -> None:
         self._pending.pop(pending.request.id, None)

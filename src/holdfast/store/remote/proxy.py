@@ -13,7 +13,6 @@ they were out, since nobody else kept them from being written over.
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -77,14 +76,7 @@ class ClientProxy:
 
     def __init__(self, stream: Stream, client: str, name: str, ended: Callable[[ClientProxy], None]) -> None:
         self.client, self._stream, self._ended = client, stream, ended
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            sock.settimeout(STORE.dial)  # it waits only where more than a backlog of clients come at once
-            sock.connect("\0" + name)
-        except BaseException:
-            sock.close()
-            raise
-        self._link = Link(sock)
+        self._link = Link.dial(name, STORE.dial)
         self._memory = Owned(create())
         self._region: Region | None = None  # the server's
         self._kept: dict[int, _Kept] = {}

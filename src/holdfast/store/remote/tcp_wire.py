@@ -41,7 +41,6 @@ from holdfast.transport.stream import Stream, name_of
 __all__ = ["TcpWire"]
 
 
-
 class _Coming(NamedTuple):
     """Where an answer's bytes go, and what holds the place."""
 

@@ -103,7 +103,7 @@ class Barriers:
         change = LedgerChange(barrier=table.number, turn=table.rounds.done + 1)
         if message.key:
             if table.value is None:
-                names = ", ".join(map(repr, table.waiting))
+                names = ", ".join(map(repr, sorted(table.waiting)))
                 awaited = f"Clients {names} wait for a broadcast of key {message.key!r}, and none of them is its root"
                 return self._refuse(table, f"{awaited}. The root must be one of them.")
             client, value = table.value

@@ -28,13 +28,12 @@ from holdfast.store.region import Limit, Owned, Region, create
 from holdfast.store.server.dispatcher import ClientRecord, Dispatcher
 from holdfast.store.server.ledger import LEDGER, Ledger
 from holdfast.store.server.rounds import Clients
-from holdfast.store.server.supervisor import caller
 from holdfast.store.waiting import Waiting, look_seconds
+from holdfast.transport import processes
 from holdfast.transport.auth.listener import SHORT
 from holdfast.transport.link import MAX_MESSAGE, DescriptorsLost, Link, Outcome
 
 __all__ = ["Server"]
-
 
 
 class Peer:
@@ -123,7 +122,7 @@ class Server:
                 complain(f"Server {self.index} can take no client at the moment: {error.strerror}. It tries again.")
                 time.sleep(STORE.accept_pause)
             return  # else it went away again
-        pid, uid = caller(sock)
+        pid, uid = processes.peer(sock)
         if uid != os.getuid():
             sock.close()
             return

@@ -6,7 +6,6 @@ socket. So a process that stands by takes over without loading anything. It ends
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import socket
 import sys
@@ -21,15 +20,14 @@ from holdfast.store.server.rounds import Clients
 from holdfast.store.server.server import Server
 from holdfast.store.server.supervisor import READY, Assignment
 from holdfast.transport.link import Link
+from holdfast.transport.processes import die_with_parent
 
 __all__ = ["hear", "main"]
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main(words: list[str]) -> int:
     """Serve until whoever started us is gone."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # also from inside a handler
+    die_with_parent()  # also from inside a handler
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started us; our end follows from theirs
     torch.set_num_threads(1)
     link = Link.from_fd(int(words[0]))

@@ -11,7 +11,6 @@ import os
 import secrets
 import select
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -30,8 +29,9 @@ from holdfast.store.server.ledger import Ledger
 from holdfast.store.server.rounds import Clients
 from holdfast.transport.auth.credentials import Credentials
 from holdfast.transport.link import Link, Outcome
+from holdfast.transport.processes import peer
 
-__all__ = ["READY", "Assignment", "ServerSupervisor", "caller", "listen"]
+__all__ = ["READY", "Assignment", "ServerSupervisor", "listen"]
 
 #: What a new process says when it has loaded torch and the handler.
 READY = b"ready"
@@ -51,12 +51,6 @@ def listen(name: str) -> socket.socket:
     sock.bind("\0" + name)
     sock.listen(256)
     return sock
-
-
-def caller(sock: socket.socket) -> tuple[int, int]:
-    """The process and the user at the other end: anybody on this host may know the name of a socket."""
-    pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, uid
 
 
 class _Process:
@@ -268,5 +262,5 @@ def _turn_away(listener: socket.socket, why: str) -> None:
     except OSError:
         return  # it went away again
     with Link(sock, blocking=False) as link:
-        if caller(sock)[1] == os.getuid():
+        if peer(sock)[1] == os.getuid():
             link.send(pack(Failed(-1, "ServerLost", why)))

@@ -54,7 +54,7 @@ class Credentials:
     @classmethod
     def read(cls, path: Path) -> Credentials:
         """What `write` wrote, or a plain token file. Raises UsageError."""
-        return cls.parse(token.read_private(path, "credentials"), f"the file {path}")
+        return cls.parse(token.read_private(path), f"the file {path}")
 
     @classmethod
     def parse(cls, text: str, source: str) -> Credentials:

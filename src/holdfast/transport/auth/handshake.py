@@ -119,6 +119,15 @@ class _Side:
         #: Set when the greeting has failed. Nothing is fed after that.
         self.refusal: HandshakeRefusal | None = None
 
+    @property
+    def _over(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def wanted(self) -> int:
+        """How many bytes may be fed next; 0: none, it is over."""
+        return 0 if self._over else self._missing()
+
     def _fail(self, code: Code, text: str = "") -> None:
         self.refusal = HandshakeRefusal(code, text)
         self._buffer.clear()
@@ -168,11 +177,6 @@ class Greeter(_Side):
         self._theirs: bytes | None = None
         self._raw = b""
         self.hello: Hello | None = None
-
-    @property
-    def wanted(self) -> int:
-        """How many bytes may be fed next; 0: none, it is over."""
-        return 0 if self._over else self._missing()
 
     @property
     def _over(self) -> bool:
@@ -254,11 +258,6 @@ class Caller(_Side):
         self.opening = _MAGIC + _message(_OPEN, _PROTOCOL + nonce)
         self.welcome = False
         self.impostor = False
-
-    @property
-    def wanted(self) -> int:
-        """How many bytes may be fed next; 0: none, it is over."""
-        return 0 if self._over else self._missing()
 
     @property
     def _over(self) -> bool:

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from holdfast.errors import UsageError
 
-__all__ = ["SHORTEST", "check", "make", "read", "read_private", "write", "write_private"]
+__all__ = ["SHORTEST", "check", "make", "read_private", "write", "write_private"]
 
 #: Shorter tokens could be guessed by whoever overheard a proof.
 SHORTEST = 32
 _LONGEST = 1024
+_MOST_BYTES = 64 * 1024  # of a file with secrets
 
 
 def make() -> str:
@@ -49,11 +50,6 @@ def write(path: Path, token: str) -> None:
     write_private(path, token + "\n")
 
 
-def read(path: Path) -> str:
-    """The token in a file. Raises UsageError, also where others could have read it."""
-    return check(read_private(path, "token"), f"the file {path}")
-
-
 def write_private(path: Path, text: str) -> None:
     """Write a new file that only its owner can read; it is never there with other rights. Raises FileExistsError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -62,24 +58,26 @@ def write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def read_private(path: Path, what: str, most: int = 64 * 1024) -> str:
-    """A small secret file. Raises UsageError where it is not there, or is not secret."""
+def read_private(path: Path) -> str:
+    """A small secret file, with a token in it at least. Raises UsageError where it is not there, or is not secret."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe that nobody writes must not stop us
     except OSError as error:
         raise UsageError(
-            f"The {what} file {path} cannot be read: {error.strerror}. Copy it from the run's directory."
+            f"The credentials file {path} cannot be read: {error.strerror}. Copy it from the run's directory."
         ) from None
     with os.fdopen(fd, "rb") as file:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise UsageError(f"The {what} file {path} is not a file. Copy it from the run's directory.")
+            raise UsageError(f"The credentials file {path} is not a file. Copy it from the run's directory.")
         if status.st_mode & 0o077:
             raise UsageError(
-                f"The {what} file {path} can be read by others (mode {stat.S_IMODE(status.st_mode):04o}). Make it "
+                f"The credentials file {path} can be read by others (mode {stat.S_IMODE(status.st_mode):04o}). Make it "
                 f"yours alone: chmod 600 {path}."
             )
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise UsageError(f"The {what} file {path} has more than {most} bytes. Copy it from the run's directory again.")
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise UsageError(
+            f"The credentials file {path} has more than {_MOST_BYTES} bytes. Copy it from the run's directory again."
+        )
     return data.decode("ascii", errors="replace")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
-import yaml
 
 from holdfast.cli.launch.engine_table import engine
 from holdfast.config.cluster_config import KubernetesConfig, SlurmConfig
@@ -59,23 +59,26 @@ def test_a_dry_run_for_kubernetes_hides_the_token_unless_it_is_asked_for(capsys:
     assert submit(resolved("kubernetes", dir="runs/x"), config, hosts=2, dry_run=True) == 0
     out = capsys.readouterr().out
     assert kubernetes.HIDDEN in out
-    assert "--dir \"$dir\" --hosts 2 --workers 1 /holdfast/brought/train.py\n" in out
-    assert "dir=/holdfast/data/runs/x\n" in out
-    assert "  train.py: |\n    print('trains')\n" in out
+    (files,) = [one["data"] for one in json.loads(out)["items"] if one["kind"] == "ConfigMap"]
+    start = files.pop("holdfast-start.sh")
+    assert "--dir \"$dir\" --hosts 2 --workers 1 /holdfast/brought/train.py\n" in start
+    assert "dir=/holdfast/data/runs/x\n" in start
+    assert files == {"train.py": "print('trains')\n"}
     shown = msgspec.structs.replace(config, show_token=True)
     assert submit(resolved("kubernetes", dir="runs/x"), shown, hosts=2, dry_run=True) == 0
     first = capsys.readouterr().out
     submit(resolved("kubernetes", dir="runs/x"), shown, hosts=2, dry_run=True)
     second = capsys.readouterr().out
     differ = [line for line in second.splitlines() if line not in first.splitlines()]
-    assert [line.partition(":")[0] for line in differ] == ["  token"]  # a new one each time
+    assert [line.partition(":")[0].strip() for line in differ] == ['"token"']  # a new one each time
 
 
 def test_a_script_of_the_image_is_not_looked_for_here(capsys: pytest.CaptureFixture[str]) -> None:
     Path("train.py").unlink()
     config = KubernetesConfig(image="train", bring=False)
     assert submit(resolved("kubernetes", dir="runs/x"), config, hosts=1, dry_run=True) == 0
-    assert "--workers 1 train.py\n" in capsys.readouterr().out
+    (files,) = [one["data"] for one in json.loads(capsys.readouterr().out)["items"] if one["kind"] == "ConfigMap"]
+    assert files["holdfast-start.sh"].endswith("--workers 1 train.py\n")
     with pytest.raises(UsageError) as caught:
         submit(resolved("slurm"), SlurmConfig(), hosts=1, dry_run=True)
     assert str(caught.value) == "train.py: there is no such script. Give the path of a Python file."
@@ -93,7 +96,8 @@ def test_a_token_that_was_given_is_taken(capsys: pytest.CaptureFixture[str]) -> 
     token.write(Path("secret"), given)
     config = KubernetesConfig(image="train", show_token=True)
     submit(resolved("kubernetes", token_file="secret"), config, hosts=2, dry_run=True)
-    assert f'stringData:\n  token: {given}\n' in capsys.readouterr().out.replace('"', "")
+    manifests = json.loads(capsys.readouterr().out)["items"]
+    assert [one["stringData"] for one in manifests if one["kind"] == "Secret"] == [{"token": given}]
     submit(resolved("slurm", token_file="secret"), SlurmConfig(), hosts=2, dry_run=True)
     assert f"--token-file {Path.cwd()}/secret" in capsys.readouterr().out
 
@@ -102,7 +106,7 @@ def test_with_tls_every_pod_gets_certificates_that_were_made_here(capsys: pytest
     pytest.importorskip("cryptography", reason="making certificates needs cryptography (holdfast[tls])")
     config = KubernetesConfig(image="t", show_token=True)
     assert submit(resolved("kubernetes", tls=True), config, hosts=2, dry_run=True) == 0
-    manifests = list(yaml.safe_load_all(capsys.readouterr().out))
+    manifests = json.loads(capsys.readouterr().out)["items"]
     secret = next(one["stringData"]["token"] for one in manifests if one["kind"] == "Secret")
     found = Credentials.parse(secret, "the Secret")
     assert found.tls is not None and found.server is not None and found.client is not None

@@ -50,8 +50,8 @@ CLIPPED = COVERED._replace(summed=(5, 5, 5))
         (COVERED._replace(versions=(5, 6, 6)), [Finish((0,)), Wait((1,), "their slices of the new parameters")]),
         (COVERED._replace(versions=(6, 6, 6)), [Advance(), Advance()]),
         (CLIPPED, [Sum((0,)), Sum((1, 2))]),
-        (CLIPPED._replace(summed=(6, 5, 5)), [Wait((2,), "their part of the gradient norm"), Sum((1, 2))]),
-        (CLIPPED._replace(summed=(6, 6, 5)), [Wait((2,), "their part of the gradient norm"), Sum((2,))]),
+        (CLIPPED._replace(summed=(6, 5, 5)), [Wait((2,), "their part of the gradient"), Sum((1, 2))]),
+        (CLIPPED._replace(summed=(6, 6, 5)), [Wait((2,), "their part of the gradient"), Sum((2,))]),
         (CLIPPED._replace(summed=(6, 6, 6)), [Finish((0,)), Finish((1, 2))]),
         (CLIPPED._replace(summed=(6, 6, 6), versions=(6, 6, 6)), [Advance(), Advance()]),
         # A version beyond the step: others are in the next step already, this one only has to follow.

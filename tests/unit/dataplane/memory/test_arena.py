@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.arena import Arena, Sections, discard, grow
 
 
 def sections() -> Sections:
@@ -55,3 +55,21 @@ def test_close_leaves_memory_that_is_still_looked_at() -> None:
     arena.close()
     section[0] = 1
     assert section[0] == 1
+
+
+def test_memory_that_grows_and_is_given_back() -> None:
+    fd = os.memfd_create("test")
+    try:
+        os.ftruncate(fd, 4096)
+        grow(fd, 3 * 4096)
+        grow(fd, 4096)
+        assert os.fstat(fd).st_size == 3 * 4096
+        sections = Sections()
+        sections.add("pushes", 5000)
+        room = Arena(sections, fd=fd, begin=4096)
+        room.section("pushes")[:] = bytes([1]) * 5000
+        assert os.pread(fd, 1, 4096) == b"\1" and os.fstat(fd).st_blocks == 16
+        discard(fd, [(4096, 5000)])
+        assert os.fstat(fd).st_blocks == 0 and bytes(room.section("pushes")) == bytes(5000)
+    finally:
+        os.close(fd)

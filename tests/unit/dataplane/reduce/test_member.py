@@ -10,7 +10,8 @@ import torch
 
 from holdfast.dataplane.memory.board import Undo
 from holdfast.dataplane.memory.board_snapshot import read_rows
-from tests.unit.dataplane.members import Killed, Worker, adam, groups, install, step, work_of
+from holdfast.dataplane.reduce.work import StepWork
+from tests.unit.dataplane.members import LANES, Killed, Worker, adam, groups, install, step, work_of
 
 COUNTS = [(3, 3, 3, 3), (4, 3, 3, 3), (3, 3, 3, 3), (2, 2, 0, 0)]
 
@@ -116,10 +117,10 @@ def test_a_kill_in_the_middle_of_an_update_is_undone(where: str, monkeypatch: py
         step([first, other], work_of(number, COUNTS[number]))
     original = first.slices.apply
 
-    def apply(slice_: int, hyper: Any, absent: Any) -> None:
+    def apply(slice_: int, hyper: Any, absent: Any, gradient: Any) -> None:
         piece = first.space.layout.slices[slice_]
         if where != "before":
-            original(slice_, hyper, absent)
+            original(slice_, hyper, absent, gradient)
         if where == "torn":
             first.slices.parameters[piece.dtype][piece.start : piece.start + 10] = float("nan")
             for name, array in first.slices._arrays.items():
@@ -186,3 +187,22 @@ def test_a_new_holder_of_a_row_waits_until_the_old_ones_slice_is_mended() -> Non
     assert not one.member._undo_free()
     one.board.clear_undo(0)
     assert one.member._undo_free()
+
+
+def test_steps_that_are_versions_ahead_are_the_same_steps() -> None:
+    """What was counted beyond one version a step does not matter to a step, only to where the board says so."""
+    plain, ahead = Worker(0, 0), Worker(0, 0)
+    for index in range(len(ahead.space.layout.slices)):
+        ahead.board.publish(index, 5)
+    for one in (plain, ahead):
+        install([one], [0] * LANES)
+    for number in range(3):
+        work = work_of(number)
+        later = StepWork(number, work.lanes, work.counts, ahead=5)
+        while plain.turn(work) != "done":
+            pass
+        while ahead.turn(later) != "done":
+            pass
+        assert ahead.state() == plain.state()
+    assert (plain.board.versions(), ahead.board.versions()) == ([3] * 4, [8] * 4)
+    assert ahead.through(2) and not ahead.through(3), "its row shows steps"

@@ -92,7 +92,7 @@ def facts_of(place: Place, step: int, lanes: tuple[int, ...]) -> bytes:
     flags = len(view.manifest.buffers)
     for lane in lanes:
         record = step % 2 * LANES + lane
-        view._changed[record * flags : (record + 1) * flags] = b"\1" * flags
+        view._records._changed[record * flags : (record + 1) * flags] = b"\1" * flags
         view.board.facts_words(lane, step)[0] = step + 1
     return b"".join(view.facts(Facts(step, lanes)))
 
@@ -151,7 +151,7 @@ def test_a_push_is_whole_or_refused(primary: Place, data: st.DataObject, lane: i
 
 def clocks_of(version: int, pushed: list[int], **other: int) -> list[object]:
     told = [version, other.get("op", 1), other.get("total", 100), 0, 0, pushed, pushed, pushed, True]
-    return [told, (0.5, 8, 0.0)]
+    return [told, (0.5, 8, 0.0, 0)]
 
 
 def buffers_of(place: Place) -> bytes:

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.core.roles import Assignment
 from holdfast.dataplane.memory.arena_view import ArenaView
+from holdfast.dataplane.memory.board import H_CURRENT
 from holdfast.dataplane.memory.manifest import read_manifest
 from holdfast.dataplane.wire.donor import Donor, FellBehind, LostTrack, follow
 from holdfast.dataplane.wire.packing import Packer
@@ -173,7 +174,7 @@ def test_a_donor_that_missed_a_step_itself_says_so_and_sends_nothing_of_it() -> 
         for number in range(3):
             lab.step(crew, work_of(number), chance)
         lab.until(lambda: following.go_on(golden, crew, [0] * LANES) or lab.hosts[1].level() == 3)
-        crew[0].board.words[24] = 99  # H_CURRENT: as if it had fetched the state in generation 99
+        crew[0].board.words[H_CURRENT] = 99  # as if it had fetched the state in generation 99
         lab.step(crew, work_of(3), chance)
         lab.until(lambda: any(isinstance(problem, LostTrack) for problem in following.problem))
         assert str(LostTrack(3)) == "the donor's own host came past step 3 without its sums"

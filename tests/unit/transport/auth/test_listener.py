@@ -136,9 +136,9 @@ def test_a_handshake_without_end() -> None:
 
 def test_a_slow_loris_gets_its_time_and_no_more() -> None:
     with nothing_left(), door(deadline=0.2) as opened:
+        began = time.monotonic()
         sock = opened.raw()
         line = iter(Caller(opened.credentials.token, bytes(NONCE), Hello("join")).opening)
-        began = time.monotonic()
         while not select.select([sock], [], [], 0.01)[0]:  # a byte now and then, all of them right
             sock.sendall(bytes([next(line)]))
         assert closed_by_the_other_side(sock) == b""

@@ -30,7 +30,7 @@ def test_a_token_is_256_random_bits() -> None:
 def test_a_token_comes_back_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
     token.write(path, TOKEN)
-    assert token.read(path) == TOKEN
+    assert Credentials.read(path).token == TOKEN
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077, 0o777])
@@ -54,7 +54,7 @@ def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
     token.write(path, TOKEN)
     with pytest.raises(FileExistsError):
         token.write(path, "B" * 43)
-    assert token.read(path) == TOKEN
+    assert Credentials.read(path).token == TOKEN
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o610])
@@ -63,26 +63,26 @@ def test_a_file_that_others_could_read_is_refused(tmp_path: Path, mode: int) -> 
     token.write(path, TOKEN)
     path.chmod(mode)
     with pytest.raises(UsageError) as raised:
-        token.read(path)
+        Credentials.read(path)
     assert str(raised.value) == (
-        f"The token file {path} can be read by others (mode {mode:04o}). Make it yours alone: chmod 600 {path}."
+        f"The credentials file {path} can be read by others (mode {mode:04o}). Make it yours alone: chmod 600 {path}."
     )
 
 
 def test_what_is_no_token_file_is_said(tmp_path: Path) -> None:
     path = tmp_path / "nothing"
     with pytest.raises(UsageError) as raised:
-        token.read(path)
+        Credentials.read(path)
     assert str(raised.value) == (
-        f"The token file {path} cannot be read: No such file or directory. Copy it from the run's directory."
+        f"The credentials file {path} cannot be read: No such file or directory. Copy it from the run's directory."
     )
     os.mkfifo(path, 0o600)
     with pytest.raises(UsageError, match="is not a file"):
-        token.read(path)
+        Credentials.read(path)
     large = tmp_path / "large"
     token.write_private(large, "x" * 70_000)
     with pytest.raises(UsageError, match="has more than 65536 bytes"):
-        token.read(large)
+        Credentials.read(large)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
+"""What `holdfast status` tells, as a table and as JSON."""
+
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from holdfast.control.membership.roster import CrewStatus, HostStatus, WorkerStatus
 from holdfast.core.sync.modes import HeldBack, Reason
@@ -9,57 +10,9 @@ from holdfast.dataplane.memory.board_snapshot import BoardPlan
 from holdfast.dataplane.relaxed.ages import Ages
 from holdfast.observe import status
 from holdfast.observe.meter import Meter, RunView
-from holdfast.observe.progress import line
 from tests.unit.observe.rows import row
 
 PLAN = BoardPlan(steps_per_epoch=100, epochs=3, batch=32)
-
-
-def test_speeds_are_those_of_the_last_seconds() -> None:
-    meter = Meter()
-    for second in range(20):
-        rows = [
-            row(0, step=10 * second, samples=100 * second, busy_seconds=second * 0.9, wait_seconds=second * 0.1),
-            row(1, step=10 * second, samples=50 * second, busy_seconds=second * 0.5, wait_seconds=second * 0.5),
-        ]
-        view = meter.update(rows, PLAN, float(second))
-    assert view.step == 190 and view.total_steps == 300
-    assert view.samples_per_second == pytest.approx(150)
-    assert view.speeds == {0: pytest.approx(100), 1: pytest.approx(50)}
-    assert view.waits == {0: pytest.approx(0.1), 1: pytest.approx(0.5)}
-    assert view.eta == pytest.approx(11)
-    assert view.samples == 19 * 150
-
-
-def test_a_lost_workers_samples_still_count() -> None:
-    meter = Meter()
-    meter.update([row(0, samples=10), row(1, samples=20)], PLAN, 0.0)
-    assert meter.update([row(0, samples=15)], PLAN, 1.0).samples == 35
-
-
-def test_nothing_is_known_at_first() -> None:
-    view = Meter().update([], BoardPlan(0, 0, 0), 0.0)
-    assert (view.step, view.loss, view.eta, view.samples_per_second) == (0, None, None, 0.0)
-    assert line(view) == "step 0"
-
-
-def test_a_loss_that_is_not_finite_is_not_drawn() -> None:
-    view = Meter().update([row(0, step=3, loss=float("nan"))], PLAN, 0.0)
-    assert view.loss is None
-
-
-def test_the_line_names_the_worst_waiters_of_a_large_crew() -> None:
-    text = line(RunView(step=1, waits={worker: worker / 100 for worker in range(20)}))
-    assert text == "step 1  wait w12 12% w13 13% w14 14% w15 15% w16 16% w17 17% w18 18% w19 19% and 12 less"
-
-
-def test_a_narrow_line_leaves_out_the_lesser_things() -> None:
-    view = RunView(step=300, total_steps=938, epochs=3, losses=(2.0, 1.0), waits={0: 0.5, 1: 0.25}, eta=21)
-    whole = "step 300/938  epoch 1/3  loss 1 █▁  wait w0 50% w1 25%  eta 0:21"
-    assert line(view) == line(view, len(whole)) == whole
-    assert line(view, len(whole) - 1) == "step 300/938  epoch 1/3  loss 1  wait w0 50% w1 25%  eta 0:21"
-    assert line(view, 60) == "step 300/938  epoch 1/3  loss 1  wait w0 50%  eta 0:21"
-    assert line(view, 9) == "step 300/"
 
 
 def snapshot() -> CrewStatus:
@@ -173,28 +126,6 @@ def test_status_of_several_hosts_of_which_one_holds_the_state() -> None:
     ]
 
 
-def test_the_meter_puts_hosts_together() -> None:
-    meter = Meter()
-    meter.looked(0, [row(0, step=3, samples=10)], PLAN, 0.0)
-    meter.looked(1, [], BoardPlan(0, 0, 0), 0.1)
-    view = meter.looked(1, [row(1, step=4, samples=5)], BoardPlan(0, 0, 0), 0.2)
-    assert (view.step, view.samples, view.total_steps, set(view.steps)) == (4, 15, 300, {0, 1})
-    meter.gone(1)
-    assert set(meter.looked(0, [row(0, step=5, samples=12)], PLAN, 0.4).steps) == {0}
-    assert meter.view.samples == 17
-
-
-def test_the_meter_adds_up_what_was_applied_on_hosts_that_are_there_and_on_those_that_are_gone() -> None:
-    """The home moves when it is lost, and the next one begins to count anew."""
-    meter, home = Meter(), PLAN._replace(ages=Ages((4, 2), 2, 1))
-    meter.looked(0, [row(0)], PLAN, 0.0)
-    assert meter.looked(1, [row(1)], home, 0.1).ages == home.ages
-    meter.gone(1)
-    view = meter.looked(0, [row(0)], PLAN._replace(ages=Ages((1, 0, 1), 2, 2)), 0.2)
-    assert view.ages == Ages((5, 2, 1), 4, 2)
-    assert meter.looked(0, [row(0)], BoardPlan(0, 0, 0), 0.3).ages == view.ages, "its memory is closed; it was so"
-
-
 def test_status_shows_how_stale_pushes_were() -> None:
     view = RunView(ages=Ages((195, 4, *[0] * 29, 1), 68, 64))
     told = status.of_going(snapshot(), view, pid=9, host="here", seconds=1.5, directory="runs/x")
@@ -211,16 +142,3 @@ def test_status_of_a_run_that_has_ended() -> None:
     told = status.of_ended({"outcome": "failed", "error": "ScriptFailed: x\ny", "steps": 5}, "runs/x")
     assert told["state"] == "ended" and told["step"] == 5 and told["workers"] == []
     assert status.table(told).splitlines()[:2] == ["runs/x: ended (failed)", "  ScriptFailed: x"]
-
-
-def test_the_line_shows_no_waits_of_servers() -> None:
-    """They wait most of their time, and that is as it should be."""
-    meter = Meter()
-    for now, units in ((0.0, 0), (1.0, 4)):
-        rows = [
-            row(0, units=units, samples=8 * units, busy_seconds=now, step=units),
-            row(1, owned=3, wait_seconds=now, step=units),
-        ]  # fmt: skip
-        view = meter.update(rows, BoardPlan(0, 0, 0), now)
-    assert view.waits[1] == 1.0 and view.idle == {1}
-    assert line(view) == "step 4  loss 0  32 samples/s  wait w0 0%"

@@ -1,3 +1,7 @@
+"""Where there may be only one worker, more are refused."""
+
+from __future__ import annotations
+
 import pytest
 
 from holdfast.control.membership.roster import CrewLimits

@@ -1,0 +1,144 @@
+"""Simple values in the frame of a loop by steps, by which a worker that comes late is found to lack something.
+
+A script that counts, or notes the best so far, in a plain variable has another value in a worker that came late: it
+ran none of the turns before. So each worker leaves, at the top of each turn, the numbers, strings and booleans of the
+loop's frame that have changed while it was looping. A late worker compares its own with them: at the turn that it
+enters, and once more after it made a turn of its own. What differs is named; nothing differs in silence.
+
+Not compared: what the others disagree about among themselves (measured times, process ids), and readings of a clock.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from inspect import CO_GENERATOR
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from holdfast.config.limits import WORKER
+from holdfast.errors import NotKept
+
+__all__ = ["LateVariables", "LoopVariables", "apart", "differing", "loop_frame"]
+
+_SIMPLE = (bool, int, float, str, type(None))
+_OURS = str(Path(__file__).resolve().parents[1])
+_MOST, _LONG = 64, 40  #: so many values are left, each with so many letters
+
+
+def loop_frame() -> FrameType | None:
+    """The frame of the script's loop, past generators (progress bars) and our own code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (frame.f_code.co_flags & CO_GENERATOR or frame.f_code.co_filename.startswith(_OURS)):
+        frame = frame.f_back
+    return frame
+
+
+class Turns(Protocol):
+    """Where turns leave what late workers need (`optimizer_settings`)."""
+
+    def variables(self) -> dict[int, list[dict[str, str]]]:
+        """Step of a turn -> what workers have left of their loops' frames at its top."""
+
+
+class LoopVariables:
+    """What one worker's loop has in its frame."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Any] = {}
+        self._moved: dict[str, None] = {}  # names, in order
+
+    def look(self, frame: FrameType | None) -> dict[str, str]:
+        """The simple values of the frame that have changed since the first look, as they are told."""
+        values = _simple(frame)
+        for name, value in values.items():
+            if name not in self._first:
+                self._first[name] = value
+            elif name not in self._moved and not _equal(self._first[name], value) and len(self._moved) < _MOST:
+                self._moved[name] = None
+        return {name: _told(values[name]) for name in self._moved if name in values and not _clock(values[name])}
+
+    def all(self, frame: FrameType | None) -> dict[str, str]:
+        """All simple values of the frame, as they are told."""
+        return {name: _told(value) for name, value in _simple(frame).items() if not _clock(value)}
+
+
+def apart(several: Sequence[Mapping[str, str]]) -> set[str]:
+    """The names in which workers disagree that came to the same turn in the same way.
+
+    >>> apart([{"best": "0.5", "t": "1"}, {"best": "0.5", "t": "2"}])
+    {'t'}
+    """
+    names = {name for one in several for name in one}
+    return {name for name in names if len({one[name] for one in several if name in one}) > 1}
+
+
+def differing(mine: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> tuple[str, str, str] | None:
+    """(name, mine, theirs) of the first value that is the same in all others, and another one here.
+
+    >>> differing({"best": "inf", "t": "3"}, [{"best": "0.5", "t": "1"}, {"best": "0.5", "t": "2"}])
+    ('best', 'inf', '0.5')
+    >>> differing({"best": "0.5"}, [{"best": "0.5"}])
+    """
+    for name, value in mine.items():
+        theirs = {other[name] for other in others if name in other}
+        if len(theirs) == 1 and value not in theirs:
+            return name, value, theirs.pop()
+    return None
+
+
+class LateVariables:
+    """What the loop of one worker leaves of its frame, and what it finds there if it came late."""
+
+    def __init__(self, settings: Turns, *, late: bool) -> None:
+        self._settings, self._variables = settings, LoopVariables()
+        self._apart: set[str] = set()  # names in which workers differ by themselves
+        self._seen: list[tuple[int, dict[str, str]]] = []  # (step, what it had) of the first turns of a late worker
+        self._late = late
+
+    def look(self, step: int) -> dict[str, str]:
+        """A turn begins: what is to be left. Raises NotKept."""
+        frame = loop_frame()
+        if self._late:
+            self._compare(step, self._variables.all(frame))
+        return self._variables.look(frame)
+
+    def _compare(self, step: int, mine: dict[str, str]) -> None:
+        told = self._settings.variables()
+        self._apart |= set().union(*map(apart, told.values()))
+        # What the others had at the top of this turn is here if they came to it before; of the last one it is.
+        for at, had in (*self._seen[-1:], (step, mine)):
+            self._check(at, had, told.get(at, []))
+        self._seen.append((step, mine))
+        self._late = len(self._seen) < 3
+
+    def _check(self, step: int, mine: dict[str, str], others: Sequence[Mapping[str, str]]) -> None:
+        compared = {name: value for name, value in mine.items() if name not in self._apart}
+        if found := differing(compared, others):
+            name, value, theirs = found
+            raise NotKept(name, mine=value, theirs=theirs, step=step)
+
+
+def _simple(frame: FrameType | None) -> dict[str, Any]:
+    if frame is None:
+        return {}
+    return {
+        name: value for name, value in frame.f_locals.items() if type(value) in _SIMPLE and not name.startswith("__")
+    }
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and (one == other or one != one)
+
+
+def _told(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONG else f"{text[: _LONG - 12]}...#{zlib.crc32(text.encode()):08x}"
+
+
+def _clock(value: Any) -> bool:
+    """Is it what the clock shows about now?"""
+    return type(value) is float and abs(value - time.time()) < WORKER.clock_near

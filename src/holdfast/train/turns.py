@@ -1,0 +1,239 @@
+"""Turns: how a worker makes the steps of a loop by steps, and what it leaves for a worker that comes late.
+
+`steps` is what the script holds; here is what it stands for. At the top of a turn the optimizer's settings, the changed
+variables of the loop's frame and what the script keeps are written down. After the units `.grad` shows the whole
+gradient. At the end the version is completed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import nn
+
+from holdfast.control.protocol.messages import LoopsBySteps
+from holdfast.data.batches import Batches
+from holdfast.data.randomness import seed_everything, turn_key
+from holdfast.dataplane.memory import board as cells
+from holdfast.dataplane.reduce.work import StepWork
+from holdfast.errors import NotExact, OutOfSync, UsageError
+from holdfast.train.keeping import Keeping
+from holdfast.train.loop_variables import LateVariables
+from holdfast.train.optimizer_settings import LatePlace
+from holdfast.train.script_position import STEPS, ordinal
+from holdfast.train.steps import Step, Steps
+
+if TYPE_CHECKING:
+    from holdfast.train.binding import Binding
+    from holdfast.train.training import Training
+
+__all__ = ["Turns"]
+
+
+class Turns:
+    """The loops by steps of one worker."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self.keeping = Keeping()  #: what the script keeps besides
+        self.turn: Step | None = None  #: the newest turn, until the script goes on after its loop
+        self._steps: weakref.ref[Steps] | None = None  # that loop
+        self._shown = False  # `.grad` is a step's gradient, and was not set to zero since
+        self._came_late = False  # what is kept was taken over, and not written since
+        self._said = False  # that this script loops by steps
+
+    def attach(self, bound: Binding) -> None:
+        """Training has begun."""
+        self._variables = LateVariables(bound.settings, late=bound.late)
+
+    @property
+    def going(self) -> bool:
+        """Is the script in a turn, and has not left its loop?"""
+        return self.turn is not None and self.open_steps() is not None
+
+    @property
+    def in_units(self) -> bool:
+        """Is the script going through the units of a turn?"""
+        return self.turn is not None and self.turn.in_units
+
+    @property
+    def whole(self) -> bool:
+        """Are the units of a turn through, and its step not over?"""
+        return self.turn is not None and self.turn.whole
+
+    # ------------------------------------------------------------ loops
+
+    def begin(self, batches: Batches) -> Steps:
+        """The script begins a loop by steps over a prepared loader."""
+        training = self.training
+        bound = training.bind()
+        if bound.relaxed is not None:
+            raise NotExact(
+                f"run.steps(loader) was called with sync = {bound.mode.name}, where lanes are at different steps",
+                "Use the plain loop, `for x, y in loader`, or --sync exact.",
+            )
+        self._say(bound)
+        began = ordinal(bound.board.op()[0])
+        going = training.begin_op(STEPS)
+        order = training.next_order(batches)
+        training.idle, entered = False, False
+        if not going:
+            training.step = training.committed()
+        if bound.late and ordinal(training.op) <= began:
+            place = self._enter_late(going=going)
+            going, entered = going and not place.left, place.step >= 0
+            if going and entered:
+                training.step, training.op = place.step, place.op
+                bound.board.put(cells.R_OP, training.op)
+        begun = Steps(self, batches, order, entered=entered, going=going)
+        self._steps = weakref.ref(begun)
+        return begun
+
+    def _say(self, bound: Binding) -> None:
+        """The mode has to stay while a script loops by steps."""
+        steered = self.training.steered
+        if steered is not None and not self._said:
+            steered.send(LoopsBySteps(steered.worker))
+        self._said = True
+        bound.by_steps()
+
+    def open_steps(self) -> Steps | None:
+        """The loop that is open, if the script still holds it."""
+        return self._steps() if self._steps is not None else None
+
+    def end(self) -> None:
+        """The loop has come to its end."""
+        training = self.training
+        self.write_exit(training.bound.version)
+        for batches in training.loaders:
+            batches.close()
+        self.turn = self._steps = None
+        training.reseed()
+
+    def leave(self) -> None:
+        """The script is at another place now: end the loop that it has left, if it was in one."""
+        if self._steps is None:
+            return
+        if self.turn is not None:
+            self.turn.leave()
+            for parameter in self.training.space.trainable if self.turn.dropped else ():
+                parameter.grad = None  # it goes with the step
+        self.end()
+
+    # ------------------------------------------------------------ turns
+
+    def begin_turn(self, work: StepWork) -> None:
+        """A turn of a loop by steps begins: leave what a worker needs that comes late."""
+        training, settings = self.training, self.training.bound.settings
+        training.check_written(f"before the turn of step {work.step}")
+        moved = self._variables.look(work.step)
+        self._keep(settings.enter_turn(work.step, training.op, work.version, moved), work.version)
+        seed_everything(turn_key(training.seed, work.version, 0))
+
+    def begin_units(self) -> None:
+        """The script goes through the units of the turn: gradients begin with nothing."""
+        left = (p.grad for p in self.training.space.trainable if p.grad is not None) if self._shown else ()
+        if any(bool(gradient.any()) for gradient in left):
+            raise NotExact(
+                f"step {self.training.step} would begin with the gradients of the step before it",
+                "Call optimizer.zero_grad() once a turn, after optimizer.step() or before the loop over the units.",
+            )
+        self._shown = False
+
+    def end_units(self, work: StepWork) -> float:
+        """The gradient of the whole step is here: show it. Returns the step's loss."""
+        training = self.training
+        binding, member = training.bound, training.bound.member
+        member.show_buffers()
+        binding.by_steps().show(member.absent())
+        for parameter in training.space.fixed:  # it may require a gradient, and then has that of its own lanes
+            parameter.grad = None
+        self._shown = True
+        seed_everything(turn_key(training.seed, work.version, 1))
+        return member.turn_loss
+
+    def end_turn(self, work: StepWork, *, drop: bool, extra: bool) -> None:
+        """Complete the version that a turn makes: an update, or none; a step, or none."""
+        training, binding = self.training, self.training.bound
+        training.check_written(f"in the turn of step {work.step}")
+        binding.member.hyper = binding.settings.hyper()
+        absent = binding.by_steps().take() if not drop else frozenset()
+        binding.member.finish(work, absent=absent, drop=drop, extra=extra)
+        training.note_facts()
+        binding.extra += extra
+        training.step += not extra
+        seed_everything(turn_key(training.seed, work.version, 2))
+
+    def zeroed(self) -> None:
+        """`optimizer.zero_grad()` was called."""
+        self._shown = False
+
+    def guard_backward(self) -> Callable[[], None] | None:
+        """Refuse a backward outside of units that reaches what is trained here."""
+        if self.turn is None or self.training.unit is not None:
+            return None
+        step, space = self.turn.number, self.training.space
+
+        def refuse(parameter: torch.Tensor) -> None:
+            name = space.name_of(cast("nn.Parameter", parameter))
+            raise UsageError(
+                f"backward() was called outside of the loop over the units of step {step}, and reached {name}. What it "
+                "computes would be no unit's: call it inside, `for x, y in step`."
+            )
+
+        hooks = [parameter.register_post_accumulate_grad_hook(refuse) for parameter in space.trainable]
+
+        def undo() -> None:
+            for hook in hooks:
+                hook.remove()
+
+        return undo
+
+    # ------------------------------------------------------------ late workers
+
+    def _enter_late(self, *, going: bool) -> LatePlace:
+        """Find the newest turn of this loop by steps, or its end, with all that was left there, and take it over."""
+        training, keeping = self.training, self.keeping
+        while True:  # others may begin a turn meanwhile, and write over the place that was found
+            version = training.bound.version
+            among = keeping.tags(version) if keeping else None
+            place = training.bound.settings.enter_late(ordinal(training.op), version, among)
+            if place.step < 0 or not keeping or keeping.load(place.tag):
+                break
+        if place.step >= 0 and keeping:
+            if not place.left and (place.version < version - 1 or not going):
+                raise OutOfSync(
+                    f"What run.keep holds is lost: its newest copy is from the top of step {place.step}, and the crew "
+                    "went on from there. The worker that was to write the next one was lost while it did, and then all "
+                    "others were. Start the run again."
+                )
+            self._came_late = True
+        return place
+
+    def begin_epoch(self, tag: int) -> None:
+        """Others may find the epoch begun from now on: leave what the script keeps."""
+        if self.keeping and self.keeping.newest() < tag:
+            self.keeping.write(tag, self.training.bound.version)
+
+    def enter_epoch_late(self) -> None:
+        """Take over what the script keeps, where it enters an epoch that others have begun."""
+        while (newest := self.keeping.newest()) and not self.keeping.load(newest):
+            pass  # others have written a newer one over it
+        self._came_late = True
+
+    def write_exit(self, version: int) -> None:
+        """Leave what a worker needs that comes after the loop by steps; it counts from this version on."""
+        training = self.training
+        self._keep(training.bound.settings.leave_turns(training.step, training.op, version), version)
+
+    def _keep(self, tag: int, version: int) -> None:
+        """Have what the script keeps written down: one worker of each host does it, and who comes late once more."""
+        keeping, at = self.keeping, self.training.bound.member.at
+        if not keeping or keeping.newest() >= tag:
+            return
+        if self._came_late or at.worker == min(at.on_host):
+            keeping.write(tag, version)
+        self._came_late = False  # whoever was to write this one may have been lost while it did

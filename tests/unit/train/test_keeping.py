@@ -1,0 +1,149 @@
+"""What a script keeps: two copies in the arena, nothing pickled, and what cannot be stored is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn, optim
+
+from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.errors import NotExact, UsageError
+from holdfast.train.keeping import Keeping
+from tests.unit.train.problems import loader_of, loss_of, net, points
+
+
+class Thing:
+    """Something with a state."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.state = state
+
+
+def keeping(*things: Any, **values: Any) -> Keeping:
+    kept, sections = Keeping(), Sections()
+    kept.add(things, values)
+    kept.add_sections(sections)
+    kept.attach(Arena(sections))
+    return kept
+
+
+STATE = {
+    "numbers": [1, 2.5, None, True], "pair": (1, ("a", b"b")), 7: {"deep": torch.arange(5)},
+    "half": torch.ones(3, dtype=torch.bfloat16), "scalar": torch.tensor(3.0), "none": torch.empty(0, 4),
+    "flags": torch.tensor([True, False]), "counted": numpy.int64(4),
+}  # fmt: skip
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def test_what_was_written_comes_back() -> None:
+    thing, linear = Thing(dict(STATE)), nn.Linear(3, 2)
+    kept = keeping(thing, linear, best=0.5, seen=[1, 2], pair=(3, 4))
+    kept.write(11, 5)
+    weights = linear.weight.detach().clone()
+    with torch.no_grad():
+        linear.weight.zero_()
+    thing.state, kept.values.best, kept.values.seen = {}, 9.0, []
+    assert not kept.load(12)
+    assert kept.load(11)
+    assert same(thing.state, {**STATE, "counted": 4})
+    assert torch.equal(linear.weight, weights)
+    assert (kept.values.best, kept.values.seen, kept.values.pair) == (0.5, [1, 2], (3, 4))
+
+
+def test_a_copy_takes_the_place_of_the_older_one_only() -> None:
+    kept = keeping(Thing({"x": 1}), n=0)
+    for tag in (1, 2, 3):
+        kept.values.n = tag
+        kept.write(tag, 10 * tag)
+    assert kept.newest() == 3 and kept.tags(30) == {2, 3} and kept.tags(29) == {2}
+    assert not kept.load(1)
+    assert kept.load(2) and kept.values.n == 2
+
+
+def test_what_has_no_room_any_more_is_said() -> None:
+    thing = Thing({"x": torch.ones(4)})
+    kept = keeping(thing)
+    kept.write(1, 0)
+    kept.write(2, 1)
+    thing.state = {"x": torch.ones(4), "y": torch.ones(1 << 20)}  # more than there is room for
+    with pytest.raises(UsageError, match=r"has grown to \d+ bytes, and \d+ were set aside when training began"):
+        kept.write(3, 2)
+    assert kept.tags(9) == {1, 2}, "what is there stays"
+
+
+def test_a_copy_that_was_not_finished_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = keeping(Thing({"x": torch.ones(4)}))
+    kept.write(1, 0)
+    kept.write(2, 1)
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.Tensor, "copy_", dies)
+    with pytest.raises(KeyboardInterrupt):
+        kept.write(3, 2)
+    assert kept.tags(9) == {2}, "the older one was being written over"
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        ({"a": object()}, r"object 0 \(Thing\)\['a'\]: a object"),
+        ({"a": [1, {2}]}, r"object 0 \(Thing\)\['a'\]\[1\]: a set"),
+        ({"a": torch.ones(2).to_sparse()}, r"object 0 \(Thing\)\['a'\]: a tensor that is torch\.sparse_coo on cpu"),
+    ],
+)
+def test_what_cannot_be_stored_is_named_at_once(value: Any, where: str) -> None:
+    with pytest.raises(UsageError, match=r"run\.keep cannot store " + where):
+        Keeping().add([Thing(value)], {})
+
+
+def test_what_has_no_state_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"run\.keep got a int, which has no state_dict and load_state_dict"):
+        Keeping().add([3], {})  # type: ignore[list-item]
+
+
+def test_names_are_known() -> None:
+    kept = keeping(best=1.0).values
+    assert repr(kept) == "Kept(best=1.0)"
+    for act in (lambda: kept.bets, lambda: setattr(kept, "bets", 2.0)):
+        with pytest.raises(AttributeError, match=r"nothing is kept under the name 'bets': run\.keep\(bets=\.\.\.\)"):
+            act()
+
+
+def test_in_a_script(join) -> None:
+    run, model = join(lanes=2), net()
+    model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.1), loader_of(points()))
+    thing, kept = run.keep(Thing({"n": 0}), steps=0)
+    assert run.keep(Thing({})).state == {}
+    for step in run.steps(loader):
+        for batch in step:
+            loss_of(model, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        kept.steps += 1
+        thing.state["n"] += 2
+    assert (kept.steps, thing.state) == (4, {"n": 8})
+    with pytest.raises(UsageError, match=r"run\.keep was called after training had begun"):
+        run.keep(more=1)
+    with pytest.raises(NotExact, match=r"a plain loop over a prepared loader does not hand over what is kept"):
+        iter(loader)
