@@ -97,7 +97,7 @@ def test_workers_are_lost_in_every_place_of_a_turn(tmp_path: Path, place: str, w
     died = f"--die {place.replace(' ', '_')}:{step}:{lost}:{tmp_path}"
     with Launch(tmp_path, TURNS, "--workers", workers, args=died) as run:
         assert run.end() == 0, run.err
-    assert run.out.splitlines() == plain()
+    assert run.out.splitlines() == plain(), run.err
     assert run.summary["workers_lost"] == lost and run.summary["steps"] == 24
 
 

@@ -6,23 +6,26 @@ loop's frame that have changed while it was looping. A late worker compares its 
 enters, and once more after it made a turn of its own. What differs is named; nothing differs in silence.
 
 Not compared: what the others disagree about among themselves (measured times, process ids), and readings of a clock.
+With one other worker alone nobody can tell a measured time from a best loss, so fractions are compared where at least
+two others have the same one; with one, what differs is said in the late worker's log.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from inspect import CO_GENERATOR
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.config.limits import WORKER
 from holdfast.errors import NotKept
 
-__all__ = ["LateVariables", "LoopVariables", "apart", "differing", "loop_frame"]
+__all__ = ["Difference", "LateVariables", "LoopVariables", "apart", "differing", "loop_frame"]
 
 _SIMPLE = (bool, int, float, str, type(None))
 _OURS = str(Path(__file__).resolve().parents[1])
@@ -76,18 +79,30 @@ def apart(several: Sequence[Mapping[str, str]]) -> set[str]:
     return {name for name in names if len({one[name] for one in several if name in one}) > 1}
 
 
-def differing(mine: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> tuple[str, str, str] | None:
-    """(name, mine, theirs) of the first value that is the same in all others, and another one here.
+class Difference(NamedTuple):
+    """A value that is the same in all others, and another one here."""
+
+    name: str
+    mine: str
+    theirs: str
+    sure: bool  #: it is no measured time
+
+
+def differing(mine: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> Difference | None:
+    """The first difference; one that is sure goes before one that is not.
 
     >>> differing({"best": "inf", "t": "3"}, [{"best": "0.5", "t": "1"}, {"best": "0.5", "t": "2"}])
-    ('best', 'inf', '0.5')
+    Difference(name='best', mine='inf', theirs='0.5', sure=True)
+    >>> differing({"t": "3.5", "i": "1"}, [{"t": "0.5", "i": "2"}])
+    Difference(name='i', mine='1', theirs='2', sure=True)
     >>> differing({"best": "0.5"}, [{"best": "0.5"}])
     """
+    found = []
     for name, value in mine.items():
-        theirs = {other[name] for other in others if name in other}
-        if len(theirs) == 1 and value not in theirs:
-            return name, value, theirs.pop()
-    return None
+        theirs = [other[name] for other in others if name in other]
+        if len(set(theirs)) == 1 and value not in theirs:
+            found.append(Difference(name, value, theirs[0], len(theirs) > 1 or not _fraction(theirs[0])))
+    return min(found, key=lambda one: not one.sure, default=None)
 
 
 class LateVariables:
@@ -102,6 +117,7 @@ class LateVariables:
     def look(self, step: int) -> dict[str, str]:
         """A turn begins: what is to be left. Raises NotKept."""
         frame = loop_frame()
+        self._late = self._late and step > 0  # who enters the run's first turn has missed none
         if self._late:
             self._compare(step, self._variables.all(frame))
         return self._variables.look(frame)
@@ -118,8 +134,10 @@ class LateVariables:
     def _check(self, step: int, mine: dict[str, str], others: Sequence[Mapping[str, str]]) -> None:
         compared = {name: value for name, value in mine.items() if name not in self._apart}
         if found := differing(compared, others):
-            name, value, theirs = found
-            raise NotKept(name, mine=value, theirs=theirs, step=step)
+            lack = NotKept(found.name, mine=found.mine, theirs=found.theirs, step=step)
+            if found.sure:
+                raise lack
+            warnings.warn(f"Unless it is a measured time, something is not kept. {lack}", stacklevel=2)
 
 
 def _simple(frame: FrameType | None) -> dict[str, Any]:
@@ -128,6 +146,12 @@ def _simple(frame: FrameType | None) -> dict[str, Any]:
     return {
         name: value for name, value in frame.f_locals.items() if type(value) in _SIMPLE and not name.startswith("__")
     }
+
+
+def _fraction(told: str) -> bool:
+    """Is it a float, as it is told?"""
+    number = told.lstrip("-")
+    return number in ("inf", "nan") or (number[:1].isdigit() and not number.isdigit())
 
 
 def _equal(one: Any, other: Any) -> bool:

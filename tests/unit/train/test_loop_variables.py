@@ -76,3 +76,18 @@ def test_what_others_disagree_about_is_no_lack(monkeypatch: pytest.MonkeyPatch) 
 def test_who_was_there_from_the_beginning_compares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     first = LateVariables(Told(_7=[{"best": "0.5"}]), late=False)
     assert look(first, monkeypatch, 7, best=9.0) == {}
+
+
+def test_a_fraction_that_one_other_has_is_said_and_a_count_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = LateVariables(Told(_7=[{"best": "0.5"}]), late=True)
+    with pytest.warns(UserWarning, match=r"Unless it is a measured time, .* has best = inf where .* have 0\.5"):
+        look(late, monkeypatch, 7, best=float("inf"))
+    late = LateVariables(Told(_7=[{"best": "0.5", "patience": "2"}]), late=True)
+    with pytest.raises(NotKept, match="has patience = 3 where the others' scripts have 2"):
+        look(late, monkeypatch, 7, best=float("inf"), patience=3)
+
+
+def test_who_enters_the_first_turn_of_all_has_missed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = LateVariables(Told(_0=[{"i": "1"}], _1=[{"i": "2"}]), late=True)
+    look(late, monkeypatch, 0, i=0)
+    look(late, monkeypatch, 1, i=0)

@@ -23,6 +23,7 @@ class Display:
         self._lead = -1
         self._tail: Tail | None = None
         self._held: list[str] = []
+        server.before_generation = self.echo  # what another lead prints from now on counts, however soon it ends
 
     async def show(self) -> None:
         """Show it, until cancelled."""

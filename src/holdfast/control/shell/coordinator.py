@@ -75,6 +75,8 @@ class Coordinator:
         self._told = 0
         self.training_since: float | None = None  #: when the first generation began
         self.failed: set[int] = set()  #: workers whose script raised: their traces are told at the end
+        self.before_generation: Callable[[], None] = lambda: None  #: called before its members hear of a new generation
+        self._newest = 0  # the newest generation that was ordered
         self._hosts: dict[int, HostPort] = {}
         self._numbered = 0
         self._homes: dict[int, HostPort] = {}  #: worker -> where its process is
@@ -254,8 +256,10 @@ class Coordinator:
         host = self._homes.get(command.worker)
         if host is None:
             return
-        if isinstance(command.message, Install) and self.training_since is None:
-            self.training_since = self.now()
+        if isinstance(command.message, Install) and command.message.generation > self._newest:
+            self._newest = command.message.generation
+            self.training_since = self.now() if self.training_since is None else self.training_since
+            self.before_generation()
         host.send(command.worker, command.message)
 
     def _finish(self, end: EndRun | FailRun) -> None:

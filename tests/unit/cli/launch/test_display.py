@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from holdfast.cli.launch.display import awaited, heard
+from holdfast.cli.launch.display import Display, awaited, heard
 from holdfast.control.membership.roster import CrewStatus, HostStatus, WorkerStatus
 
 
@@ -42,3 +44,37 @@ def test_a_run_without_a_step_is_heard_at_its_end() -> None:
     assert heard(ended, last=True) == 1
     assert heard(of("starting"), last=True) == -1, "it failed, and that is told"
     assert heard(of("member", "member", members=[0, 1]), last=False) == 0
+
+
+class Server:
+    """As much of a coordinator as a display looks at."""
+
+    def __init__(self) -> None:
+        self.crew, self.failed = of("member", "member", members=[0, 1]), set[int]()
+
+    def snapshot(self) -> CrewStatus:
+        return self.crew
+
+
+class Heard:
+    """A screen that notes what it echoes."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def echo(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_a_lead_that_ends_soon_is_heard_from_when_it_became_one(tmp_path: Path) -> None:
+    server, screen = Server(), Heard()
+    display = Display(screen, server, None, tmp_path)  # type: ignore[arg-type]
+    (tmp_path / "worker-0.log").write_text("begun\n")
+    (tmp_path / "worker-1.log").write_text("begun\n")
+    display.echo()
+    server.crew = of("lost", "member", members=[1])
+    server.before_generation()  # type: ignore[attr-defined]
+    with (tmp_path / "worker-1.log").open("a") as log:
+        log.write("the end\n")
+    display.echo(last=True)
+    assert screen.lines == ["begun", "the end"]
