@@ -35,7 +35,8 @@ from holdfast.dataplane.reduce.optimizer import SliceOptimizer
 from holdfast.dataplane.reduce.schema import pin, probe
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.dataplane.wire.session import PeerSession
-from holdfast.train import evaluation, optimizer_settings
+from holdfast.train import evaluation
+from holdfast.train.loop import optimizer_settings
 from holdfast.transport import congestion
 from holdfast.transport.doorbell import Doorbells
 from holdfast.transport.link import Link

@@ -18,8 +18,8 @@ from holdfast import errors
 if TYPE_CHECKING:
     from holdfast.data.sources import dataset
     from holdfast.train.fit import fit
+    from holdfast.train.loop.steps import Step
     from holdfast.train.run import Run, join
-    from holdfast.train.steps import Step
 
 __version__ = "0.1.0"
 
@@ -27,7 +27,7 @@ __all__ = ["Run", "Step", "__version__", "dataset", "errors", "fit", "join"]
 
 _PARTS = {
     "Run": "holdfast.train.run",
-    "Step": "holdfast.train.steps",
+    "Step": "holdfast.train.loop.steps",
     "dataset": "holdfast.data.sources",
     "fit": "holdfast.train.fit",
     "join": "holdfast.train.run",

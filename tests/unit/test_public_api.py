@@ -18,7 +18,7 @@ def test_exported_members() -> None:
     for name in hf.__all__:
         assert getattr(hf, name) is not None
     assert hf.join.__module__ == "holdfast.train.run"
-    assert hf.Step.__module__ == "holdfast.train.steps"
+    assert hf.Step.__module__ == "holdfast.train.loop.steps"
 
 
 def test_an_unknown_member() -> None:

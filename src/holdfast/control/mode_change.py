@@ -1,7 +1,7 @@
 """How the way of keeping step changes: which mode is wanted, what stands against it, and when it counts. Pure.
 
 Every generation has one mode (`Reached`), the same on all its hosts. Another one that is wanted is said with it; then
-its members go to a step boundary and stand there (see `train.boundary`). When all of them do, nothing is under way
+its members go to a step boundary and stand there (see `train.loop.boundary`). When all of them do, nothing is under way
 anywhere: that generation ends, and the next one has the new mode. Who is lost in between takes nothing along; the state
 is the same at a boundary, whatever the mode, but for local steps: see `dataplane.relaxed.inner_state`.
 """

@@ -64,8 +64,8 @@ def _welcome(run: RunState, now: float) -> None:
             run.crew.welcome(worker, now, seed=False)
     elif ready and run.seeder is None:
         if run.central:  # whose weights count holds the state for good: a machine that was there first
-            keeper = min((host for host, most in run.room().items() if most), default=0)
-            ready = [worker for worker in ready if worker.host == keeper]
+            holder = min((host for host, most in run.room().items() if most), default=0)
+            ready = [worker for worker in ready if worker.host == holder]
         for worker in ready[:1]:
             run.seeder = worker.number
             worker.stage = Stage.SEEDING

@@ -36,7 +36,7 @@ class AgentProcess:
     """
 
     def __init__(self) -> None:
-        self._pipe: IO[bytes] | None = None  #: to the keeper; its end of file ends everything
+        self._pipe: IO[bytes] | None = None  #: to the guard; its end of file ends everything
         self._lines: deque[str] = deque()
         self._left_out = 0
         self._code: int | None = None
@@ -51,10 +51,10 @@ class AgentProcess:
             raise RuntimeError("this post has its agent")
         hear, tell = os.pipe()
         status = os.fdopen(hear, "rb", buffering=0)
-        keeper = [sys.executable, "-P", "-m", "holdfast.engines.guarded_command", "--status", str(tell)]
+        guard = [sys.executable, "-P", "-m", "holdfast.engines.guarded_command", "--status", str(tell)]
         try:
             process = subprocess.Popen(
-                [*keeper, sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [*guard, sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, bufsize=0, pass_fds=[tell], start_new_session=True,
                 env=environment(os.environ), cwd=folder if os.path.isdir(folder) else None,
             )  # fmt: skip
@@ -64,7 +64,7 @@ class AgentProcess:
         assert process.stdout is not None
         self._pipe = process.stdin
         self._write(preface(secret))
-        failed = process.wait()  # not the keeper, which is nobody's child, but what it came from
+        failed = process.wait()  # not the guard, which is nobody's child, but what it came from
         pid = _word(status, 0)
         heard = (process.stdout, status, failed or -signal.SIGKILL)
         threading.Thread(target=self._listen, args=heard, name="agent's output", daemon=True).start()
@@ -102,9 +102,9 @@ class AgentProcess:
             pass  # it has ended already; its output says why
 
     def _listen(self, output: IO[bytes], status: IO[bytes], otherwise: int) -> None:
-        """Read until the keeper says how it ended; what was written before that is there to be read.
+        """Read until the guard says how it ended; what was written before that is there to be read.
 
-        A keeper that ended without a word was killed itself, or never began: then `otherwise` is the code.
+        A guard that ended without a word was killed itself, or never began: then `otherwise` is the code.
         """
         poll, rest = select.poll(), b""
         for stream in (output, status):

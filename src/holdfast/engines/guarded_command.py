@@ -1,16 +1,16 @@
 """A guarded command: runs on a machine for a holder elsewhere, and leaves nothing behind when the holder dies.
 
-    whoever asked ══ pipe ══ keeper ── the command ── whatever it starts
+    whoever asked ══ pipe ══ guard ── the command ── whatever it starts
 
-The pipe is the keeper's standard input. First comes a secret, which becomes the command's own standard input; then the
-pipe stays open. When it closes, however the other side ended, the keeper kills the command and all that came of it:
+The pipe is the guard's standard input. First comes a secret, which becomes the command's own standard input; then the
+pipe stays open. When it closes, however the other side ended, the guard kills the command and all that came of it:
 as a subreaper it inherits every orphan, in whatever session it hides. A byte `t` on the pipe passes on a SIGTERM.
 When the command ends, the rest is killed too. The descriptor named by `--status` is told the command's pid, and at
 the end its exit status or minus its signal, four bytes each.
 
 Why a process of its own, and nobody's child: PR_SET_PDEATHSIG speaks for the thread that forked, and the processes of
 a cluster's own software fork from threads that come and go. And a Ray worker that ends kills its children, with a
-signal that nobody can act on; a keeper that died so would leave what it keeps.
+signal that nobody can act on; a guard that died so would leave what it keeps.
 
 Run as `python -m holdfast.engines.guarded_command --status FD COMMAND...`, by `agent_process.AgentProcess` only.
 """
@@ -44,7 +44,7 @@ _WORD = struct.Struct("<i")
 
 
 def preface(secret: bytes) -> bytes:
-    """What a keeper must be told first."""
+    """What a guard must be told first."""
     if len(secret) > LONGEST_SECRET:
         raise ValueError(f"a secret of {len(secret)} bytes: at most {LONGEST_SECRET}")
     return _WORD.pack(len(secret)) + secret
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(argv)
     if os.fork():
-        os._exit(0)  # so that the keeper is nobody's child
+        os._exit(0)  # so that the guard is nobody's child
     os.set_inheritable(options.status, False)
     with contextlib.suppress(BrokenPipeError), os.fdopen(options.status, "wb", buffering=0) as status:
         status.write(_WORD.pack(_guard(options.command, status)))

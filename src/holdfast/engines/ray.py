@@ -1,6 +1,6 @@
 """Ray: hosts on the nodes of a Ray cluster that is there already (`holdfast run --on ray`).
 
-    launcher ── ray_driver ══ Ray ══ post (an actor) ── keeper ── holdfast join ── workers
+    launcher ── ray_driver ══ Ray ══ post (an actor) ── guard ── holdfast join ── workers
         ║                                                              ║
         ╚══════════════════ the run's own connection ══════════════════╝
 

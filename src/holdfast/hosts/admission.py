@@ -1,4 +1,4 @@
-"""The gate: where machines come in that want a part in this run. It is the launcher's, and there is one.
+"""Admission: where machines come in that want a part in this run. It is the launcher's, and there is one.
 
 Whoever has the token is let in by the listener and briefed; once it has settled (it has the script, it listens, it
 can reach the others) and can be reached from here, it becomes a host of the run, and all others are told how it can be
@@ -33,7 +33,7 @@ __all__ = ["Admission", "AdmissionCallbacks"]
 
 
 class AdmissionCallbacks(Protocol):
-    """The launcher, as the gate needs it. All of it is called in the loop's thread."""
+    """The launcher, as admission needs it. All of it is called in the loop's thread."""
 
     @property
     def over(self) -> bool:

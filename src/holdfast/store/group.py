@@ -1,6 +1,6 @@
 """A group of servers on this machine: `with store.local(servers=2) as group: ...`
 
-Servers are processes that a keeper looks after (see `supervisor`), or threads of this process.
+Servers are processes that a supervisor looks after (see `supervisor`), or threads of this process.
 """
 
 from __future__ import annotations

@@ -42,11 +42,12 @@ from holdfast.dataplane.relaxed.push_gradients import PushGradients
 from holdfast.dataplane.relaxed.pushes import Pushes
 from holdfast.dataplane.relaxed.relaxed_member import RelaxedMember
 from holdfast.errors import ConfigError
-from holdfast.train import evaluation, optimizer_settings
+from holdfast.train import evaluation
 from holdfast.train.control_link import Alone, ControlLink
-from holdfast.train.keeping import Keeping
+from holdfast.train.loop import optimizer_settings
+from holdfast.train.loop.keeping import Keeping
+from holdfast.train.loop.optimizer_settings import Settings
 from holdfast.train.numerics import golden, numerics
-from holdfast.train.optimizer_settings import Settings
 
 __all__ = ["Binding", "CrewSettings", "check_parts"]
 

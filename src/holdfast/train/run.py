@@ -35,11 +35,11 @@ from holdfast.errors import ConfigError, NotExact, UsageError
 from holdfast.train.audit_trail import AuditTrail
 from holdfast.train.control_link import ControlLink
 from holdfast.train.evaluation import agree, evaluate
-from holdfast.train.keeping import Stateful
+from holdfast.train.loop.keeping import Stateful
+from holdfast.train.loop.passes import Pass
+from holdfast.train.loop.steps import Steps
 from holdfast.train.numerics import keep_freed_memory
-from holdfast.train.passes import Pass
 from holdfast.train.patches import refuse_lane_clipping
-from holdfast.train.steps import Steps
 from holdfast.train.torchrun import ranks
 from holdfast.train.training import Training
 

@@ -36,12 +36,12 @@ from holdfast.dataplane.reduce.work import StepWork, UnitResult
 from holdfast.errors import NonFinite, NotExact, UsageError
 from holdfast.train.binding import Binding, CrewSettings, check_parts
 from holdfast.train.control_link import ControlLink
-from holdfast.train.optimizer_settings import Settings, find_schedulers
-from holdfast.train.passes import Pass, left_in_the_middle
+from holdfast.train.loop.optimizer_settings import Settings, find_schedulers
+from holdfast.train.loop.passes import Pass, left_in_the_middle
+from holdfast.train.loop.scheduler_steps import SchedulerSteps
+from holdfast.train.loop.script_position import FINISHED, NONE, STEPS, ScriptPosition, ordinal
+from holdfast.train.loop.turns import Turns
 from holdfast.train.patches import LossTap, take_optimizer
-from holdfast.train.scheduler_steps import SchedulerSteps
-from holdfast.train.script_position import FINISHED, NONE, STEPS, ScriptPosition, ordinal
-from holdfast.train.turns import Turns
 
 __all__ = ["Training"]
 

@@ -25,7 +25,8 @@ from holdfast.dataplane.reduce.optimizer import SliceOptimizer
 from holdfast.dataplane.reduce.schema import pin, probe
 from holdfast.dataplane.reduce.work import StepWork, UnitResult
 from holdfast.dataplane.relaxed.inner_state import state_bytes
-from holdfast.train import evaluation, optimizer_settings
+from holdfast.train import evaluation
+from holdfast.train.loop import optimizer_settings
 
 LANES = 4
 ROWS = board_rows(LANES)

@@ -1,4 +1,4 @@
-"""A post and its keeper: an agent's life on one machine, and that nothing is left of it."""
+"""A post and its guard: an agent's life on one machine, and that nothing is left of it."""
 
 from __future__ import annotations
 
@@ -124,13 +124,13 @@ time.sleep(600)
     until(lambda: not any(map(alive, pids)), "the agent's family ends with the holder")
 
 
-def test_a_killed_keeper_is_a_lost_agent(agent_process: AgentProcess) -> None:
+def test_a_killed_guard_is_a_lost_agent(agent_process: AgentProcess) -> None:
     agent, _ = agent_process.begin(["-c", "import time; print('up'); time.sleep(600)"], b"")
     assert line(agent_process) == "up"
-    keeper = int(Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(keeper, signal.SIGKILL)
+    guard = int(Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(guard, signal.SIGKILL)
     assert heard(agent_process) == ([], -signal.SIGKILL)
-    until(lambda: not alive(agent), "the agent dies with its keeper")
+    until(lambda: not alive(agent), "the agent dies with its guard")
 
 
 def test_more_lines_than_anybody_reads(agent_process: AgentProcess) -> None:

@@ -242,7 +242,7 @@ class _Launcher:
         """What starts the workers of this machine."""
         return ForkSpawner(self._spec, logs=self._directory.logs, entry=self._entry)
 
-    # ------------------------------------------------------------ what the gate needs: see
+    # ------------------------------------------------------------ what admission needs: see
     # `admission.AdmissionCallbacks`
 
     @property

@@ -2,7 +2,7 @@
 
 The launcher keeps it, because it outlives every worker: whoever is killed, values and what was counted stay. There is
 one store in a run; its servers are started when the first worker asks, in a thread, and end with the launcher, however
-that ends. Workers on other hosts come in through a gate of its own, with the run's own credentials. No torch here.
+that ends. Workers on other hosts come in through a listener of its own, with the run's own credentials. No torch here.
 """
 
 from __future__ import annotations

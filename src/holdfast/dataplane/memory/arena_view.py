@@ -21,7 +21,7 @@ from holdfast.errors import FrameError
 
 __all__ = ["CELL", "CELL_HEAD", "NAMES_HEAD", "TABLE_WIDTH", "ArenaView"]
 
-#: Bytes of one settings cell (`train.optimizer_settings`), and of its head: tag, length, how often it was written.
+#: Bytes of one settings cell (`train.loop.optimizer_settings`), and of its head: tag, length, how often it was written.
 CELL, CELL_HEAD = 16 * 1024, 24
 #: Words in a row of an evaluation's table (`train.evaluation`), and bytes of its names' head: length, tag.
 TABLE_WIDTH, NAMES_HEAD = 32, 16

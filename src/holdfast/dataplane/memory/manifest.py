@@ -26,7 +26,7 @@ __all__ = ["Manifest", "add_section", "read_manifest", "write_manifest"]
 
 #: What a host without state fetches from another one, besides the board: all that outlives a step.
 _STATE = ("parameters/", "state/", "scalar/", "ready", "buffers", "settings", "evaluation", "fixed/")
-#: The newest step's gradient, which a worker that comes late into its turn sees (`train.steps`).
+#: The newest step's gradient, which a worker that comes late into its turn sees (`train.loop.steps`).
 _TURN = ("sum/", "present", "kept")
 _NOT_STATE = ("buffers-changed", "outer/undo")
 #: What only the owners of slices use. In relaxed modes, one host has it, and the others mirror the rest.

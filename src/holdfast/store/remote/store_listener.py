@@ -1,4 +1,4 @@
-"""The gate of a group of servers: where clients of other hosts come in. There is none unless it was asked for.
+"""The listener of a group of servers: where clients of other hosts come in. There is none unless it was asked for.
 
 Who may come in is decided as for everything of Holdfast that listens (`transport.auth.listener`): whoever proves to
 hold the token, and nobody else. Each client that was let in has a proxy for each server. No torch here.
@@ -73,7 +73,7 @@ class StoreListener:
             old = self._proxies.pop((client, server), None)
         # To greet takes no time, but to end a proxy does, and the door is not to be held up.
         threading.Thread(
-            target=self._send_out, args=(stream, client, server, old), name="holdfast-store-gate", daemon=True
+            target=self._send_out, args=(stream, client, server, old), name="holdfast-store-listener", daemon=True
         ).start()
 
     def _send_out(self, stream: Stream, client: str, server: int, old: ClientProxy | None) -> None:

@@ -52,7 +52,7 @@ def main(words: list[str]) -> int:
 
 
 def hear(link: Link, server: Server) -> bool:
-    """All that our keeper has said since. False: it is gone."""
+    """All that our supervisor has said since. False: it is gone."""
     while True:
         try:
             frame = link.recv()

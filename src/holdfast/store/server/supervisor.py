@@ -1,6 +1,6 @@
-"""The keeper of servers: starts a process for each, and another one when one dies. No torch here.
+"""The supervisor of servers: starts a process for each, and another one when one dies. No torch here.
 
-The keeper holds what must outlive a server, its memory and its listening socket, and hands both to another process
+The supervisor holds what must outlive a server, its memory and its listening socket, and hands both to another process
 when one dies; one process stands by for that. Who comes to a server that was given up is told why. There are no names
 in any file system, and all of it ends with the process that keeps it, however that ends.
 """
@@ -107,7 +107,8 @@ class ServerSupervisor:
     def start(self, handler: str) -> None:
         """Start all servers. Raises UsageError where the handler cannot be loaded."""
         # The system ends a child with the *thread* that started it, so one thread starts them all and stays.
-        self._thread = threading.Thread(target=self._keep, args=(handler,), name="holdfast-store-keeper", daemon=True)
+        name = "holdfast-store-supervisor"
+        self._thread = threading.Thread(target=self._keep, args=(handler,), name=name, daemon=True)
         self._thread.start()
         if not self._started.wait(STORE.start):
             raise StoreTimeout(f"No server was ready within {STORE.start:g} s. See what loading {handler!r} takes.")
@@ -160,7 +161,7 @@ class ServerSupervisor:
         for listener in self.listeners:
             listener.close()
 
-    # ------------------------------------------------------------ the keeper's thread
+    # ------------------------------------------------------------ the supervisor's thread
 
     def _keep(self, handler: str) -> None:
         try:
@@ -170,7 +171,7 @@ class ServerSupervisor:
                 if not self._watch(handler):
                     return
         except Exception as error:  # whoever waits for servers must be told
-            self._problem = f"The keeper of the store failed: {type(error).__name__}: {error}."
+            self._problem = f"The supervisor of the store failed: {type(error).__name__}: {error}."
             raise
         finally:
             self._started.set()

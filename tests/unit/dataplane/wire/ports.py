@@ -15,7 +15,8 @@ from holdfast.dataplane.reduce import buffers, gradients, optimizer
 from holdfast.dataplane.reduce.schema import pin, probe
 from holdfast.dataplane.relaxed.pushes import Pushes, PushRecord
 from holdfast.dataplane.wire.primary_sync import PrimarySync
-from holdfast.train import evaluation, optimizer_settings
+from holdfast.train import evaluation
+from holdfast.train.loop import optimizer_settings
 from tests.unit.dataplane.members import adam, model_of
 
 __all__ = ["GENERATION", "LANES", "MINE", "THEIRS", "Port", "Replay"]

@@ -25,7 +25,7 @@ from holdfast.data.randomness import data_key
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.dataplane.relaxed.relaxed_member import Boundary, Course, RelaxedMember
 from holdfast.errors import OutOfSync, UsageError
-from holdfast.train.boundary import stand
+from holdfast.train.loop.boundary import stand
 
 if TYPE_CHECKING:
     from holdfast.train.training import Training

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import NotKept
-from holdfast.train.loop_variables import LateVariables, LoopVariables
+from holdfast.train.loop.loop_variables import LateVariables, LoopVariables
 
 
 class Frame:
@@ -46,7 +46,7 @@ def test_a_long_text_is_told_by_its_hash() -> None:
 
 
 def look(late: LateVariables, monkeypatch: pytest.MonkeyPatch, step: int, **values: Any) -> dict[str, str]:
-    monkeypatch.setattr("holdfast.train.loop_variables.loop_frame", lambda: Frame(**values))
+    monkeypatch.setattr("holdfast.train.loop.loop_variables.loop_frame", lambda: Frame(**values))
     return late.look(step)
 
 

@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.roles import Role as Place
 from holdfast.dataplane.memory.results import NESTED
 from holdfast.errors import OutOfSync
-from holdfast.train.script_position import ScriptPosition
+from holdfast.train.loop.script_position import ScriptPosition
 
 
 class Bound:

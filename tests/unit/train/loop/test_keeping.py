@@ -12,7 +12,7 @@ from torch import nn, optim
 
 from holdfast.dataplane.memory.arena import Arena, Sections
 from holdfast.errors import NotExact, UsageError
-from holdfast.train.keeping import Keeping
+from holdfast.train.loop.keeping import Keeping
 from tests.unit.train.problems import loader_of, loss_of, net, points
 
 

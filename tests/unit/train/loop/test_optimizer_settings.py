@@ -16,8 +16,8 @@ from torch.optim import lr_scheduler as lrs
 
 from holdfast.dataplane.memory.arena import Arena, Sections
 from holdfast.errors import NotExact
-from holdfast.train.optimizer_settings import Settings, add_sections, find_schedulers
-from holdfast.train.scheduler_steps import SchedulerSteps
+from holdfast.train.loop.optimizer_settings import Settings, add_sections, find_schedulers
+from holdfast.train.loop.scheduler_steps import SchedulerSteps
 from tests.unit.train.problems import loader_of, loss_of, net, points
 
 STEPS = 4  # in an epoch

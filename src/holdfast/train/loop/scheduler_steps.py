@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.train.optimizer_settings import Settings
+from holdfast.train.loop.optimizer_settings import Settings
 
 __all__ = ["SchedulerSteps"]
 

@@ -20,11 +20,11 @@ from holdfast.data.randomness import seed_everything, turn_key
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, OutOfSync, UsageError
-from holdfast.train.keeping import Keeping
-from holdfast.train.loop_variables import LateVariables
-from holdfast.train.optimizer_settings import LatePlace
-from holdfast.train.script_position import STEPS, ordinal
-from holdfast.train.steps import Step, Steps
+from holdfast.train.loop.keeping import Keeping
+from holdfast.train.loop.loop_variables import LateVariables
+from holdfast.train.loop.optimizer_settings import LatePlace
+from holdfast.train.loop.script_position import STEPS, ordinal
+from holdfast.train.loop.steps import Step, Steps
 
 if TYPE_CHECKING:
     from holdfast.train.binding import Binding

@@ -29,7 +29,7 @@ from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.train.turns import Turns
+    from holdfast.train.loop.turns import Turns
 
 __all__ = ["Stage", "Step", "Steps"]
 
