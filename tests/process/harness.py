@@ -158,6 +158,7 @@ class Launch:
         self.mark = uuid.uuid4().hex
         self.trace = Trace(tmp_path / f"trace-{name}")
         words = [str(script), *args.split()]
+        self._traced = not isinstance(script, Path)
         if not isinstance(script, Path):
             words = [str(TRAIN), script, "--trace", str(self.trace.path), *args.split()]
         command = [sys.executable, "-m", "holdfast.cli.main", "run", "--dir", self.dir, *options, *words]
@@ -270,9 +271,13 @@ class Launch:
         return [worker["pid"] for worker in status["workers"]]
 
     def at_step(self, step: int, seconds: float = 60.0) -> None:
-        """Wait until a unit of this step was begun, or the run has ended."""
-        reached = lambda: self.trace.read().step >= step or self.process.poll() is not None  # noqa: E731
-        until(reached, f"step {step}\n{self.err}", seconds)
+        """Wait until a unit of this step was begun, as far as its script tells, or the run has ended."""
+
+        def reached() -> bool:
+            now = self.trace.read().step if self._traced else self.status().get("step", -1)
+            return now >= step or self.process.poll() is not None
+
+        until(reached, lambda: f"step {step}\n{self.err}", seconds)
 
     def go_on_for(self, seconds: float) -> None:
         """Let so much time pass by the run's own clock, or wait until it shows none any more."""

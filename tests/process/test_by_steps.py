@@ -25,16 +25,16 @@ pytestmark = pytest.mark.process
 )  # fmt: skip
 def test_weights_are_those_of_plain_python(tmp_path: Path, model: str, options: list[object]) -> None:
     lanes = int(str(options[-1])) if "--lanes" in options else 4
-    with Launch(tmp_path, model, *options, args="--steps") as run:
+    with Launch(tmp_path, model, *options) as run:
         assert run.end() == 0, run.err
         run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
         assert run.trace.tries == len(run.trace.units), "a unit was computed twice without need"
-    assert run.sha256 == golden(model, lanes, "--steps")
+    assert run.sha256 == golden(model, lanes)
     assert run.summary["steps"] == 48 and run.summary["samples"] == 3 * 484
 
 
 def check(tmp_path: Path, model: str, seed: int, lanes: int, workers: int, epochs: int) -> None:
-    length = f"--epochs {epochs} --steps"
+    length = f"--epochs {epochs}"
     faults = draw(seed, epochs * 16, lanes)
     options = ["--workers", workers, "--lanes", lanes, "--set", "crew.frozen_limit=0.6s"]
     with Launch(tmp_path, model, *options, args=f"{length} --pace 0.003") as run:

@@ -62,6 +62,8 @@ class Assignment:
     primary: int | None = None  #: the one host that holds the state, in relaxed modes; else all hold it
     owners: Sequence[int] = ()  #: slice -> server, all of them on one host; empty: servers own by bytes
     sums_only: bool = False  #: servers sum, and the others own; where lanes keep step
+    at_hand: int = -1  #: the version that the step at hand begins with
+    given: Mapping[int, int] = field(default_factory=dict)  #: first lane of a share of it that has come -> its host
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class Role:
     alone: int = -1  #: a step that this host had begun to finish by itself, without sums, when others joined
     servers: Sequence[int] = ()
     summer: Sequence[int] = ()  #: slice -> worker of my host that sums it, where that is not its owner
+    at_hand: int = -1  #: the version that the step at hand begins with
+    given: Mapping[int, int] = field(default_factory=dict)  #: first lane of a share that has come -> a worker there
 
     @classmethod
     def of(
@@ -111,9 +115,11 @@ class Role:
         carried = step if complete else -1
         alone = step if not complete and max(versions, default=0) > step else -1
         rows = dict(zip(crew.members, crew.rows, strict=True))
+        first = {host: member for member, host in reversed(where.items())}
+        given = {lane: first[host] for lane, host in crew.given.items()}
         return cls(
             worker, tuple(crew.members), rows, tuple(crew.driver), owner, on_host, home, crew.following, carried, alone,
-            tuple(crew.servers), summer,
+            tuple(crew.servers), summer, crew.at_hand, given,
         )  # fmt: skip
 
     @property
@@ -141,7 +147,14 @@ class Role:
             home = (True,) * len(self.owner)
         elif self.alone == step:
             home, members = None, self.on_host
-        return StepView(self.worker, step, self.driver, self.owner, members, self.on_host, home, self.summer, closing)
+        driver = [self.given.get(lane, worker) for lane, worker in enumerate(self.driver)] if self.begun(step) else None
+        return StepView(
+            self.worker, step, driver or self.driver, self.owner, members, self.on_host, home, self.summer, closing
+        )
+
+    def begun(self, step: int) -> bool:
+        """Has the step that begins with this version shares from before this generation, of which it then consists?"""
+        return step == self.at_hand and bool(self.given)
 
     def sums_here(self, slice_: int) -> bool:
         """Is it me who sums this slice, of those that are at home on my host?"""

@@ -82,6 +82,12 @@ class TransferRoute:
     spaces: tuple[str, ...]  #: slice -> what it lies in; runs of slices stay in one
     sizes: tuple[int, ...]  #: slice -> bytes
     most: int  #: bytes in one run of slices
+    at_hand: int = -1  #: the version that the step at hand begins with, when the generation begins
+    begun: frozenset[int] = frozenset()  #: the lanes of that step that are my host's: some may have come before
+
+    def mine(self, step: int) -> frozenset[int]:
+        """The lanes of a step that are my host's."""
+        return self.begun if step == self.at_hand else self.lanes
 
 
 @dataclass(slots=True)
@@ -122,7 +128,7 @@ def due(route: TransferRoute, view: HostProgress, sent: Sent) -> list[Transfer]:
     """What is to be sent now, in order. Empty with `view.version > sent.step`: the route goes on to the next step."""
     step = sent.step
     transfer: list[Transfer] = []
-    lanes = tuple(lane for lane in view.known if lane in route.lanes and lane not in sent.lanes)
+    lanes = tuple(lane for lane in view.known if lane in route.mine(step) and lane not in sent.lanes)
     if lanes:
         transfer.append(Facts(step, lanes))
     if view.version == step and view.work is not None:
@@ -137,8 +143,9 @@ def _pieces(route: TransferRoute, view: HostProgress, sent: Sent) -> Iterator[Su
     left = [s for s, there in enumerate(route.there) if there and s not in sent.pieces]
     if not left and not sent.early:
         return
-    mine = [lane for lane in view.work or () if lane in route.lanes]
-    nodes = [n for n in view.nodes if route.lanes.issuperset(range(n.lane, n.lane + n.span))]
+    lanes = route.mine(step)
+    mine = [lane for lane in view.work or () if lane in lanes]
+    nodes = [n for n in view.nodes if lanes.issuperset(range(n.lane, n.lane + n.span))]
     if not mine:
         return
     if uncovered(mine, nodes):

@@ -102,7 +102,11 @@ class Batches:
         return known
 
     def ids(self, epoch: int, step: int, lane: int) -> list[int]:
-        """The samples of a unit."""
+        """The samples of a lane."""
+        return self.run(epoch, step, lane, lane + 1)
+
+    def run(self, epoch: int, step: int, first: int, last: int) -> list[int]:
+        """The samples of lanes [first, last)."""
         block = step // _AHEAD
         if self._ids_of != (epoch, block):
             start = block * _AHEAD * self.batch
@@ -117,8 +121,8 @@ class Batches:
             }
             self._ids_of = (epoch, block)
         batch = self._ids[step]
-        share = self._shares_of(len(batch))[lane]
-        ids: list[int] = batch[share.start : share.stop].tolist()
+        lanes = self._shares_of(len(batch))
+        ids: list[int] = batch[lanes[first].start : lanes[last - 1].stop].tolist()
         return ids
 
     def request(self, key: int, epoch: int, step: int, lane: int) -> UnitRequest:
@@ -190,7 +194,7 @@ class _Stream:
         self, loader: DataLoader[Any], dataset: _UnitDataset, collate: Callable[[Any], Any],
         requests: Iterator[UnitRequest],
     ) -> None:  # fmt: skip
-        self._expected: list[tuple[int, int]] = []
+        self._expected: list[UnitRequest] = []
         self._requests = requests
         inner: DataLoader[Any] = DataLoader(
             dataset,
@@ -208,7 +212,10 @@ class _Stream:
 
     def serves(self, request: UnitRequest) -> bool:
         """Is this unit the next one to come?"""
-        return bool(self._expected) and self._expected[0] == (request.step, request.lane)
+        if not self._expected:
+            return False
+        next_ = self._expected[0]
+        return (next_.step, next_.lane) == (request.step, request.lane) and next_ == request
 
     def take(self) -> Any:
         """The next unit's batch. Raises RuntimeError, as torch does, when a process has died."""
@@ -241,7 +248,7 @@ class _Stream:
     def asked(self) -> Iterator[UnitRequest]:
         """Pass requests on to torch, remembering what was asked."""
         for request in self._requests:
-            self._expected.append((request.step, request.lane))
+            self._expected.append(request)
             yield request
 
     def close(self) -> None:

@@ -195,7 +195,7 @@ class Peers:
                 replica=self._replica,
             )  # fmt: skip
         elif self._shared:
-            self._clear(host_memory, frozenset(range(len(install.drivers))))
+            self._clear(host_memory, install)
         early, self._early = self._early, deque()
         for hello, stream in early:
             self.came(hello, stream)
@@ -234,10 +234,10 @@ class Peers:
                 self._replica.take_up(view)
 
     @staticmethod
-    def _clear(host_memory: HostMemory, lanes: frozenset[int]) -> None:
+    def _clear(host_memory: HostMemory, install: Install) -> None:
         """What other hosts have sent, in a generation in which there were some, is of no use to one that is alone."""
         if (view := host_memory.view()) is not None:
-            view.begin(lanes)
+            view.begin(frozenset(range(len(install.drivers))), frozenset(install.given))
             if view.manifest.relaxed:
                 PrimarySync(view).pushes.guard(None)
 

@@ -39,11 +39,18 @@ class PassAudit:
 
 
 def audit(lines: Iterable[str], steps: int) -> list[PassAudit]:
-    """Judge a trail; lines of steps from `steps` on were never committed and do not count."""
+    """Judge a trail; lines of steps from `steps` on were never committed and do not count.
+
+    Nor do shares of a step, in a plain loop, that it does not consist of.
+    """
     units: dict[int, dict[tuple[int, int], list[tuple[int, ...]]]] = {}
+    lines = list(lines)
+    came = {int(words[1]): set(map(int, words[2:])) for line in lines if (words := line.split())[0] == "came"}
     for line in lines:
+        if line.startswith("came"):
+            continue
         order, step, lane, *ids = map(int, line.split())
-        if step < steps:
+        if step < steps and lane in came.get(step, (lane,)):
             units.setdefault(order, {}).setdefault((step, lane), []).append(tuple(ids))
     audits = []
     for order, found in sorted(units.items()):

@@ -70,6 +70,12 @@ class CrewSettings(Protocol):
     def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
         """Note which samples a unit used."""
 
+    def audit_came(self, step: int, lanes: Sequence[int]) -> None:
+        """Note of which shares a step of a plain loop consists."""
+
+    def set_threads(self, *, own: bool) -> None:
+        """Compute with the script's `own` number of threads, or with that of the run's configuration."""
+
 
 class Binding:
     """The arena as this worker uses it."""

@@ -32,15 +32,19 @@ Undo = Callable[[], None]
 def take_optimizer(
     optimizer: torch.optim.Optimizer,
     end_unit: Callable[[], None],
+    own: Callable[[], Callable[..., Any] | None],
     zeroed: Callable[[], None],
     fill_state: Callable[[], None],
     refuse_load: Callable[[], None],
 ) -> Undo:
-    """Make `optimizer.step` end the unit. Returns what puts it back."""
+    """Make `optimizer.step` end the unit, or do what `own` gives, if that is something. Returns what puts it back."""
     before = {name: optimizer.__dict__.get(name) for name in ("step", "zero_grad", "state_dict", "load_state_dict")}
 
     def step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """End the unit: its gradient goes to the crew; the parameters move when the step is complete."""
+        if (mine := own()) is not None:
+            self._opt_called = True  # type: ignore[attr-defined]
+            return mine(self, closure)
         value = None
         if closure is not None:
             with torch.enable_grad():
@@ -94,6 +98,7 @@ class LossTap:
         self._values: list[Tensor] = []
         self._original: Any = None
         self.backwards = 0
+        self.muted = False  #: what backward makes is zeros, as the samples are those of others
 
     def open(self) -> None:
         """Begin to note."""
@@ -103,7 +108,10 @@ class LossTap:
 
         def backward(self: Tensor, *args: Any, **kwargs: Any) -> Any:
             unguard = tap._guard()
-            if self.numel() == 1:
+            if tap.muted:
+                args = (torch.zeros_like(self), *args[1:])
+                kwargs.pop("gradient", None)
+            elif self.numel() == 1:
                 tap._values.append(self.detach())
             tap.backwards += 1
             if unguard is None:

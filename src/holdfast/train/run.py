@@ -65,7 +65,7 @@ def current() -> Run | None:
     return _current
 
 
-def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True) -> Run:
+def join(*, lanes: int = 4, seed: int = 0, threads: int | None = None, finite: bool = True) -> Run:
     """Join the run: alone under plain `python`, as one worker of the crew under `holdfast run` or `torchrun`.
 
     >>> run = join(lanes=2)          # doctest: +SKIP
@@ -75,7 +75,8 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
         lanes: into how many parts every step is cut. Together with `seed` and `threads` it fixes the
             result; the number of workers does not.
         seed: of data order, dropout and augmentation.
-        threads: torch threads per worker; part of the result, because sums depend on it.
+        threads: torch threads per worker, 1 unless you say; part of the result, because sums depend on it. A plain
+            loop of a run of one process has the script's own number unless you say.
         finite: do not use a loss or gradient that is NaN or infinite. Its unit is computed once more by another
             worker, where there is one; then the run stops, and says where.
 
@@ -89,7 +90,7 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
         raise UsageError("hf.join() was called twice in one process. Keep the run it returned and use that.")
     spec, steered = _enlisted if _enlisted is not None else (None, None)
     world = ranks.world(os.environ, os.getpid()) if spec is None else None
-    said = {"lanes": lanes, "seed": seed, "threads": threads}
+    said = {"lanes": lanes, "seed": seed, "threads": 1 if threads is None else threads}
     source = dict.fromkeys(said, "hf.join")
     for name in said:
         override = getattr(spec, name, None)
@@ -117,7 +118,9 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
 
         spec, steered, rank_exit = adopt(world, said)
         enlist(spec, steered)
+    own = torch.get_num_threads() if threads is None and spec is None else said["threads"]
     _current = Run(said["lanes"], said["seed"], said["threads"], finite=finite, spec=spec, steered=steered)
+    _current.own_threads = own
     if rank_exit is not None:
         rank_exit.watch()
     return _current
@@ -152,6 +155,7 @@ class Run:
         self, lanes: int, seed: int, threads: int, *, finite: bool, spec: WorkerSpec | None, steered: ControlLink | None
     ) -> None:
         self.lanes, self.seed, self.threads, self.finite = lanes, seed, threads, finite
+        self.own_threads = threads  #: of a plain loop in a run of one process
         self.mode = _mode(spec.sync if spec is not None else "exact", lanes)
         self._stale = (spec.staleness, spec.compensation) if spec is not None else ("auto", COMPENSATION)
         self.outer = spec.outer if spec is not None else OUTER
@@ -168,8 +172,17 @@ class Run:
         keep_freed_memory()
         seed_everything(key(seed, STREAM_START))
         if lanes > 1:
-            self._undo.append(refuse_lane_clipping(lambda: self.unit is not None))
+            self._undo.append(refuse_lane_clipping(self._in_a_part))
         atexit.register(self.close)
+
+    def _in_a_part(self) -> bool:
+        """Is `.grad` the gradient of a part of a batch?"""
+        return self.unit is not None and (self.steered is not None or not self._has_whole_gradient())
+
+    def set_threads(self, *, own: bool) -> None:
+        """Compute with the script's `own` number of threads, or with that of the run's configuration."""
+        if torch.get_num_threads() in (self.threads, self.own_threads):  # else the script has chosen since
+            torch.set_num_threads(self.own_threads if own else self.threads)
 
     # ------------------------------------------------------------ facts
 
@@ -371,8 +384,12 @@ class Run:
 
     def _has_whole_gradient(self) -> bool:
         """Is `.grad` the gradient of a whole batch, as it is between the units of a step and its end?"""
-        turns = self._training.turns if self._training is not None else None
-        return turns is not None and turns.turn is not None and not turns.in_units
+        if self._training is None:
+            return False
+        if self._training.own.used and self._training.turns.turn is None:
+            return True
+        turns = self._training.turns
+        return turns.turn is not None and not turns.in_units
 
     # ------------------------------------------------------------ results
 
@@ -410,6 +427,8 @@ class Run:
             "lanes": self.lanes,
             "seed": self.seed,
             "threads": self.threads,
+            "units": training.bound.board.units(),
+            "samples_left_out": training.left_out(),
             **ages.read(training.bound.board.words).facts(),
         }
 
@@ -418,9 +437,14 @@ class Run:
         return used(self._stale[0], mode, self._stale[1])
 
     def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
-        """Note which samples a unit used, where somebody wants to know."""
+        """Note which samples a unit used, where that was asked for."""
         if self._trail is not None:
             self._trail.note(order, step, lane, ids)
+
+    def audit_came(self, step: int, lanes: Sequence[int]) -> None:
+        """Note of which shares a step of a plain loop consists, where that was asked for."""
+        if self._trail is not None:
+            self._trail.came(step, lanes)
 
     def close(self) -> None:
         """Put back what `prepare` changed on your objects. Done at exit by itself."""

@@ -6,9 +6,9 @@ the board shows the newest one that was begun, so a worker that joins late runs 
 and skips what is already done: a finished pass yields nothing, a finished evaluation returns what it
 returned then. With `run.epochs`, whole epochs are skipped.
 
-A unit begins when the loop asks for a batch and ends when it asks for the next one. In between, the
-parameters do not change: `optimizer.step()` takes the gradient, and the step is committed while the loop
-waits for its next batch. So what a unit does is a pure function of (parameters, seed, step, lane).
+A unit begins when the loop asks for a batch. Until it ends the parameters do not change, so what it does is a pure
+function of (parameters, seed, step, lane). How units make up a step is the loops' business: `loop.steps` and
+`loop.share_turns`, in relaxed modes `loop.passes`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.data import DataLoader
 
 from holdfast.data.batches import Batches, UnitRequest
@@ -36,10 +37,12 @@ from holdfast.dataplane.reduce.work import StepWork, UnitResult
 from holdfast.errors import NonFinite, NotExact, UsageError
 from holdfast.train.binding import Binding, CrewSettings, check_parts
 from holdfast.train.control_link import ControlLink
+from holdfast.train.loop.alone import AloneTurns, OwnOptimizer
 from holdfast.train.loop.optimizer_settings import Settings, find_schedulers
-from holdfast.train.loop.passes import Pass, left_in_the_middle
+from holdfast.train.loop.passes import Pass
 from holdfast.train.loop.scheduler_steps import SchedulerSteps
 from holdfast.train.loop.script_position import FINISHED, NONE, STEPS, ScriptPosition, ordinal
+from holdfast.train.loop.share_turns import ShareTurns
 from holdfast.train.loop.turns import Turns
 from holdfast.train.patches import LossTap, take_optimizer
 
@@ -58,13 +61,16 @@ class Training:
     ) -> None:
         self._models, self._optimizer, self._given = models, optimizer, schedulers
         self._crewing, self.num_lanes = crewing, crewing.lanes
+        self.own = OwnOptimizer(optimizer)
         pin(optimizer)
         check_parts(optimizer, crewing)
         self.space = Space(models, optimizer)
         self.turns = Turns(self)
         self.tap = LossTap(self.turns.guard_backward)
         self.loaders: list[Batches] = []
-        taken = take_optimizer(optimizer, self.end_unit, self.turns.zeroed, self._fill_state, self._refuse_load)
+        taken = take_optimizer(
+            optimizer, self.end_unit, self._own_step, self.turns.zeroed, self.fill_state, self._refuse_load
+        )
         self.undo = [taken, self.tap.close]
         self.tap.open()
         self._bound: Binding | None = None
@@ -88,6 +94,9 @@ class Training:
         self.first_step = 0  #: at which the newest operation began
         self.idle = False  #: the newest loop is over, and gave this worker no batch
         self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit of the newest loop
+        self.shares: ShareTurns | None = None  #: the plain loop that is open, or has just been left, in mode `exact`
+        #: May shares follow the measured speeds? Statistics of a batch would hang on how large it is.
+        self.unequal = not any(isinstance(module, _NormBase) for model in models for module in model.modules())
 
     # ------------------------------------------------------------ binding
 
@@ -124,9 +133,12 @@ class Training:
     def _attach(self) -> None:
         """The binding has a new member: have it ask us what only we know."""
         member = self.bound.member
-        member.before_finish = self._settle_hyper
         member.before_wait = lambda: self.check_together(member.changed)
         member.samples_of = lambda step, lane: self.samples_of(step, lane)
+        self.note_written()
+
+    def note_written(self) -> None:
+        """What was written to parameters until now was rightly written."""
         self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
 
     @property
@@ -169,15 +181,23 @@ class Training:
         assert self._bound is not None
         return self._bound
 
-    def _fill_state(self) -> None:
-        if self._bound is not None:
+    def _own_step(self) -> Callable[..., Any] | None:
+        return self.shares.step if isinstance(self.shares, AloneTurns) else None
+
+    def set_threads(self, *, own: bool) -> None:
+        """Compute with the script's `own` number of threads, or with that of the run's configuration."""
+        self._crewing.set_threads(own=own)
+
+    def fill_state(self) -> None:
+        """Let the script's optimizer show the state that is in the arena, where that steps."""
+        if self._bound is not None and not self.own.used:
             for index, parameter in enumerate(self.space.trainable):
                 state = self._bound.optimizer.state_of(index)
                 if state:
                     self._optimizer.state[parameter] = state
 
     def _refuse_load(self) -> None:
-        if self._bound is not None:
+        if self._bound is not None and not self.own.used:
             raise NotExact(
                 "optimizer.load_state_dict was called after training had begun, when the state is the whole crew's",
                 "Load it before the first loop over the loader.",
@@ -241,7 +261,9 @@ class Training:
         `kind` is 0 for a loop over a loader, STEPS for one by steps, else the number of parts that the crew shares.
         """
         binding = self.bind()
-        if kind > 0 and self.turns.going:
+        if self.own.used:  # what evaluations begin with, and go back to
+            self.bound.buffers.seed()
+        if kind > 0 and (self.turns.going or (self.shares is not None and not self.shares.left)):
             return self._begin_nested(kind)
         self.leave_pass()
         self._check_parameters()
@@ -249,7 +271,7 @@ class Training:
         binding.buffers.distrust()
         self.op = self._next_op()
         newest, first = binding.board.op()
-        inside = kind == STEPS and ordinal(newest) == ordinal(self.op) and newest > self.op
+        inside = kind <= 0 and ordinal(newest) == ordinal(self.op) and newest > self.op
         if inside:
             newest = self.op
         if self.op < newest or (kind != STEPS and binding.board.op_closed(self.op)):
@@ -275,6 +297,8 @@ class Training:
 
     def _begin_nested(self, kind: int) -> bool:
         """An evaluation in a turn of a loop by steps: numbered inside of that loop."""
+        if self.shares is not None:
+            self.shares.refuse_inside("run.evaluate or run.agree")
         if self.turns.in_units:
             raise UsageError(
                 f"run.evaluate or run.agree was called inside of the loop over the units of step {self.step}, where "
@@ -299,19 +323,27 @@ class Training:
 
     def new_pass(self, batches: Batches) -> Pass:
         """The script begins a loop over a prepared loader."""
-        if self.turns.keeping:
+        if self.turns.keeping and self.bind().relaxed is not None:
             raise NotExact(
-                "run.keep was called, and a plain loop over a prepared loader does not hand over what is kept",
-                "Use the loop by steps, `for step in run.steps(loader)`.",
+                f"run.keep was called, and with sync = {self.bound.mode.name} lanes are at different steps",
+                "Use --sync exact, or keep nothing.",
             )
+        began = ordinal(self.bind().board.op()[0])
         going = self.begin_op(0)
-        order = self.next_order(batches)
+        order, at = self.next_order(batches), 0
         if not going:
             self.step = self.committed()
+        if self.bound.relaxed is None and self.bound.late and ordinal(self.op) <= began:
+            going, place = self.turns.enter_late(going=going)
+            at = max(place.at, 0) if going and place.step >= 0 else self.step - self.first_step
+        elif not going:
             self.bound.settings.restore(self.step)
+        elif self.bound.relaxed is None:
+            at = self.step - self.first_step
         self.idle = not going
+        self.bound.board.note_units(cells.UNIT_WORKER if self.bound.relaxed is None else cells.UNIT_LANE)
         self._tempo.begin_pass()
-        begun = Pass(self, batches, order, going)
+        begun = Pass(self, batches, order, going, at)
         self._open = weakref.ref(begun)
         return begun
 
@@ -329,8 +361,11 @@ class Training:
         """
         if not (look and self.turns.going):
             self.turns.leave()
-        if self._open is not None and (held := self._open()) is not None:
+        going = self.shares is not None and not self.shares.left
+        if self._open is not None and (held := self._open()) is not None and not (look and going):
             held.leave(displaced=True)
+        if not (look and going):
+            self.shares = None
         if self._left is not None:
             self._said = True
             raise self._left
@@ -344,6 +379,19 @@ class Training:
     def check_together(self, come: Callable[[], bool]) -> None:
         """Raise where a member that this worker waits for has gone on to another place of the script."""
         self._together.check(self.op, self.step, come)
+
+    def audit(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:
+        """Note which samples a unit used."""
+        self._crewing.audit(order, step, lane, ids)
+
+    def audit_came(self, step: int, lanes: Sequence[int]) -> None:
+        """Note of which shares a step of a plain loop consists."""
+        self._crewing.audit_came(step, lanes)
+
+    def left_out(self) -> int:
+        """How many samples of lost workers were not made up for."""
+        parts = self.bound.board.backlog(self.bound.version)
+        return sum(self.loaders[part.loader].counts(part.at)[part.lane] for part in parts)
 
     # ------------------------------------------------------------ units
 
@@ -384,9 +432,12 @@ class Training:
         seed_everything(compute_key(self._crewing.seed, work.step, lane))
 
     def end_unit(self) -> None:
-        """`optimizer.step()`: end the turn; in a plain loop, take the unit's gradient."""
+        """`optimizer.step()`: end the turn; in relaxed modes, take the unit's gradient."""
         if self.turns.turn is not None:
             self.turns.turn.end("optimizer.step()")
+            return
+        if self.shares is not None:
+            self.shares.end()
             return
         if self.unit is None:
             raise NotExact(
@@ -399,8 +450,7 @@ class Training:
                 f"optimizer.step() was called twice in unit (step {work.step}, lane {lane})",
                 "Call it once per batch; for several optimizers or inner steps use several runs.",
             )
-        exact = self.bound.relaxed is None
-        self.bound.member.hyper = self.bound.settings.hyper() if exact else self._tempo.hyper(work.step, self.step)
+        self.bound.member.hyper = self._tempo.hyper(work.step, self.step)
         self._fill()
         self.bound.settings.filled()
 
@@ -431,11 +481,8 @@ class Training:
                 "Call optimizer.step() once per batch (for gradient accumulation, use a larger batch and more lanes); "
                 "for a loop that only looks, use run.evaluate or a loader that was not prepared.",
             )
-        board = self.bound.board
         if self._tempo.reached(work.step):
-            mark = self.bound.settings.write(work.step, self.bound.member.hyper, self.step)
-            if self.bound.relaxed is None:
-                board.put_settings(lane, work.version, mark)
+            self.bound.settings.write(work.step, self.bound.member.hyper, self.step)
         self._show_unit()
 
     def _show_unit(self) -> None:
@@ -468,27 +515,6 @@ class Training:
         self._show_unit()
         self.bound.settings.leave_units()
 
-    def give_up_unit(self) -> None:
-        """The loop was left before `optimizer.step()`: nobody will compute this unit."""
-        if self.unit is None:
-            return
-        work, lane, _ = self.unit
-        self.unit = None
-        self.bound.board.put(cells.R_UNIT_STEP, -1)
-        self.bound.board.put(cells.R_UNIT_LANE, -1)
-        if self._tempo.give_up_unit():  # gradients of this step are out, and the next loop would take them for its own
-            raise left_in_the_middle(work.step, lane)
-
-    def _settle_hyper(self) -> None:
-        """A worker that computed no unit of this step takes its settings from one that did."""
-        self.bound.member.hyper = self._tempo.settle_hyper(self.step, self.bound.member.hyper)
-
-    def complete_step(self) -> None:
-        """All slices are at the next version."""
-        self._tempo.complete_step(self.step)
-        self.note_facts()
-        self.step += 1
-
     def turn_to(self, step: int) -> None:
         """In relaxed modes: the next unit of this worker is of this step."""
         self._tempo.turn_to(step, self.step)
@@ -518,7 +544,7 @@ class Training:
             held.abandon()
         for batches in self.loaders:
             batches.close()
-        self._fill_state()
+        self.fill_state()
         if self._bound is not None:
             self._bound.settings.close()
         for undo in self.undo:

@@ -2,7 +2,7 @@
 
     train.py MODEL [--lanes L] [--epochs E] [--samples N] [--trace FILE] [--pace S] [--slow WORKER:FROM:TO:S]...
              [--slow-evaluation S] [--fetchers N] [--linger FILE] [--poison STEP:LANE:FILE] [--heavy WORKER:S]...
-             [--mean] [--range] [--steps]
+             [--mean] [--range] [--plain]
 
 Its last step has 4 samples, so with more than 4 lanes some of them have none. With --trace, every unit
 leaves a line, `step lane sample,sample,...`, *before* its gradient is handed over; the samples are those
@@ -117,13 +117,14 @@ def options() -> argparse.Namespace:
     parser.add_argument("--heavy", action="append", default=[], help="see heavy.py; for the wide model")
     parser.add_argument("--mean", action="store_true", help="after every loop, divide by the number of its batches")
     parser.add_argument("--range", action="store_true", help="in place of run.epochs")
-    parser.add_argument("--steps", action="store_true", help="loop by steps")
+    parser.add_argument("--plain", action="store_true", help="a plain loop; in relaxed modes there is no other")
     return parser.parse_args()
 
 
 def main() -> None:
     args = options()
     run = hf.join(lanes=args.lanes, seed=7)
+    args.plain = args.plain or not run.mode.exact
     steps = args.epochs * -(-args.samples // 32)
     scheduler = None
     if args.model == "transformer":
@@ -188,9 +189,9 @@ def main() -> None:
     for _ in range(args.epochs) if args.range else run.epochs(args.epochs):
         model.train()
         batches = 0
-        if args.steps:
+        if not args.plain:
             by_steps()
-        for x, y, numbers in () if args.steps else loader:
+        for x, y, numbers in loader if args.plain else ():
             batches += 1
             loss = unit(x, y, numbers)
             if scheduler is not None:

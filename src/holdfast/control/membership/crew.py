@@ -77,6 +77,8 @@ class Crew:
     sync: str = ""  #: how its lanes are to keep step
     turn: int = 0  #: the version before which they stand for that, see `messages.Install`; 0: they need not
     reached: Reached = field(default_factory=Reached)  #: how its lanes keep step, and since when
+    at_hand: int = -1  #: the version that its first step begins with, as far as shares of that were `given`
+    given: dict[int, int] = field(default_factory=dict)  #: first lane of such a share -> the host that holds it
     arena_bytes: int = 0  #: of every host's arena, once the first worker has said so
     out: list[Command] = field(default_factory=list)
 
@@ -233,6 +235,7 @@ class Crew:
             self.hosts.fence = self.generation
         self.primary = -1 if exact else primary
         self.reached = reached
+        self.at_hand, self.given = self.hosts.given(self.where) if exact else (-1, {})
         for number in members:
             self.workers[number].stage = Stage.MEMBER
         for host in set(self.where):
@@ -248,6 +251,7 @@ class Crew:
             dict(self.sources), self.stop, self.summed, servers=list(self.servers), owners=runs(self.owners),
             sync=self.sync, turn=self.turn, replicas=list(self.replicas),
             abreast=list(self.abreast), sums_only=self.limits.sums_only, reached=self.reached,
+            at_hand=self.at_hand, given=dict(self.given),
         )  # fmt: skip
 
     def broken(self) -> str:

@@ -78,7 +78,9 @@ def lost(run: RunState, event: HostLost, how: str = "lost") -> None:
 def is_news(run: RunState, event: HostLevel) -> bool:
     """Whether a host says another level than before; most times it does not."""
     host = run.hosts.live.get(event.host)
-    return host is not None and (host.level, host.of) != (event.level, event.of)
+    return host is not None and (
+        (host.level, host.of, host.given) != (event.level, event.of, tuple(event.given))
+    )
 
 
 def link_broken(run: RunState, event: LinkBroken) -> None:

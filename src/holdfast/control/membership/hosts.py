@@ -30,6 +30,7 @@ class KnownHost:
     share: int  #: workers it should have
     level: int = -1  #: the next step it has no need of others for; -1: it holds no state
     of: int = 0  #: the generation that its state is of
+    given: tuple[int, ...] = ()  #: first lanes of the shares of the step at hand that are there, in a plain loop
     leaving: str = ""  #: why it goes; empty: it stays
     arena: bool = False  #: its arena was ordered
     refills: bool = True  #: a worker that is lost there can be replaced
@@ -147,6 +148,18 @@ class Hosts:
         sources = [number for number, age in ages.items() if age == best]
         behind = [number for number, age in ages.items() if age < best]
         return {number: sources[index % len(sources)] for index, number in enumerate(behind)}
+
+    def given(self, numbers: Collection[int]) -> tuple[int, dict[int, int]]:
+        """(version, first lane -> host) of the shares that hosts of these hold of the step that the newest is at.
+
+        >>> hosts = Hosts({n: KnownHost(n, "", 1, 1, level, given=(2 * n,)) for n, level in enumerate((4, 5, 5))})
+        >>> hosts.given([0, 1, 2])
+        (5, {2: 1, 4: 2})
+        """
+        newest = max((self.live[number].level for number in numbers), default=-1)
+        there = [self.live[number] for number in sorted(set(numbers)) if self.live[number].level == newest]
+        given = {lane: host.number for host in there for lane in host.given}
+        return (newest if given else -1), given
 
     def abreast(self, primary: int, numbers: Collection[int]) -> tuple[int, ...]:
         """Which of these hold the same as `primary`, where one host holds the state and others may have copies.

@@ -76,11 +76,15 @@ class HostLevel(_Event, frozen=True):
 
     In relaxed modes, `of` is the newest generation in which the host made that state, or got its copy of
     it: what others have made since is newer, whatever its number.
+
+    `given` are the first lanes of the shares that workers there have given for the step that begins with this level, in
+    a plain loop of mode `exact`.
     """
 
     host: int
     level: int
     of: int = 0
+    given: list[int] = []
 
 
 class HostUnreached(_Event, frozen=True):

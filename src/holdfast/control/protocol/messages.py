@@ -204,6 +204,9 @@ class Install(_Message, frozen=True):
     the members go to a step boundary and stand there; when all of them do, the next generation is one of that mode.
     From `exact` and from local steps they stand before the version `turn`, which is beyond any step, or round, that
     somebody may have begun; elsewhere no lane goes beyond the furthest one.
+
+    In a plain loop of mode `exact`, `given` are the shares that have come of the step at hand, which begins with
+    version `at_hand`: the first lane of each -> the host that holds it. Where there are any, the step consists of them.
     """
 
     generation: int
@@ -223,6 +226,8 @@ class Install(_Message, frozen=True):
     sync: str = "exact"
     turn: int = 0
     reached: Reached = Reached()
+    at_hand: int = -1
+    given: dict[int, int] = {}
 
     def assignment(self, slices: int) -> Assignment:
         """The same as a worker stands in it, for a model of so many slices."""
@@ -230,7 +235,7 @@ class Install(_Message, frozen=True):
             self.members, self.rows, self.drivers, self.hosts, summed=self.summed, following=self.donor >= 0,
             servers=self.servers, owners=unbundled(self.owners, slices) if self.owners else (),
             primary=None if parse(self.reached.sync).exact else primary_of(self.hosts, self.sources),
-            sums_only=self.sums_only,
+            sums_only=self.sums_only, at_hand=self.at_hand, given=self.given,
         )  # fmt: skip
 
 

@@ -234,8 +234,10 @@ class ArenaView:
 
     # ------------------------------------------------------------ a generation begins
 
-    def begin(self, lanes: frozenset[int]) -> None:
+    def begin(self, lanes: frozenset[int], given: frozenset[int] | None = None) -> None:
         """Make ready for a generation in which these lanes are this host's; nobody writes meanwhile.
+
+        With `given`, the step at hand is one of a plain loop: it consists of the shares that begin with these lanes.
 
         Everybody says and sends again what matters. What was merged was merged of other lanes. Where the step at hand
         is decided here, or begun to be finished, this host needs nobody for it, and keeps all it has. Else sums are
@@ -248,6 +250,7 @@ class ArenaView:
         board.forget_sums(gathered_only=decided)
         if decided:
             return
+        board.forget_shares(min(board.versions(), default=0), given or ())
         for node in board.nodes(min(board.versions(), default=0)):
             if not lanes.issuperset(range(node.lane, node.lane + node.span)):
                 board.open_slot(node.lane)

@@ -2,7 +2,7 @@
 
 It lies at the start of the arena, so that the launcher can read the rows without knowing the model:
 
-    header | one row per worker | the samples of each row's unit | one record per lane | one record per slice
+    header | one row per worker | the samples of each row's unit | the backlog | one record per lane | one per slice
 
 Every cell is eight aligned bytes and has one writer at a time (the row's worker, the lane's driver,
 the slice's owner), so a cell is never torn. The data behind a cell (a slot's gradient, a slice's
@@ -18,10 +18,11 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from holdfast.core.shares import LostPart, Share
 from holdfast.core.tree import Node
 from holdfast.errors import FrameError
 
-__all__ = ["Board", "Count", "ModeRecord", "StepFacts", "Undo", "Word", "board_bytes"]
+__all__ = ["Board", "Count", "ModeRecord", "ShareFacts", "StepFacts", "Undo", "Word", "board_bytes"]
 
 #: A number from another host that is to become a word, here or elsewhere in the arena: it must fit into one.
 Word = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -30,10 +31,13 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 38) - 1)]
 
 MAGIC = 0x484F4C44_46415354  # "HOLDFAST"
 HEADER, ROW, _LANE, _SLICE = 88, 32, 16, 4  # words
+BACKLOG = 16  #: parts of steps that can wait to be made up for, for each lane
 SAMPLES = 64  #: of the unit at hand, as many of their numbers as a row shows
 (H_MAGIC, H_LANES, H_ROWS, H_SLICES, H_OP, H_OP_FIRST0, H_OP_FIRST1, H_EPOCH, H_EPOCH_OP0, H_EPOCH_OP1,
  H_STEPS_PER_EPOCH, H_EPOCHS, H_BATCH, H_CLOSED_OP, H_OP_KIND0, H_OP_KIND1, H_MIRROR) = range(17)
 H_STEP0, H_STEP1 = 17, 21  # four words each
+H_UNITS = 30  #: what a unit has been in this run: bits of `UNIT_LANE` and `UNIT_WORKER`
+UNIT_LANE, UNIT_WORKER = 1, 2
 H_CURRENT, H_MANIFEST, H_MANIFEST_SIZE, H_RECORDED, H_WORK_STEP, H_WORK, H_STALENESS = *range(25, 30), 36, 40
 STALENESS = 32  #: counts of pushes by their staleness (see `ages`)
 H_PACE, H_PACE0, _PACE = 72, 73, 6  # how lanes keep step: a serial number, and two cells that take turns
@@ -43,14 +47,15 @@ H_AGES, H_OLDEST, H_COUNTED = 85, 86, 87  # sum and highest of all staleness; th
  R_STANDS, R_APPLIED_BYTES, R_APPLYING_NS, R_CLOSED) = range(25)
 L_STEP, L_SPAN = range(2)
 #: What a lane gave besides its gradient, twice: a faster host may be a step ahead, and steps take turns.
-L_FACTS, L_COUNT, L_LOSS, L_CLIP, L_CLIP_VALUE, L_SETTINGS = range(6)
-_FACTS0, _FACTS = 2, 6
+L_FACTS, L_COUNT, L_LOSS, L_CLIP, L_CLIP_VALUE, L_SHARE, L_TURNS = range(7)
+_FACTS0, _FACTS = 2, 7
 S_VERSION, S_SUMMED, S_NORM, S_GATHERED = range(4)
 
 
 def board_bytes(num_lanes: int, num_rows: int, num_slices: int) -> int:
     """How large the board is."""
-    return 8 * (HEADER + num_rows * (ROW + SAMPLES) + num_lanes * _LANE + num_slices * _SLICE)
+    backlog = 2 * (2 + 4 * BACKLOG * num_lanes)
+    return 8 * (HEADER + num_rows * (ROW + SAMPLES) + backlog + num_lanes * _LANE + num_slices * _SLICE)
 
 
 class StepFacts(NamedTuple):
@@ -60,6 +65,15 @@ class StepFacts(NamedTuple):
     samples: int  #: used since the run began, this step included
     grad_norm: float  #: before clipping; 0 where the step was not clipped by norm
     extra: int = 0  #: versions so far beyond one a step, since lanes keep step exactly
+
+
+class ShareFacts(NamedTuple):
+    """What of a step a worker's unit was, in a plain loop."""
+
+    share: Share
+    begin: int  #: turns [begin, end) of the pass
+    end: int
+    weighted: bool  #: was its gradient multiplied by its number of samples?
 
 
 class Undo(NamedTuple):
@@ -94,7 +108,9 @@ class Board:
         self.words, self.reals = raw.cast("q"), raw.cast("d")
         self._rows = HEADER
         self._samples = self._rows + num_rows * ROW
-        self._lanes = self._samples + num_rows * SAMPLES
+        self._backlog = self._samples + num_rows * SAMPLES
+        self._backlog_size = 2 + 4 * BACKLOG * num_lanes
+        self._lanes = self._backlog + 2 * self._backlog_size
         self._slices = self._lanes + num_lanes * _LANE
         slices = self.words[self._slices :]
         self._versions = slices[S_VERSION::_SLICE] if num_slices else slices
@@ -208,6 +224,7 @@ class Board:
         self.words[at + L_COUNT] = count
         self.reals[at + L_LOSS], self.reals[at + L_CLIP] = loss, clip_norm
         self.reals[at + L_CLIP_VALUE] = clip_value
+        self.words[at + L_SHARE] = 0
 
     def result(self, lane: int, step: int) -> tuple[int, float, float, float]:
         """(count, loss, clip norm, clip value) of the lane's unit of `step`."""
@@ -215,13 +232,54 @@ class Board:
         reals = self.reals
         return self.words[at + L_COUNT], reals[at + L_LOSS], reals[at + L_CLIP], reals[at + L_CLIP_VALUE]
 
-    def put_settings(self, lane: int, step: int, fingerprint: int) -> None:
-        """Show with which settings a lane's unit was made; all lanes of a step must show the same."""
-        self.words[self._facts(lane, step) + L_SETTINGS] = fingerprint
+    def put_share(self, step: int, facts: ShareFacts) -> None:
+        """What the unit was, whose result was put last: a share, which is shown as its first lane."""
+        share, at = facts.share, self._facts(facts.share.first, step)
+        self.words[at + L_TURNS] = facts.begin << 32 | facts.end
+        self.words[at + L_SHARE] = share.begin << 40 | share.end << 20 | share.last << 2 | facts.weighted << 1 | 1
 
-    def settings(self, lane: int, step: int) -> int:
-        """What `put_settings` showed."""
-        return self.words[self._facts(lane, step) + L_SETTINGS]
+    def share(self, lane: int, step: int) -> ShareFacts | None:
+        """What the unit was that is shown as this lane; None where it was one lane."""
+        at = self._facts(lane, step)
+        word, turns = self.words[at + L_SHARE], self.words[at + L_TURNS]
+        if not word & 1:
+            return None
+        share = Share(lane, word >> 2 & 0x3FFFF, word >> 40, word >> 20 & 0xFFFFF)
+        return ShareFacts(share, turns >> 32, turns & 0xFFFFFFFF, bool(word & 2))
+
+    def given(self, step: int) -> list[int]:
+        """The first lanes of the shares of `step` that workers of this host have given, in a plain loop."""
+        known = set(self.known(step))
+        return [lane for lane, _ in self.nodes(step) if lane in known and self.share(lane, step) is not None]
+
+    def forget_shares(self, step: int, but: Collection[int]) -> None:
+        """What other lanes gave for `step`, and the one after it, is of shares that will never come."""
+        for lane in range(self.num_lanes):
+            if lane not in but and self.share(lane, step) is not None:
+                self.words[self._facts(lane, step) + L_FACTS] = 0
+            if self.share(lane, step + 1) is not None:
+                self.words[self._facts(lane, step + 1) + L_FACTS] = 0
+
+    def put_backlog(self, version: int, parts: Sequence[LostPart]) -> None:
+        """What is left over of the steps before `version`: over the older of two copies."""
+        newest = self._newest_backlog(version - 1)
+        at = self._backlog + (self._backlog_size if newest == self._backlog else 0)
+        self.words[at + 1] = len(parts)
+        for number, part in enumerate(parts):
+            for word, value in enumerate(part):
+                self.words[at + 2 + 4 * number + word] = value
+        self.words[at] = version
+
+    def backlog(self, version: int) -> tuple[LostPart, ...]:
+        """What was left over when `version` began."""
+        at = self._newest_backlog(version)
+        words = self.words[at + 2 : at + 2 + 4 * self.words[at + 1]].tolist()
+        return tuple(LostPart(*words[begin : begin + 4]) for begin in range(0, len(words), 4))
+
+    def _newest_backlog(self, version: int) -> int:
+        """Where the copy lies that counts for a version."""
+        places = (self._backlog, self._backlog + self._backlog_size)
+        return max((at for at in places if self.words[at] <= version), key=lambda at: self.words[at], default=places[0])
 
     def close_facts(self, lane: int, step: int) -> None:
         """All that the lane's unit of `step` gave besides its gradient is here."""
@@ -319,7 +377,8 @@ class Board:
 
     def state_words(self) -> bytes:
         """What the board holds of the state, for a host that fetches it: where the script stands, and the versions."""
-        return bytes(self.words[H_OP:H_CURRENT]) + bytes(self._versions.tobytes())
+        backlog = self.words[self._backlog : self._lanes]
+        return bytes(self.words[H_OP:H_CURRENT]) + bytes(backlog) + self._versions.tobytes()
 
     def land_state(self, data: memoryview, *, mirror: bool = False) -> int:
         """The state of another host is here, at one version: say so. The magic goes last. Returns the version.
@@ -329,10 +388,15 @@ class Board:
         if len(data) % 8:
             raise FrameError(f"it brings {len(data)} bytes of a board, which has words of 8")
         words = memoryview(bytes(data)).cast("q")
-        versions = words[H_CURRENT - H_OP :].tolist()
+        backlog = H_CURRENT - H_OP, H_CURRENT - H_OP + self._lanes - self._backlog
+        versions = words[backlog[1] :].tolist()
         if len(versions) != self.num_slices or (len(set(versions)) != 1 and not mirror):
             raise FrameError(f"it brings {len(versions)} slices at {len(set(versions))} versions")
-        self.words[H_OP:H_CURRENT] = words[: H_CURRENT - H_OP]
+        most = BACKLOG * self.num_lanes
+        if any(not 0 <= words[backlog[0] + turn * self._backlog_size + 1] <= most for turn in (0, 1)):
+            raise FrameError(f"it brings a backlog of more than {most} parts")
+        self.words[H_OP:H_CURRENT] = words[: backlog[0]]
+        self.words[self._backlog : self._lanes] = words[backlog[0] : backlog[1]]
         self.words[H_MIRROR] = mirror
         for slice_, version in enumerate(versions):
             at = self._slices + slice_ * _SLICE
@@ -413,6 +477,20 @@ class Board:
                 part = mask >> 64 * word & (1 << 64) - 1
                 self.words[H_WORK + word] = part - (1 << 64) if part >> 63 else part
             self.words[H_WORK_STEP] = step + 1
+
+    def forget_work(self, step: int) -> None:
+        """What was shown of `step` does not count any more; while nobody can complete it."""
+        if self.words[H_WORK_STEP] == step + 1:
+            self.words[H_WORK_STEP] = 0
+
+    def note_units(self, kind: int) -> None:
+        """A unit is, or was, of this kind."""
+        self.words[H_UNITS] |= kind
+
+    def units(self) -> str:
+        """What a unit has been in this run: a lane of a step, a worker's share of it, or each for a while."""
+        names = [name for name, kind in (("lane", UNIT_LANE), ("worker", UNIT_WORKER)) if self.words[H_UNITS] & kind]
+        return " and ".join(names)
 
     def work(self, step: int) -> list[int] | None:
         """The lanes that have work in `step`; None where nobody has shown them."""

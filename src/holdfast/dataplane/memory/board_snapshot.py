@@ -43,7 +43,7 @@ from holdfast.dataplane.memory.board import (
 from holdfast.dataplane.relaxed import ages
 from holdfast.dataplane.relaxed.ages import NONE, Ages
 
-__all__ = ["BoardPlan", "BoardRow", "level", "read_plan", "read_rows", "read_samples"]
+__all__ = ["BoardPlan", "BoardRow", "given", "level", "read_plan", "read_rows", "read_samples"]
 
 
 class BoardRow(NamedTuple):
@@ -120,7 +120,18 @@ def read_plan(memory: memoryview) -> BoardPlan:
 
 def level(memory: memoryview) -> int:
     """How far the state in an arena has come: -1 without one, else `Board.level`."""
+    board = _board(memory)
+    return board.level() if board is not None else -1
+
+
+def given(memory: memoryview) -> list[int]:
+    """The first lanes of the shares that workers here have given for the step that begins with the arena's level."""
+    board = _board(memory)
+    return board.given(board.level()) if board is not None else []
+
+
+def _board(memory: memoryview) -> Board | None:
     words = memory.cast("B").cast("q")
     if len(words) < HEADER or words[H_MAGIC] != MAGIC:
-        return -1
-    return Board(memory, words[H_LANES], words[H_ROWS], words[H_SLICES]).level()
+        return None
+    return Board(memory, words[H_LANES], words[H_ROWS], words[H_SLICES])

@@ -52,19 +52,19 @@ class Early:
         self._ready = 0
 
     def begin(
-        self, step: int, lane: int, lanes: Sequence[int], weight: float | None, wanted: Sequence[int]
+        self, step: int, leaf: Node, lanes: Sequence[int], weight: float | None, wanted: Sequence[int]
     ) -> None:
-        """The last unit of this host begins: watch for the slices that other hosts want.
+        """The last unit of this host begins, which becomes this leaf: watch for the slices that other hosts want.
 
         `lanes` are those with work in this step. Does nothing where the host's lanes do not make up one node.
         """
         self._left = {}
-        nodes = [*self._gradients.held(step), Node(lane, 1)]
+        nodes = [*self._gradients.held(step), leaf]
         _, stack = push(nodes[:-1], nodes[-1], self._board.num_lanes)
         if len(stack) != 1 or len(wanted) < LEAST:
             return
         (whole,) = stack
-        self._nodes, self._step, self._lane, self._weight = nodes, step, lane, weight
+        self._nodes, self._step, self._lane, self._weight = nodes, step, leaf.lane, weight
         self._inside = [n for n in lanes if whole.lane <= n < whole.lane + whole.span]
         slices = self._space.layout.slices
         self._left = {index: len({part.entry for part in slices[index].pieces}) for index in wanted}

@@ -108,11 +108,13 @@ class LaneGradients:
 
     # ------------------------------------------------------------ filling
 
-    def fill(self, step: int, lane: int, gradients: Sequence[Tensor | None], weight: float | None) -> None:
-        """Add a unit's gradient into its slot. Nobody uses it before `show`."""
+    def fill(
+        self, step: int, lane: int, gradients: Sequence[Tensor | None], weight: float | None, span: int = 1
+    ) -> None:
+        """Add a unit's gradient into its slot. Nobody uses it before `show`. A share counts for `span` lanes."""
         if self._stack_step != step:
             self._stack, self._stack_step = [], step
-        merges, self._stack = push(self._stack, Node(lane, 1), self._num_lanes)
+        merges, self._stack = push(self._stack, Node(lane, span), self._num_lanes)
         leaves = self._leaves(step, lane, gradients)
         if weight is not None:
             leaves = list(torch._foreach_mul(leaves, weight))

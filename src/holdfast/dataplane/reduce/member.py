@@ -9,6 +9,11 @@ user's script, so the worker is driven from outside:
     member.finish(...)       completes a step that has code of the script after its units (`StepWork.turn`): there,
                              `next_lane` ends when the whole gradient is here
 
+In a plain loop a unit is a worker's whole share of the step (`StepWork.shares`), and the step is completed at once:
+
+    member.give(...)         takes the gradient of my share, and shows it
+    member.complete(...)     acts and waits until the step is complete
+
 Whoever waits, waits on its doorbell and on the link to the coordinator together (`Controls`), so a
 death elsewhere ends the wait at once with a new generation.
 """
@@ -18,6 +23,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,11 +31,12 @@ import torch
 from torch import Tensor
 
 from holdfast.core.roles import Assignment, Role
+from holdfast.core.shares import LostPart
 from holdfast.core.slices import owners
 from holdfast.core.sync import exact as decide
 from holdfast.core.tree import Node, contribution, uncovered
 from holdfast.dataplane.memory import board as cells
-from holdfast.dataplane.memory.board import Board, StepFacts
+from holdfast.dataplane.memory.board import BACKLOG, Board, ShareFacts, StepFacts
 from holdfast.dataplane.memory.space import Space
 from holdfast.dataplane.reduce.board_view import complete, look
 from holdfast.dataplane.reduce.buffers import Buffers
@@ -84,7 +91,10 @@ class Member:
         self._work = StepWork(-1, (), ())
         self.hyper: list[dict[str, Any]] = []  #: per parameter group, for the step at hand
         self.before_wait: Callable[[], None] = lambda: None  #: raises where waiting would be for ever
-        self.before_finish: Callable[[], None] = lambda: None  #: has `hyper` set where no unit of mine did
+        #: Of what the step at hand consists, where there is another generation while this worker completes it.
+        self.renewed: Callable[[], StepWork] = lambda: self._work
+        #: What is left over of the data when the step at hand is made of these shares.
+        self.settle_backlog: Callable[[Sequence[ShareFacts]], Sequence[LostPart]] = lambda came: ()
         self.finite = True  #: refuse NaN and infinities
         self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit
         self.guarded = True  #: copy a slice before it is changed; off only where nobody could ever take over
@@ -113,6 +123,11 @@ class Member:
         # I may be given more lanes of the step at hand, and then run user code for it again.
         for mark in (cells.R_ARRIVED, cells.R_CLOSED):
             self.board.put(mark, min(self.board.cell(self.board.row, mark), self._work.version - 1))
+        version = self.version
+        if version not in (self.at.carried, self.at.alone):  # it may be of other shares now
+            self.board.forget_work(version)
+            if lanes := self.expected(version):
+                self.board.put_work(version, lanes)
         self._mend()
 
     def _mend(self) -> None:
@@ -143,6 +158,55 @@ class Member:
         self._absent, self._drops, self._extra = absent, drop, extra
         lane = self._act(work, closing=True)
         assert lane is None, f"lane {lane} of step {work.step} is to be computed after the step's sums were here"
+
+    # ------------------------------------------------------------ one step of shares
+
+    def expected(self, version: int) -> tuple[int, ...] | None:
+        """The shares that a step consists of, if that was settled before this generation: the first lanes of each."""
+        if self.at.begun(version):
+            return tuple(sorted(self.at.given))
+        return tuple(self.board.work(version) or ()) if version in (self.at.carried, self.at.alone) else None
+
+    def expect(self, work: StepWork) -> None:
+        """A step of shares begins."""
+        self._work = work
+
+    def give(
+        self, work: StepWork, facts: ShareFacts, span: int, gradients: Sequence[Tensor | None], result: UnitResult
+    ) -> None:
+        """Take the gradient of my share, and let the others use it. A share counts for `span` lanes of the tree."""
+        self._work, lane = work, facts.share.first
+        self.buffers.record(lane, work.version)
+        self.board.put_result(
+            lane, work.version, work.counts[lane], result.loss, result.clip_norm, result.clip_value
+        )  # fmt: skip
+        self.board.put_share(work.version, facts)
+        self.gradients.fill(work.version, lane, gradients, work.weight(lane), span)
+        self._early.end()
+        self.show(lane)
+
+    def complete(self, work: StepWork) -> None:
+        """Act and wait until the step is complete."""
+        self._drops = self._extra = False
+        lane = self._act(work, closing=True)
+        assert lane is None, f"lane {lane} of step {work.step} is to be computed after all shares were here"
+
+    def _settle(self) -> StepWork:
+        """The step at hand as it came about, once all shares of it are here."""
+        work = self._work
+        if work.shares and (came := self._came()):
+            counts = [0] * self.board.num_lanes
+            for lane in work.lanes:
+                counts[lane] = self.board.result(lane, work.version)[0]
+            self._work = work = replace(work, counts=tuple(counts), weighted=came[0].weighted)
+        return work
+
+    def _came(self) -> list[ShareFacts]:
+        work = self._work
+        found = [self.board.share(lane, work.version) for lane in work.lanes]
+        return [facts for facts in found if facts is not None]
+
+    # ------------------------------------------------------------ one turn
 
     def absent(self) -> frozenset[int]:
         """Parameters that got a gradient in no lane of the turn at hand."""
@@ -194,7 +258,6 @@ class Member:
                     self._sum(slices)
                     self._controls.ring()
                 case decide.Finish(slices):
-                    self.before_finish()
                     self._finish(slices)
                     self._controls.ring()
                 case decide.Wait():
@@ -202,6 +265,9 @@ class Member:
                     self._news = self._heeding(self._news)
                 case decide.Quiesce():
                     self._controls.rest(work.step)
+                    if work.shares:
+                        self._work = work = self.renewed()
+                    self.board.put_work(work.version, work.lanes)
 
     def _await(self, whom: int, why: int = 0) -> None:
         """Wait until something has moved, or the link speaks; show for whom, and why (a word of `HeldBack`)."""
@@ -252,7 +318,7 @@ class Member:
         self._news = news if news != self._seen else None
         return self._news is not None
 
-    def begin(self, lane: int) -> None:
+    def begin(self, lane: int, span: int = 1) -> None:
         """The unit of `lane` begins. Is it the last one this host owes the others, its gradients go as they come."""
         at, work = self.at, self._work
         if at.home is None or len(at.on_host) > 1 or not at.sums(work.version) or at.following or all(at.home):
@@ -260,7 +326,7 @@ class Member:
         mine = [n for n in work.lanes if at.driver[n] == at.worker]
         if uncovered(mine, self.board.nodes(work.version)) == [lane]:
             wanted = [index for index, home in enumerate(at.home) if not home]
-            self._early.begin(work.version, lane, work.lanes, work.weight(lane), wanted)
+            self._early.begin(work.version, Node(lane, span), work.lanes, work.weight(lane), wanted)
 
     def came(self, entry: int) -> None:
         """Backward has made the gradient of a trainable parameter."""
@@ -296,7 +362,8 @@ class Member:
         """The mean loss of the step at hand, weighted by samples, in lane order."""
         step = self._work.version
         total = sum(self.board.result(lane, step)[1] * self._work.counts[lane] for lane in self._work.lanes)
-        return total / sum(self._work.counts)
+        samples = sum(self._work.counts)
+        return total / samples if samples else math.nan
 
     def _gather(self, slices: Sequence[int]) -> None:
         work = self._work
@@ -309,7 +376,7 @@ class Member:
             self.board.publish_gathered(index, work.version + 1)
 
     def _sum(self, slices: Sequence[int]) -> None:
-        work, nodes = self._work, self.board.nodes(self._work.version)
+        work, nodes = self._settle(), self.board.nodes(self._work.version)
         clips = self.board.result(work.lanes[0], work.version)[2] > 0.0
         sums, pieces = self.at.sums(work.version), self.gradients.pieces
         self._begin_applying()
@@ -328,11 +395,10 @@ class Member:
             self._count_time()
 
     def _finish(self, slices: Sequence[int]) -> None:
-        work, board, optimizer = self._work, self.board, self.optimizer
+        work, board, optimizer = self._settle(), self.board, self.optimizer
         nodes = board.nodes(work.version)
+        drops = self._drops or not any(work.counts)
         absent = self._absent if work.turn else self.gradients.absent(work.version, work.lanes)
-        if not work.turn:
-            self._check_settings()
         clip_norm, clip_value = (0.0, 0.0) if work.turn else self._clipping()
         grad_norm = self._grad_norm() if clip_norm > 0.0 else 0.0
         self._begin_applying()
@@ -350,18 +416,22 @@ class Member:
                 self.gradients.total(piece, nodes, work.lanes, work.factor, gradient)
             if clip_value > 0.0:
                 gradient.clamp_(-clip_value, clip_value)
-            if self.finite and not self._drops and not finite(gradient):
+            if self.finite and not drops and not finite(gradient):
                 raise self._not_finite(index, nodes)
             if self.guarded and not self._undo_free():
                 return
             self._begin_change(index, work.version)
             if index == 0:
-                self.buffers.merge(work.version, work.lanes, dict(enumerate(work.counts)))
+                # A worker that gave no samples has left its buffers as they were.
+                gave = [lane for lane in work.lanes if work.counts[lane]]
+                self.buffers.merge(work.version, gave, dict(enumerate(work.counts)))
                 before = board.step_facts(work.version)
                 samples = before.samples + (0 if self._extra else sum(work.counts))
                 facts = StepFacts(self._loss(), samples, grad_norm, before.extra + self._extra)
                 board.put_step(work.version + 1, facts)
-            if not self._drops:
+                if work.shares:
+                    self._put_backlog(work.version + 1)
+            if not drops:
                 optimizer.apply(index, self.hyper[piece.group], absent, gradient)
             self._end_change(index, work.version)
 
@@ -406,17 +476,16 @@ class Member:
                 )
         return first
 
-    def _check_settings(self) -> None:
-        """Every unit of a step must have been made with the same settings, or its meaning hangs on the crew."""
-        lanes, step = self._work.lanes, self._work.version
-        odd = [lane for lane in lanes if self.board.settings(lane, step) != self.board.settings(lanes[0], step)]
-        if odd:
+    def _put_backlog(self, version: int) -> None:
+        left = self.settle_backlog(self._came())
+        if len(left) > (most := BACKLOG * self.board.num_lanes):
             raise NotExact(
-                f"in step {self._work.step} the optimizer's settings (learning rate and the like), or the schedulers "
-                f"that were called, differ between lane {lanes[0]} and lanes {odd}",
-                "Set them by what is the same for the whole step, such as run.step, not by a count of batches, and "
-                "call schedulers in every unit alike.",
+                f"at step {self._work.step} {len(left)} parts of steps are left over from workers that were lost, more "
+                f"than the {most} that can be made up for",
+                "Workers are lost faster than their samples can be used again: use fewer, on machines that stay.",
             )
+        if left or self.board.backlog(version):
+            self.board.put_backlog(version, left)
 
     def _undo_free(self) -> bool:
         """My undo section may still hold a torn slice of the row's last holder; its new owner clears it."""

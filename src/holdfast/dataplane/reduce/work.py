@@ -16,6 +16,7 @@ class StepWork:
     counts: tuple[int, ...]  #: samples of every lane
     ahead: int = 0  #: versions that were made beyond one a step, in exact training and before it
     turn: bool = False  #: the script has code of its own between the units of the step and its end (`run.steps`)
+    weighted: bool | None = None  #: of a step of shares: are leaves multiplied by their samples? Else shares are lanes
 
     @property
     def version(self) -> int:
@@ -23,13 +24,23 @@ class StepWork:
         return self.step + self.ahead
 
     @property
+    def shares(self) -> bool:
+        """Is a unit a worker's whole share of the step, shown as the first of its lanes (a plain loop)?"""
+        return self.weighted is not None
+
+    @property
     def even(self) -> bool:
+        """Are the leaves summed as they are?"""
+        if self.weighted is not None:
+            return not self.weighted
         return len({self.counts[lane] for lane in self.lanes}) == 1
 
     @property
     def factor(self) -> float:
         """What the sum of the leaves is multiplied by."""
-        return 1.0 / (len(self.lanes) if self.even else sum(self.counts))
+        if not self.even:
+            return 1.0 / max(1, sum(self.counts))
+        return 1.0 / max(1, sum(self.counts[lane] > 0 for lane in self.lanes))
 
     def weight(self, lane: int) -> float | None:
         """What a leaf is multiplied by; None where the leaves are summed as they are."""

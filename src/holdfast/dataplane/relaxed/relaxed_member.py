@@ -232,7 +232,7 @@ class RelaxedMember(RelaxedOwner):
 
     # ------------------------------------------------------------ units
 
-    def begin(self, lane: int) -> None:
+    def begin(self, lane: int, span: int = 1) -> None:
         """The unit of `lane` begins."""
 
     def came(self, entry: int) -> None:

@@ -176,7 +176,7 @@ class PeerSession:
         Board(arena, lanes, board_rows(lanes), 0).distrust_rows(self._rows)
         self._view = self._find()
         if self._view is not None and self._me not in self._install.sources:
-            self._view.begin(self._lanes)
+            self._view.begin(self._at_hand(), frozenset(self._install.given))
             self._guard(self._view)
 
     def _find(self) -> ArenaView | None:
@@ -329,6 +329,11 @@ class PeerSession:
         where = dict(zip(self._install.members, self._install.hosts, strict=True))
         return frozenset(lane for lane, driver in enumerate(self._install.drivers) if where[driver] == host)
 
+    def _at_hand(self) -> frozenset[int]:
+        """The lanes that are this host's in the step at hand; where shares of it were given, no others have work."""
+        elsewhere = {lane for lane, host in self._install.given.items() if host != self._me}
+        return frozenset(range(len(self._install.drivers))) - elsewhere if self._install.given else self._lanes
+
     def _most(self, rate: float = 0.0) -> int:
         return longest_run(len(self._peers), rate)
 
@@ -344,7 +349,8 @@ class PeerSession:
         sizes = manifest.sizes()
         homes = even_shares(sizes, self._homes)
         return TransferRoute(
-            lanes=self._lanes, num_lanes=manifest.lanes, here=tuple(home == self._me for home in homes),
+            lanes=self._lanes, begun=self._at_hand(), at_hand=self._install.at_hand,
+            num_lanes=manifest.lanes, here=tuple(home == self._me for home in homes),
             there=tuple(home == peer for home in homes), spaces=manifest.spaces(), sizes=sizes,
             most=self._most(),
         )

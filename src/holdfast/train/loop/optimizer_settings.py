@@ -155,15 +155,15 @@ class Settings:
         self.enter(step, op)
         return _tag(step, _before(op))
 
-    def enter_turn(self, step: int, op: int, version: int, variables: Mapping[str, str]) -> int:
-        """A turn of operation `op`, a loop by steps, begins with `version`: leave the settings it begins with.
+    def enter_turn(self, step: int, op: int, version: int, variables: Mapping[str, str], at: int = -1) -> int:
+        """Turn `at` of operation `op`, a loop, begins with `version`: leave the settings it begins with.
 
         `variables` are what the script's loop has changed in its frame. Returns the tag of that place.
         """
-        return self._write_place(step, _entry(op // NESTED), op, version, variables)
+        return self._write_place(step, _entry(op // NESTED), op, version, variables, at)
 
     def leave_turns(self, step: int, op: int, version: int) -> int:
-        """The loop by steps `op` is over when `version` is there: leave the settings it ends with. Returns its tag."""
+        """The loop `op` is over when `version` is there: leave the settings it ends with. Returns its tag."""
         return self._write_place(step, _exit(op // NESTED), op, version)
 
     def variables(self) -> dict[int, list[dict[str, str]]]:
@@ -175,10 +175,11 @@ class Settings:
         return found
 
     def _write_place(
-        self, step: int, entry: int, op: int, version: int, variables: Mapping[str, str] = MappingProxyType({})
-    ) -> int:
+        self, step: int, entry: int, op: int, version: int, variables: Mapping[str, str] = MappingProxyType({}),
+        at: int = -1,
+    ) -> int:  # fmt: skip
         now = self._plain()
-        self._write(_tag(step, entry), now[0], now, step, ((op, version), dict(variables)))
+        self._write(_tag(step, entry), now[0], now, step, ((op, version, at), dict(variables)))
         return _tag(step, entry)
 
     def enter_late(self, op: int, version: int, among: Collection[int] | None = None) -> LatePlace:
@@ -193,7 +194,7 @@ class Settings:
             if found is not None and found.tag == tag and found.place is not None and found.place[1] <= version:
                 self._take(found)
                 return LatePlace(tag >> 32, *found.place, tag, tag & _ENTRIES == _exit(op))
-        return LatePlace(-1, -1, -1, 0, False)
+        return LatePlace(-1, -1, -1, -1, 0, False)
 
     def write(self, step: int, applied: list[dict[str, Any]], least: int) -> int:
         """Before a unit of `step` is shown: leave its settings for whoever comes later.
@@ -354,6 +355,7 @@ class LatePlace(NamedTuple):
     step: int  #: of the newest turn that was begun; -1: none was
     op: int  #: the newest operation then, in the loop
     version: int  #: then; of a loop that is over, that it ended with
+    at: int  #: turn of the loop, where steps do not tell
     tag: int
     left: bool  #: the loop is over
 
@@ -365,7 +367,7 @@ class _Cell(NamedTuple):
     applied: Any  #: the settings that the step before was made with
     now: Any  #: (settings, schedulers)
     pending: Any  #: calls of schedulers that are still to be made
-    place: tuple[int, int] | None  #: (newest operation, version from which on it counts), in a loop by steps
+    place: tuple[int, int, int] | None  #: (newest operation, version from which on it counts, turn), in a loop
     variables: dict[str, str]  #: what the loop has changed in its frame
 
 

@@ -1,10 +1,11 @@
 """A pass: one loop of the script over a prepared loader, and the ways out of it.
 
-It is the iterator behind `for batch in loader`. Each `next` ends the unit at hand, commits steps, and gives
-the batch of the next unit of this worker's lanes. A loop may end in four ways:
+It is the iterator behind `for batch in loader`. In mode `exact` each `next` gives the worker's share of the next step
+(`share_turns`); in relaxed modes it ends the unit at hand and gives the batch of this worker's next one. A loop may
+end in four ways:
 
 * it runs out of steps, or the run is asked to stop;
-* `break` or `return`: the step at hand is committed, or it is said why that cannot be;
+* `break` or `return`: in relaxed modes it is said why that cannot be;
 * an exception in its body: the pass stays as it is, so that the unit can be told, until the script goes on;
 * another operation begins while it is open: then going on with it is refused.
 """
@@ -24,31 +25,33 @@ from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import data_key
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.dataplane.relaxed.relaxed_member import Boundary, Course, RelaxedMember
-from holdfast.errors import OutOfSync, UsageError
+from holdfast.errors import UsageError
+from holdfast.train.loop.alone import AloneTurns
 from holdfast.train.loop.boundary import stand
+from holdfast.train.loop.share_turns import ShareTurns
 
 if TYPE_CHECKING:
     from holdfast.train.training import Training
 
-__all__ = ["Pass", "left_in_the_middle"]
+__all__ = ["Pass"]
 
 
 class Pass:
     """One loop of the script over a prepared loader.
 
-    When the script breaks out of the loop, Python drops the iterator at once, and that commits the step
-    at hand: what the script does next sees its parameters.
+    When the script breaks out of the loop, Python drops the iterator at once, so what it does next is not in the loop.
     """
 
-    def __init__(self, training: Training, batches: Batches, order: int, going: bool) -> None:
+    def __init__(self, training: Training, batches: Batches, order: int, going: bool, at: int) -> None:
+        """`at` is the turn with which this worker begins."""
         self._training, self._batches, self._order = training, batches, order
         self._going = going
         self._displaced = False
         self._gave = False
-        self._newest = StepWork(-1, (), ())
         self._course = Course(training.op, batches.steps, batches.counts, training.step - training.first_step)
+        self._at = at
         # Of this loop's units, whoever computes them. It must not hold the pass: a loop that is left drops it.
-        seed, first = training._crewing.seed, training.first_step
+        seed, first = training.seed, training.first_step
         training.samples_of = partial(_request, batches, seed, order, first)
 
     def __iter__(self) -> Pass:
@@ -92,35 +95,32 @@ class Pass:
 
     def _next(self) -> Any:
         training = self._training
-        training.close_unit()
         while True:
             relaxed = training.bound.relaxed
-            found = self._next_exact() if relaxed is None else self._next_relaxed(relaxed)
+            if relaxed is None:
+                found = self._next_exact()
+            else:
+                training.close_unit()
+                found = self._next_relaxed(relaxed)
             if not isinstance(found, Boundary):
                 return found
-            self._course = replace(self._course, done=found.step)
+            self._course, self._at = replace(self._course, done=found.step), found.step
             stand(training)
 
     def _next_exact(self) -> Any:
-        """The next batch; or a boundary, where the mode is to change."""
-        training, batches = self._training, self._batches
-        while True:
-            at = training.step - training.first_step
-            if at >= batches.steps or training.bound.stopping(training.step):
-                self._end(early=at < batches.steps)
-                raise StopIteration
-            if training.bound.due(training.step):
-                return Boundary(at)
-            work = self._work(at)
-            lane = training.bound.member.next_lane(work)
-            if lane is None:
-                training.complete_step()
-                continue
-            request = self._request(at, lane)
-            training.open_unit(work, lane, request)
-            batch = batches.fetch(request, partial(self._ahead, at, lane))
-            training.begin_unit(work, lane)
-            return batch
+        """The batch of the next turn; or a boundary, where the mode is to change."""
+        training = self._training
+        if training.shares is None:
+            kind = ShareTurns if training.steered is not None else AloneTurns
+            training.shares = kind(training, self._batches, self._order, self._at)
+        shares = training.shares
+        if shares.over():
+            self._end(early=shares.at < self._batches.steps)
+            raise StopIteration
+        if shares.between and training.bound.due(training.step):
+            training.shares = None
+            return Boundary(shares.at)
+        return shares.next()
 
     def _next_relaxed(self, relaxed: RelaxedMember) -> Any:
         """The same in relaxed modes: whichever unit of mine may be begun."""
@@ -145,7 +145,7 @@ class Pass:
         return batch
 
     def leave(self, *, displaced: bool = False) -> None:
-        """The script broke out of the loop: commit the step at hand, or say why that cannot be."""
+        """The script broke out of the loop. In relaxed modes it is said why that cannot be."""
         if not self._going:
             return
         training = self._training
@@ -155,14 +155,7 @@ class Pass:
                 "are at different steps: there is none at which all could leave it. Let it run to its end, or use "
                 "--sync exact."
             )
-        self._going, self._displaced = False, displaced
-        if training.unit is not None and training._filled:
-            training.close_unit()
-            lane = training.bound.member.next_lane(self._work(training.step - training.first_step))
-            if lane is not None:
-                raise left_in_the_middle(training.step, lane)
-            training.complete_step()
-        training.give_up_unit()
+        self._displaced = displaced
         self._end(early=True)
 
     def _end(self, *, early: bool) -> None:
@@ -174,14 +167,11 @@ class Pass:
         self._batches.close()
         if early:
             training.bound.board.close_op(training.op)
-
-    def _work(self, at: int) -> StepWork:
-        ahead = self._training.bound.ahead
-        if (self._newest.step, self._newest.ahead) != (self._training.step, ahead):
-            counts = self._batches.counts(at)
-            lanes = tuple(lane for lane, count in enumerate(counts) if count)
-            self._newest = StepWork(self._training.step, lanes, counts, ahead)
-        return self._newest
+        if training.bound.relaxed is None:
+            if training.shares is not None:
+                training.shares.leave()
+            training.turns.write_exit(training.bound.version)
+            training.reseed()
 
     def _request(self, at: int, lane: int) -> UnitRequest:
         return _request(self._batches, self._training._crewing.seed, self._order, 0, at, lane)
@@ -214,11 +204,3 @@ def _by_break(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back if frame.f_code.co_flags & CO_GENERATOR else None
     return False
-
-
-def left_in_the_middle(step: int, lane: int) -> OutOfSync:
-    """What is said when lanes of a step were computed and others never will be."""
-    return OutOfSync(
-        f"The loop over the loader was left in the middle of step {step}: lane {lane} had no turn. "
-        "Leave it at the top of its body, on something all workers agree on, such as run.step."
-    )

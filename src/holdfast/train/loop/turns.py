@@ -75,6 +75,7 @@ class Turns:
                 f"run.steps(loader) was called with sync = {bound.mode.name}, where lanes are at different steps",
                 "Use the plain loop, `for x, y in loader`, or --sync exact.",
             )
+        training.own.give_back(training)
         self._say(bound)
         began = ordinal(bound.board.op()[0])
         going = training.begin_op(STEPS)
@@ -83,11 +84,9 @@ class Turns:
         if not going:
             training.step = training.committed()
         if bound.late and ordinal(training.op) <= began:
-            place = self._enter_late(going=going)
-            going, entered = going and not place.left, place.step >= 0
-            if going and entered:
-                training.step, training.op = place.step, place.op
-                bound.board.put(cells.R_OP, training.op)
+            going, place = self.enter_late(going=going)
+            entered = place.step >= 0
+        bound.board.note_units(cells.UNIT_LANE)
         begun = Steps(self, batches, order, entered=entered, going=going)
         self._steps = weakref.ref(begun)
         return begun
@@ -125,12 +124,12 @@ class Turns:
 
     # ------------------------------------------------------------ turns
 
-    def begin_turn(self, work: StepWork) -> None:
-        """A turn of a loop by steps begins: leave what a worker needs that comes late."""
+    def begin_turn(self, work: StepWork, at: int = -1) -> None:
+        """A step of a loop begins, in a plain one with turn `at`: leave what a worker needs that comes late."""
         training, settings = self.training, self.training.bound.settings
         training.check_written(f"before the turn of step {work.step}")
         moved = self._variables.look(work.step)
-        self._keep(settings.enter_turn(work.step, training.op, work.version, moved), work.version)
+        self._keep(settings.enter_turn(work.step, training.op, work.version, moved, at), work.version)
         seed_everything(turn_key(training.seed, work.version, 0))
 
     def begin_units(self) -> None:
@@ -194,8 +193,18 @@ class Turns:
 
     # ------------------------------------------------------------ late workers
 
-    def _enter_late(self, *, going: bool) -> LatePlace:
-        """Find the newest turn of this loop by steps, or its end, with all that was left there, and take it over."""
+    def enter_late(self, *, going: bool) -> tuple[bool, LatePlace]:
+        """Go to the newest turn of this loop, or to its end. Returns whether the loop goes on, and the place."""
+        training = self.training
+        place = self._take_over(going=going)
+        going = going and not place.left
+        if going and place.step >= 0:
+            training.step, training.op = place.step, place.op
+            training.bound.board.put(cells.R_OP, training.op)
+        return going, place
+
+    def _take_over(self, *, going: bool) -> LatePlace:
+        """Find the newest turn of this loop, or its end, with all that was left there, and take that over."""
         training, keeping = self.training, self.keeping
         while True:  # others may begin a turn meanwhile, and write over the place that was found
             version = training.bound.version

@@ -1,0 +1,307 @@
+"""The turns of a plain loop: one step each, in which a worker's unit is its whole share as one batch. Mode `exact`.
+
+    for x, y in loader:               a turn begins: what a late worker needs to enter here is written down
+        loss_of(model(x), y).backward()
+        optimizer.step()              gives the gradient; the parameters have moved when it returns
+        optimizer.zero_grad()         the script's code, once a step in every worker
+
+A step commits with the shares that came. What a lost worker owed is in the backlog then, and joins the next step. So no
+turn is repeated, and nobody waits for a worker that takes its place. That one enters the newest turn that was begun,
+with the settings of its top and what the script keeps. A worker that has no share in a step (it came late to it, or
+there are fewer samples than workers) goes through a turn with samples of others, and gives nothing: its `backward()`
+makes zeros.
+
+Where a turn ends without `optimizer.step()`, the next one adds to the same gradient, and the step that ends them all is
+made of the shares of all these turns.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.shares import LostPart, Share, left_over, shares
+from holdfast.core.tree import maximal_nodes
+from holdfast.data.batches import Batches, UnitRequest
+from holdfast.data.randomness import compute_key, data_key, seed_everything, turn_key
+from holdfast.dataplane.memory import board as cells
+from holdfast.dataplane.memory.board import ShareFacts
+from holdfast.dataplane.reduce.work import StepWork, UnitResult
+from holdfast.errors import NonFinite, NotExact, UsageError
+
+if TYPE_CHECKING:
+    from holdfast.train.training import Training
+
+__all__ = ["ShareTurns"]
+
+
+class ShareTurns:
+    """The turns of one loop, as one worker makes them."""
+
+    def __init__(self, training: Training, batches: Batches, order: int, at: int) -> None:
+        """`at` is the turn of the pass with which this worker begins."""
+        self._training, self._batches, self._order = training, batches, order
+        self._loader = training.loaders.index(batches)
+        self.at = at  #: the next turn
+        self._begin: int | None = None  # the first turn of the step at hand; None: it has not begun
+        self._share: Share | None = None  # mine, of the step at hand
+        self._work = StepWork(-1, (), ())
+        self._count = 0  # samples of the step at hand that I have computed
+        self._used: dict[int, list[int]] = {}  # order of the data -> samples that I have computed
+        self._started = 0
+        self.left = False  #: the script has left the loop
+
+    @property
+    def between(self) -> bool:
+        """Is no step at hand?"""
+        return self._begin is None
+
+    # ------------------------------------------------------------ turns
+
+    def over(self) -> bool:
+        """Is there no further turn? Comes to rest where the crew is about to change."""
+        training = self._training
+        if self._begin is not None:
+            return self.at >= self._batches.steps
+        controls = training.bound.controls
+        controls.look()
+        while controls.pausing:
+            controls.rest(training.step)
+        return self.at >= self._batches.steps or training.bound.stopping(training.step)
+
+    def next(self) -> Any:
+        """The batch of the next turn."""
+        if self._begin is None:
+            self._begin_step()
+        training, work, share = self._training, self._work, self._share
+        first = self._begin == self.at
+        ids = self._ids(share, first) if share is not None else []
+        lane = share.first if share is not None else 0
+        training.tap.muted = not ids
+        request = self._request(lane, ids or self._batches.ids(self._order, self.at, 0))
+        training.open_unit(work, lane, request)
+        batch = self._batches.fetch(request, self._ahead)
+        if first:
+            self._enter()
+        self._count += len(ids)
+        self._note(share, first, ids)
+        self._started = time.perf_counter_ns()
+        turn = self.at - (self._begin or 0)
+        seed_everything(compute_key(training.seed, work.step, lane + turn * training.num_lanes))
+        self.at += 1
+        return batch
+
+    def _enter(self) -> None:
+        """The first turn of a step: buffers and the rest as they must be."""
+        training, share = self._training, self._share
+        training.bound.buffers.load(self._work.version)
+        training.clip_norm = training.clip_value = 0.0
+        training.tap.reset()
+        if share is not None:
+            training.bound.member.begin(share.first, self._span(share))
+
+    def _begin_step(self) -> None:
+        training = self._training
+        self._begin, self._count, self._used = self.at, 0, {}
+        ahead = training.bound.ahead
+        self._work = StepWork(training.step, (), (0,) * training.num_lanes, ahead, weighted=False)
+        training.turns.begin_turn(self._work, self.at)
+        self._share = self._mine()
+        member = training.bound.member
+        member.settle_backlog, member.renewed = self._settle_backlog, self._renewed
+        member.expect(self._planned(self.at + 1))
+
+    def _mine(self) -> Share | None:
+        """My share of the step at hand: none of one that was made, or begun by those of another generation."""
+        bound, version = self._training.bound, self._work.version
+        at = bound.member.at
+        if bound.version > version or bound.member.expected(version) is not None or at.following:
+            return None
+        return self._plan().get(at.worker)
+
+    def _plan(self) -> dict[int, Share]:
+        return shares(self._training.bound.member.at.driver, len(self._backlog()))
+
+    def _backlog(self) -> list[LostPart]:
+        """What is left over of steps before, of this loader."""
+        parts = self._training.bound.board.backlog(self._work.version)
+        return [part for part in parts if part.loader == self._loader]
+
+    def _planned(self, end: int) -> StepWork:
+        """The step at hand, if it ends before turn `end`: the first lanes of all shares, with their samples."""
+        training, backlog = self._training, self._backlog()
+        assert self._begin is not None
+        known = training.bound.member.expected(self._work.version)
+        if known is not None:
+            return StepWork(self._work.step, known, self._work.counts, self._work.ahead, weighted=self._work.weighted)
+        counts = [0] * training.num_lanes
+        for share in self._plan().values():
+            own = sum(sum(self._batches.counts(at)[share.first : share.last]) for at in range(self._begin, end))
+            counts[share.first] = own + sum(map(self._size, backlog[share.begin : share.end]))
+        lanes = tuple(lane for lane, count in enumerate(counts) if count)
+        weighted = len({counts[lane] for lane in lanes}) > 1
+        return StepWork(self._work.step, lanes, tuple(counts), self._work.ahead, weighted=weighted)
+
+    # ------------------------------------------------------------ the step's end
+
+    def end(self) -> None:
+        """`optimizer.step()`: give my share, and complete the step."""
+        self._check_turn()
+        training = self._training
+        member = training.bound.member
+        training.check_written(f"before the end of step {self._work.step}")
+        member.hyper = training.bound.settings.hyper()
+        work = self._planned(self.at)
+        self._work = work
+        if self._share is not None and work.counts[self._share.first]:
+            self._give(self._share, work)
+        self._show_pace()
+        training.unit = None
+        member.complete(work)
+        training.note_facts()
+        self._end_step()
+
+    def _check_turn(self) -> None:
+        if self._begin is None:
+            raise NotExact(
+                f"optimizer.step() was called twice for one batch, at step {self._training.step}",
+                "Call it once a batch, or once for several whose gradients are to be added up.",
+            )
+
+    def _end_step(self) -> None:
+        self._training.step += 1
+        self._begin = None
+        seed_everything(turn_key(self._training.seed, self._work.version, 2))
+
+    def _check_finite(self) -> None:
+        """Refuse a gradient that could not be used."""
+        training, member = self._training, self._training.bound.member
+        if not member.finite or training.unit is None:
+            return
+        work, lane, request = training.unit
+        loss = training.tap.value()
+        if not math.isfinite(loss):
+            raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)
+        if bad := member.unclean([parameter.grad for parameter in training.space.trainable]):
+            what = f"the gradient of {training.space.few(bad)} is not finite, with a loss of {loss:.6g}"
+            raise NonFinite.in_unit(work.step, lane, what, request)
+
+    def _give(self, share: Share, work: StepWork) -> None:
+        training = self._training
+        if not training.tap.backwards:
+            raise NotExact(
+                f"optimizer.step() was called in step {work.step} without a backward()",
+                "Call backward() on the loss of every batch; for a loop that only looks, use run.evaluate or a loader "
+                "that was not prepared.",
+            )
+        self._check_finite()
+        for order, ids in self._used.items():
+            training.audit(order, work.step, share.first, ids)
+        gradients = [parameter.grad for parameter in training.space.trainable]
+        self._offer(share, work, gradients, UnitResult(training.tap.value(), training.clip_norm, training.clip_value))
+
+    def _offer(self, share: Share, work: StepWork, gradients: Sequence[Any], result: UnitResult) -> None:
+        assert self._begin is not None
+        facts = ShareFacts(share, self._begin, self.at, bool(work.weighted))
+        self._training.bound.member.give(work, facts, self._span(share), gradients, result)
+
+    def _renewed(self) -> StepWork:
+        """There is another generation while this worker completes the step: of what it consists now.
+
+        Nothing of it may have come, and a part of it be this worker's now, which is past that: then it gives none of
+        its samples, and they join the next step.
+        """
+        training = self._training
+        if training.bound.version > self._work.version:
+            return self._work
+        work = self._work = self._planned(self.at)
+        mine = self._mine()
+        if mine is not None and mine.first in work.lanes and mine.first not in training.bound.board.given(work.version):
+            training.bound.buffers.load(work.version)
+            empty = Share(mine.first, mine.first)
+            self._offer(empty, StepWork(work.step, work.lanes, (0,) * training.num_lanes, work.ahead, weighted=False),
+                        [None] * len(training.space.trainable), UnitResult(0.0, 0.0, 0.0))  # fmt: skip
+        return work
+
+    def _settle_backlog(self, came: Sequence[ShareFacts]) -> tuple[LostPart, ...]:
+        """What is left over when the step at hand is made of what came."""
+        board = self._training.bound.board
+        self._training.audit_came(self._work.step, [facts.share.first for facts in came])
+        whole = [
+            LostPart(self._loader, self._order, at, lane)
+            for at in range(came[0].begin, came[0].end)
+            for lane, count in enumerate(self._batches.counts(at))
+            if count
+        ]
+        return left_over([facts.share for facts in came], board.backlog(self._work.version), whole, self._loader)
+
+    def _show_pace(self) -> None:
+        """Show how long a lane's part of the step took, by which lanes are shared out."""
+        training, board, share = self._training, self._training.bound.board, self._share
+        board.put(cells.R_UNIT_STEP, -1)
+        board.put(cells.R_UNIT_LANE, -1)
+        board.add(cells.R_UNITS, 1)
+        board.add(cells.R_SAMPLES, self._count)
+        spent = time.perf_counter_ns() - self._started
+        board.add(cells.R_BUSY_NS, spent)
+        if share is None or not self._count or not training.unequal:
+            return
+        spent //= share.last - share.first
+        before = board.cell(board.row, cells.R_UNIT_NS)
+        board.put(cells.R_UNIT_NS, spent if before == 0 else (7 * before + spent) // 8)
+
+    # ------------------------------------------------------------ samples
+
+    def _span(self, share: Share) -> int:
+        """A share is the sum of so many lanes, as the tree has them: those of a host's neighbours make up one node."""
+        return maximal_nodes(share.first, max(share.last, share.first + 1), self._training.num_lanes)[0].span
+
+    def _ids(self, share: Share, first: bool) -> list[int]:
+        """My samples of the next turn; those of the backlog join the first turn of a step."""
+        ids = self._batches.run(self._order, self.at, share.first, share.last)
+        for part in self._backlog()[share.begin : share.end] if first else ():
+            ids += self._batches.ids(part.order, part.at, part.lane)
+        return ids
+
+    def _note(self, share: Share | None, first: bool, ids: list[int]) -> None:
+        """Note which samples I have computed, by the order of the data that they are of."""
+        late = self._backlog()[share.begin : share.end] if first and share is not None else []
+        for part in late:
+            self._used.setdefault(part.order, []).extend(self._batches.ids(part.order, part.at, part.lane))
+        own = len(ids) - sum(map(self._size, late))
+        if own:
+            self._used.setdefault(self._order, []).extend(ids[:own])
+
+    def _size(self, part: LostPart) -> int:
+        return self._batches.counts(part.at)[part.lane]
+
+    def _request(self, lane: int, ids: Sequence[int], at: int | None = None) -> UnitRequest:
+        at = self.at if at is None else at
+        return UnitRequest(ids, data_key(self._training.seed, self._order, at, lane), at, lane)
+
+    def _ahead(self) -> Iterator[UnitRequest]:
+        """This turn's samples, and those of the turns after it if nothing changes."""
+        share = self._share
+        if share is None or self._training.unit is None:
+            return
+        yield self._training.unit[2]
+        for at in range(self.at + 1, self._batches.steps):
+            ids = self._batches.run(self._order, at, share.first, share.last)
+            yield self._request(share.first, ids, at)
+
+    def leave(self) -> None:
+        """The script has left the loop: a step at hand that has not ended is given up."""
+        self._training.tap.muted = False
+        self.left = True
+        if self._begin is None:
+            self._training.shares = None
+
+    def refuse_inside(self, what: str) -> None:
+        """Refuse what all workers do together where they are apart."""
+        if self._begin is not None:
+            raise UsageError(
+                f"{what} was called in a turn of the loop over the loader, before the optimizer.step() of step "
+                f"{self._work.step}. Call it after that."
+            )
