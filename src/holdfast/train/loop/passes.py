@@ -28,6 +28,7 @@ from holdfast.dataplane.relaxed.relaxed_member import Boundary, Course, RelaxedM
 from holdfast.errors import UsageError
 from holdfast.train.loop.alone import AloneTurns
 from holdfast.train.loop.boundary import stand
+from holdfast.train.loop.counters import advance
 from holdfast.train.loop.share_turns import ShareTurns
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Pass:
         self._displaced = False
         self._gave = False
         self._course = Course(training.op, batches.steps, batches.counts, training.step - training.first_step)
-        self._at = at
+        self._at = self._missed = at
         # Of this loop's units, whoever computes them. It must not hold the pass: a loop that is left drops it.
         seed, first = training.seed, training.first_step
         training.samples_of = partial(_request, batches, seed, order, first)
@@ -67,6 +68,9 @@ class Pass:
             raise StopIteration
         try:
             batch = self._next()
+            if self._missed:
+                advance(self, self._missed)
+                self._missed = 0
             self._gave = True
             return batch
         except BaseException as error:

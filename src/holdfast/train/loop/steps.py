@@ -27,6 +27,7 @@ from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import data_key
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, UsageError
+from holdfast.train.loop.counters import advance
 
 if TYPE_CHECKING:
     from holdfast.train.loop.turns import Turns
@@ -188,6 +189,8 @@ class Steps:
         if not self._going:
             raise StopIteration
         at, entered = training.step - training.first_step, self._entered
+        if entered:
+            advance(self, at)
         self._entered = False
         stopping = not entered and training.bound.stopping(training.step)
         if at >= self._batches.steps or stopping:
