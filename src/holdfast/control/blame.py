@@ -7,7 +7,9 @@ Pure. `Blame` keeps the evidence; each of its methods takes one piece more and a
   `luck_budget` such losses came in a row without a step of progress. One stroke hits all who are there: a loss counts
   only if that worker was started after the last loss that counted.
 * **Bad data**: one unit was lost `unit_attempts` times, whoever tried it. One that gave a NaN, or an infinity, is tried
-  once more: a broken machine, or a race in somebody's code, may give one; data that does it does it again.
+  once more: a broken machine, or a race in somebody's code, may give one; data that does it does it again. In a plain loop
+  a lost unit is not tried again, its samples join another one: there it is samples that were lost so often with workers
+  that were not killed from outside, as far as anybody can tell (`kill -9`, and out of memory).
 * **Bad code**: the script raised before any step was committed, or outside a unit, or at the same
   line in two different units with no progress between them. An exception inside a unit of a run
   that works is held for bad luck or bad data first, since a unit can simply be tried again.
@@ -17,6 +19,7 @@ Pure. `Blame` keeps the evidence; each of its methods takes one piece more and a
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 
 from holdfast import errors
@@ -46,6 +49,7 @@ class Blame:
     _struck: int = 0  # workers up to this number were there when the last loss was counted
     _attempts: dict[Unit, dict[int, str]] = field(default_factory=dict)  # unit -> worker -> how it ended
     _samples: dict[Unit, list[int]] = field(default_factory=dict)
+    _crashed: dict[int, dict[int, str]] = field(default_factory=dict)  # sample -> worker that crashed with it -> how
     _hangs: dict[Unit, set[int]] = field(default_factory=dict)
     _unclean: dict[Unit, set[int]] = field(default_factory=dict)  # unit -> workers for which it was not finite
     _raised: dict[int, Failed] = field(default_factory=dict)  # since the last step of progress
@@ -88,10 +92,22 @@ class Blame:
         if samples:
             self._samples[unit] = samples
         if len(tried) < self.limits.crew.unit_attempts:
-            return None
+            return self._crashed_again(worker, unit, how, samples)
         causes = list(dict.fromkeys(tried.values()))
         error = errors.BadUnit(unit[0], unit[1], self._samples.get(unit, []), self.cast.all(tried), "; ".join(causes))
         return FailRun("BadUnit", str(error), self._trace(tried))
+
+    def _crashed_again(self, worker: int, unit: Unit, how: str, samples: list[int]) -> FailRun | None:
+        if how == f"signal {signal.SIGKILL:d}":
+            return None
+        for sample in samples:
+            self._crashed.setdefault(sample, {}).setdefault(worker, how)
+        often = [s for s in samples if len(self._crashed[s]) >= self.limits.crew.unit_attempts]
+        if not often:
+            return None
+        tried = self._crashed[often[0]]
+        causes = "; ".join(dict.fromkeys(tried.values()))
+        return FailRun("BadUnit", str(errors.BadUnit(*unit, often, self.cast.all(tried), causes)), self._trace(tried))
 
     def hung(self, worker: int, unit: Unit | None, seconds: float, where: str) -> FailRun | None:
         """A worker made no progress for `seconds`; in a unit that is forgiven once."""

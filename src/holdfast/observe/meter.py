@@ -35,6 +35,7 @@ class RunView:
     idle: frozenset[int] = frozenset()  #: who owns slices and has computed no unit: servers, whose work is to wait
     owned: Mapping[int, int] = field(default_factory=dict)  #: worker or server -> slices it owns
     ages: Ages = NONE  #: how stale the pushes were that were applied
+    units: str = ""  #: what a unit has been in this run
     paces: Mapping[int, float] = field(default_factory=dict)  #: worker or server -> updates of slices per second
     rates: Mapping[int, float] = field(default_factory=dict)  #: worker or server -> bytes it applies in a second
     waiting: Mapping[int, tuple[int, str]] = field(default_factory=dict)  #: who waits -> for whom; why, if known
@@ -113,7 +114,7 @@ class Meter:
             samples_per_second=sum(speeds.values()), speeds=speeds,
             waits={worker: _wait(row, first.rows.get(worker)) for worker, row in sorted(here.items())},
             steps={worker: row.step for worker, row in here.items()},
-            ages=plan.ages,
+            ages=plan.ages, units=plan.units,
             owned={worker: row.owned for worker, row in here.items()},
             waiting={worker: (row.waiting_for, why(row.why)) for worker, row in here.items() if row.waiting_for >= 0},
             held_up={worker: late for worker, late in self._held_up.items() if late[1] >= SCREEN.wait_noticed},

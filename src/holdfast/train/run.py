@@ -30,6 +30,7 @@ from holdfast.core.sync.modes import Mode, advised, parse
 from holdfast.core.sync.staleness import COMPENSATION, Staleness, used
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything
+from holdfast.dataplane.memory.board import units
 from holdfast.dataplane.relaxed import ages
 from holdfast.errors import ConfigError, NotExact, UsageError
 from holdfast.train.audit_trail import AuditTrail
@@ -427,7 +428,7 @@ class Run:
             "lanes": self.lanes,
             "seed": self.seed,
             "threads": self.threads,
-            "units": training.bound.board.units(),
+            "units": units(training.bound.board.words),
             "samples_left_out": training.left_out(),
             **ages.read(training.bound.board.words).facts(),
         }

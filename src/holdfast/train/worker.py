@@ -113,8 +113,10 @@ def _result() -> dict[str, str | int | float | bool | list[int] | None]:
 
 def _failure(spec: WorkerSpec, steered: ControlLink, error: BaseException) -> say.Failed:
     run = runs.current()
-    unit = run.unit if run is not None else None
     training = run._training if run is not None else None
+    unit = run.unit if run is not None else None
+    if training is not None and training.shares is not None:
+        unit = None  # a share is not tried again by another worker
     message = str(error)
     # torch has no class of its own for this, on the CPU.
     short = isinstance(error, MemoryError) or "can't allocate memory" in message

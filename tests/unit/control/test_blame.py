@@ -6,7 +6,10 @@ from functools import partial
 
 import pytest
 
-from holdfast.control.blame import told
+from holdfast.control.blame import Blame, told
+from holdfast.control.membership.hosts import Hosts
+from holdfast.control.membership.process_names import ProcessNames
+from holdfast.control.membership.roster import CrewLimits
 from holdfast.control.protocol.commands import FailRun, KillWorker, StartWorker
 from holdfast.control.protocol.events import HostJoined, Measured, RunStarted, Ticked, WorkerHung, WorkerLost
 from holdfast.control.protocol.messages import Seeded
@@ -211,3 +214,19 @@ def test_sentences_of_a_failure_end_before_what_follows_from_it() -> None:
     assert told(failed(1, (3, 0), message="boom")) == "ValueError: boom at train.py:12"
     ours = failed(1, (3, 0), kind="NonFinite", message="The loss is nan. Look at its samples.")
     assert told(ours) == "NonFinite at train.py:12: The loss is nan. Look at its samples"
+
+
+def test_samples_that_crash_one_worker_after_the_other_are_bad_data_though_steps_are_made_without_them() -> None:
+    blame = Blame(CrewLimits(lanes=4, workers=4), ProcessNames(Hosts()))
+    told = [blame.lost_unit(worker, (worker, 0), "signal 11", [7, 8, 20 + worker]) for worker in (1, 2)]
+    assert told == [None, None] and blame.progressed(5)
+    verdict = blame.lost_unit(3, (6, 2), "signal 11", [7, 30])
+    assert verdict is not None and verdict.kind == "BadUnit"
+    assert "Unit (step 6, lane 2) failed on workers 1, 2 and 3: signal 11. Its samples are 7. Look at" in verdict.message
+
+
+def test_samples_of_workers_that_were_killed_are_held_innocent() -> None:
+    blame = Blame(CrewLimits(lanes=4, workers=4), ProcessNames(Hosts()))
+    for worker in range(9):
+        assert blame.lost_unit(worker, (worker, 0), "signal 9", [7]) is None
+        blame.progressed(worker + 1)

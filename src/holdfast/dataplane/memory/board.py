@@ -22,7 +22,7 @@ from holdfast.core.shares import LostPart, Share
 from holdfast.core.tree import Node
 from holdfast.errors import FrameError
 
-__all__ = ["Board", "Count", "ModeRecord", "ShareFacts", "StepFacts", "Undo", "Word", "board_bytes"]
+__all__ = ["Board", "Count", "ModeRecord", "ShareFacts", "StepFacts", "Undo", "Word", "board_bytes", "units"]
 
 #: A number from another host that is to become a word, here or elsewhere in the arena: it must fit into one.
 Word = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -56,6 +56,11 @@ def board_bytes(num_lanes: int, num_rows: int, num_slices: int) -> int:
     """How large the board is."""
     backlog = 2 * (2 + 4 * BACKLOG * num_lanes)
     return 8 * (HEADER + num_rows * (ROW + SAMPLES) + backlog + num_lanes * _LANE + num_slices * _SLICE)
+
+
+def units(words: memoryview) -> str:
+    """What a unit has been in this run: a lane of a step, a worker's share of it, or each for a while."""
+    return " and ".join(name for name, kind in (("lane", UNIT_LANE), ("worker", UNIT_WORKER)) if words[H_UNITS] & kind)
 
 
 class StepFacts(NamedTuple):
@@ -486,11 +491,6 @@ class Board:
     def note_units(self, kind: int) -> None:
         """A unit is, or was, of this kind."""
         self.words[H_UNITS] |= kind
-
-    def units(self) -> str:
-        """What a unit has been in this run: a lane of a step, a worker's share of it, or each for a while."""
-        names = [name for name, kind in (("lane", UNIT_LANE), ("worker", UNIT_WORKER)) if self.words[H_UNITS] & kind]
-        return " and ".join(names)
 
     def work(self, step: int) -> list[int] | None:
         """The lanes that have work in `step`; None where nobody has shown them."""

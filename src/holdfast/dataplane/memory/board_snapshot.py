@@ -39,6 +39,7 @@ from holdfast.dataplane.memory.board import (
     ROW,
     SAMPLES,
     Board,
+    units,
 )
 from holdfast.dataplane.relaxed import ages
 from holdfast.dataplane.relaxed.ages import NONE, Ages
@@ -78,6 +79,7 @@ class BoardPlan(NamedTuple):
     epochs: int
     batch: int
     ages: Ages = NONE  #: how stale the pushes were that were applied on this host
+    units: str = ""  #: what a unit has been in this run (`Board.units`)
 
 
 def read_rows(memory: memoryview) -> list[BoardRow]:
@@ -115,7 +117,7 @@ def read_plan(memory: memoryview) -> BoardPlan:
     words = memory.cast("B").cast("q")
     if len(words) < HEADER or words[H_MAGIC] != MAGIC:
         return BoardPlan(0, 0, 0)
-    return BoardPlan(words[H_STEPS_PER_EPOCH], words[H_EPOCHS], words[H_BATCH], ages.read(words))
+    return BoardPlan(words[H_STEPS_PER_EPOCH], words[H_EPOCHS], words[H_BATCH], ages.read(words), units(words))
 
 
 def level(memory: memoryview) -> int:
