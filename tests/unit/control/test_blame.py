@@ -222,7 +222,8 @@ def test_samples_that_crash_one_worker_after_the_other_are_bad_data_though_steps
     assert told == [None, None] and blame.progressed(5)
     verdict = blame.lost_unit(3, (6, 2), "signal 11", [7, 30])
     assert verdict is not None and verdict.kind == "BadUnit"
-    assert "Unit (step 6, lane 2) failed on workers 1, 2 and 3: signal 11. Its samples are 7. Look at" in verdict.message
+    told = "Unit (step 6, lane 2) failed on workers 1, 2 and 3: signal 11. Its samples are 7. Look at"
+    assert told in verdict.message
 
 
 def test_samples_of_workers_that_were_killed_are_held_innocent() -> None:

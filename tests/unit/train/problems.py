@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.data.batches import Batches
+from holdfast.train.loop.steps import Step
 from holdfast.train.run import Run
 
 Optimizer = torch.optim.Optimizer
@@ -57,13 +58,25 @@ def batches_of(data: Any, batch: int = 12, epochs: int = 2, seed: int = 0, **opt
             yield loader.collate_fn([data[i] for i in batches.ids(epoch, step, 0)])
 
 
+def turn(step: Step, model: nn.Module, optimizer: Optimizer) -> None:
+    """One turn of a loop by steps."""
+    for batch in step:
+        loss_of(model, batch).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def train(run: Run, model: nn.Module, optimizer: Optimizer, loader: Any, epochs: int = 2) -> None:
-    """The loop of the README, over objects that are prepared."""
+    """The loop of the README, by steps, over objects that are prepared."""
     for _ in run.epochs(epochs):
-        for batch in loader:
-            loss_of(model, batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        for step in run.steps(loader):
+            turn(step, model, optimizer)
+
+
+def train_plain(run: Run, model: nn.Module, optimizer: Optimizer, loader: Any, epochs: int = 2) -> None:
+    """The plain loop over objects that are prepared."""
+    for _ in run.epochs(epochs):
+        plain(model, optimizer, loader)
 
 
 def trained(run: Run, make: MakeOptimizer, data: Any = None, **options: Any) -> nn.Module:

@@ -11,7 +11,7 @@ from torch import Tensor, nn, optim
 from torch.utils.data import DataLoader
 
 from holdfast.errors import NotExact
-from tests.unit.train.problems import assert_close, batches_of, loader_of, loss_of, plain, points
+from tests.unit.train.problems import assert_close, batches_of, loader_of, loss_of, plain, points, train, turn
 
 
 def normed() -> nn.Sequential:
@@ -26,18 +26,18 @@ def run_over(
     """Train; return the state after each step, and note the samples of the first one's lanes in `ids`."""
     optimizer = optim.SGD(model.parameters(), lr=0.05)
     model, optimizer, loader = run.prepare(model, optimizer, loader_of(points(), batch))
-    seen: dict[int, dict[str, Tensor]] = {}
+    seen: list[dict[str, Tensor]] = []
     for _ in run.epochs(epochs):
-        for data in loader:
-            seen.setdefault(run.step, copy.deepcopy(model.state_dict()))
-            step, lane, samples = run.unit
-            if step == 0 and ids is not None:
-                ids[lane] = samples
-            loss_of(model, data).backward()
+        for step in run.steps(loader):
+            seen.append(copy.deepcopy(model.state_dict()))
+            for data in step:
+                _, lane, samples = run.unit
+                if step.number == 0 and ids is not None:
+                    ids[lane] = samples
+                loss_of(model, data).backward()
             optimizer.step()
             optimizer.zero_grad()
-    seen[run.step] = copy.deepcopy(model.state_dict())
-    return list(seen.values())
+    return [*seen, copy.deepcopy(model.state_dict())]
 
 
 def test_statistics_are_the_lanes_means(join) -> None:
@@ -143,9 +143,8 @@ def test_large_constant_masks_are_not_copied(join) -> None:
     run, model = join(lanes=4), Counting()
     copies = []
     model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.05), loader_of(points()))
-    for batch in loader:
-        loss_of(model, batch).backward()
-        optimizer.step()
+    for step in run.steps(loader):
+        turn(step, model, optimizer)
         buffers = run._training.bound.buffers
         index = buffers._names.index("mask")
         copies += [buffers._changed[lane * buffers._count + index] for lane in range(4)] + [buffers._newest[index]]
@@ -158,9 +157,7 @@ def test_an_evaluation_in_training_mode_leaves_no_trace(join) -> None:
     run, model = join(lanes=2), normed()
     data = DataLoader(points(), batch_size=8)
     model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.05), loader_of(points()))
-    for batch in loader:
-        loss_of(model, batch).backward()
-        optimizer.step()
+    train(run, model, optimizer, loader, epochs=1)
     before = copy.deepcopy(model.state_dict())
     first = run.evaluate(lambda x, y: {"loss": loss_of(model, (x, y))}, data)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
@@ -172,10 +169,8 @@ def test_the_model_run_between_two_loops_leaves_no_trace_in_units(join) -> None:
         run, model = join(lanes=2), normed()
         model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.05), loader_of(points()))
         for _ in run.epochs(2):
-            for batch in loader:
-                loss_of(model, batch).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+            for step in run.steps(loader):
+                turn(step, model, optimizer)
             if peek and run.epoch == 0:
                 model(torch.randn(9, 5))
         sha = run.weights_sha256()

@@ -11,6 +11,7 @@ from torch import nn, optim
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from holdfast.errors import ConfigError, NotExact
+from tests.unit.dataplane.members import LANES, Worker, install, step, work_of
 from tests.unit.train.problems import assert_close, batches_of, loader_of, loss_of, net, points
 
 
@@ -28,16 +29,16 @@ def clipped(join, model: nn.Module, lanes: int, clip: str) -> tuple[nn.Module, l
     run = join(lanes=lanes)
     optimizer = optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = run.prepare(model, optimizer, loader_of(points()))
-    norms: dict[int, float] = {}
-    for batch in loader:
-        norms[run.step] = run.grad_norm
+    norms = []
+    for step in run.steps(loader):
         optimizer.zero_grad()
-        loss_of(model, batch).backward()
+        for batch in step:
+            loss_of(model, batch).backward()
         getattr(run, clip)(model.parameters(), 0.3)
+        norms.append(run.grad_norm)
         optimizer.step()
-    norms[run.step] = run.grad_norm
     run.close()
-    return model, [norms[step] for step in range(1, 5)]
+    return model, norms
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 5])
@@ -74,21 +75,23 @@ def test_torchs_own_functions_are_refused_with_several_lanes(join, clip: Any) ->
     run, model = join(lanes=2), net()
     model, _, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.1), loader_of(points()))
     with pytest.raises(NotExact, match=r"would clip each lane's gradient by itself.*Call run\.clip_grad_norm_"):
-        for batch in loader:
-            loss_of(model, batch).backward()
-            assert nn.utils.get_total_norm([p.grad for p in model.parameters()]) > 0, "looking is no clipping"
-            clip(model.parameters(), 1.0)
+        for step in run.steps(loader):
+            for batch in step:
+                loss_of(model, batch).backward()
+                assert nn.utils.get_total_norm([p.grad for p in model.parameters()]) > 0, "looking is no clipping"
+                clip(model.parameters(), 1.0)
     run.close()
     clip(model.parameters(), 1.0)
 
 
-def test_torchs_own_functions_are_exact_with_one_lane(join) -> None:
+def test_torchs_own_functions_are_allowed_where_a_unit_is_the_whole_batch(join) -> None:
     run, model = join(lanes=1), net()
     model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.1), loader_of(points()))
-    for batch in loader:
+    for step in run.steps(loader):
         optimizer.zero_grad()
-        loss_of(model, batch).backward()
-        clip_grad_norm_(model.parameters(), 0.3)
+        for batch in step:
+            loss_of(model, batch).backward()
+            clip_grad_norm_(model.parameters(), 0.3)
         optimizer.step()
     assert_close(model, plain(net(), clip_grad_norm_)[0])
 
@@ -102,12 +105,12 @@ def test_a_part_of_the_parameters_is_refused(join) -> None:
         run.clip_grad_norm_(model.parameters(), 0)
 
 
-def test_lanes_that_disagree_about_clipping_are_refused(join) -> None:
-    run, model = join(lanes=2), net()
-    model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.1), loader_of(points()))
-    with pytest.raises(NotExact, match=r"in step 0 lane 0 asked for clipping to \(norm, value\) = \(1.0, 0.0\) and"):
-        for lane, batch in enumerate(loader):
-            loss_of(model, batch).backward()
-            if lane == 0:
-                run.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+def test_units_that_disagree_about_clipping_are_refused() -> None:
+    worker, work = Worker(0, 0), work_of(0)
+    install([worker], [0] * LANES)
+    worker.clip = 1.0
+    assert worker.turn(work) == "computed"
+    worker.clip = 0.0
+    text = r"in step 0 lane 0 asked for clipping to \(norm, value\) = \(1.0, 0.0\) and lane 1 to \(0.0, 0.0\) \(0: none\)"
+    with pytest.raises(NotExact, match=text):
+        step([worker], work)

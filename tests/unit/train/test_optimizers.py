@@ -10,7 +10,7 @@ import torch
 from torch import nn, optim
 
 from holdfast.core.sync.modes import parse
-from holdfast.errors import ConfigError, NotExact
+from holdfast.errors import ConfigError, NotExact, UsageError
 from tests.unit.train.problems import (
     assert_close,
     batches_of,
@@ -233,21 +233,20 @@ def test_muon_is_refused(join) -> None:
         next(iter(loader))
 
 
-def test_a_closure_is_called_once_per_unit(join) -> None:
+def test_a_closure_that_calls_backward_has_no_place_after_the_units(join) -> None:
     run, model = join(lanes=2), net()
-    optimizer = optim.SGD(model.parameters(), lr=0.05)
-    model, optimizer, loader = run.prepare(model, optimizer, loader_of(points()))
-    for batch in loader:
+    model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.05), loader_of(points()))
 
-        def closure(batch: Any = batch) -> torch.Tensor:
-            optimizer.zero_grad()
-            loss = loss_of(model, batch)
-            loss.backward()
-            return loss
+    def closure() -> torch.Tensor:
+        loss = model(torch.ones(3, 5)).sum()
+        loss.backward()
+        return loss
 
-        assert optimizer.step(closure) > 0.0
-    other = net()
-    assert_close(model, plain(other, optim.SGD(other.parameters(), lr=0.05), batches_of(points(), epochs=1)), atol=1e-5)
+    with pytest.raises(UsageError, match=r"backward\(\) was called outside of the loop over the units of step 0"):
+        for step in run.steps(loader):
+            for batch in step:
+                loss_of(model, batch).backward()
+            optimizer.step(closure)
 
 
 def test_the_optimizer_is_put_back(join) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import optim
 
 from holdfast.errors import NotExact
-from tests.unit.train.problems import loader_of, loss_of, net, points
+from tests.unit.train.problems import assert_close, batches_of, loader_of, net, plain, points, turn
 
 
 class _Own(optim.Optimizer):
@@ -59,12 +59,11 @@ def _train(run: Any, cls: type[_Own], *, new_generation_before: int = -1) -> lis
     torch.manual_seed(3)
     model = net()
     model, optimizer, loader = run.prepare(model, cls(model.parameters()), loader_of(points()))
-    for batch in loader:
-        if run.step == new_generation_before:
+    for step in run.steps(loader):
+        if step.number == new_generation_before:
             member = run._training.bound.member
             member.optimizer.forget()  # what a new generation does: state must be found in the arena again
-        loss_of(model, batch).backward()
-        optimizer.step()
+        turn(step, model, optimizer)
     return [float(p.detach().sum()) for p in model.parameters()]
 
 
@@ -88,22 +87,20 @@ def test_state_elsewhere_is_refused(join, cls: type[_Own], told: str) -> None:
         _train(join(lanes=1), cls)
 
 
-def test_a_rate_set_by_a_count_of_batches_is_refused(join) -> None:
+@pytest.mark.parametrize("by_steps", [True, False])
+def test_a_rate_set_by_hand_is_kept(join, by_steps: bool) -> None:
+    def at_rate(count: int) -> None:
+        optimizer.param_groups[0]["lr"] = 0.1 / (1 + count)
+
     run, model = join(lanes=4), net()
     model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.1), loader_of(points()))
-    told = r"in step 0 the optimizer's settings .* differ between lane 0 and lanes \[1, 2, 3\]"
-    with pytest.raises(NotExact, match=told):
-        for count, batch in enumerate(loader):
-            optimizer.param_groups[0]["lr"] = 0.1 / (1 + count)
-            loss_of(model, batch).backward()
-            optimizer.step()
-
-
-def test_a_rate_set_by_the_step_is_kept(join) -> None:
-    run, model = join(lanes=4), net()
-    model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.1), loader_of(points()))
-    for batch in loader:
-        optimizer.param_groups[0]["lr"] = 0.1 / (1 + run.step)
-        loss_of(model, batch).backward()
-        optimizer.step()
+    for count, item in enumerate(run.steps(loader) if by_steps else loader):
+        at_rate(count)
+        turn(item, model, optimizer) if by_steps else plain(model, optimizer, [item])
     assert run.step == len(loader)
+    expected = net()
+    optimizer = optim.SGD(expected.parameters(), lr=0.1)
+    for count, batch in enumerate(batches_of(points(), epochs=1)):
+        at_rate(count)
+        plain(expected, optimizer, [batch])
+    assert_close(model, expected, rtol=1e-3, atol=1e-5)

@@ -12,7 +12,7 @@ from torch import Tensor, nn, optim
 from holdfast.dataplane.memory.space import Space
 from holdfast.dataplane.reduce.schema import optimizer_parts, probe
 from holdfast.errors import NotExact
-from tests.unit.train.problems import assert_close, batches_of, loader_of, loss_of, net, plain, points, train
+from tests.unit.train.problems import assert_close, batches_of, loader_of, loss_of, net, plain, points, train, turn
 
 
 def sgd(model: nn.Module) -> optim.Optimizer:
@@ -48,10 +48,11 @@ def test_without_a_gradient_in_any_lane_a_parameter_is_left_alone(join) -> None:
 def test_a_gradient_in_one_lane_only_counts_as_zeros_in_the_others(join) -> None:
     run, model = join(lanes=4), Branches(lambda call: call == 1)
     model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=1.0), loader_of(points(12)))
-    for batch in loader:
-        loss_of(model, batch).backward()
-        if run.unit[1] == 1:
-            alone = model.side.weight.grad.clone()
+    for step in run.steps(loader):
+        for batch in step:
+            loss_of(model, batch).backward()
+            if run.unit[1] == 1:
+                alone = model.side.weight.grad.clone()
         optimizer.step()
     torch.testing.assert_close(model.side.weight.detach(), 0.25 - alone / 4)
 
@@ -134,10 +135,11 @@ def test_bfloat16_autocast(join) -> None:
         run, model = join(lanes=4), net()
         model, optimizer, loader = run.prepare(model, sgd(model), loader_of(points()))
         for _ in run.epochs(2):
-            for batch in loader:
-                with torch.autocast("cpu", torch.bfloat16):
-                    loss = loss_of(model, batch)
-                loss.backward()
+            for step in run.steps(loader):
+                for batch in step:
+                    with torch.autocast("cpu", torch.bfloat16):
+                        loss = loss_of(model, batch)
+                    loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
         sha = run.weights_sha256()
@@ -167,9 +169,8 @@ def test_several_models(join) -> None:
     expected[1].load_state_dict(two.state_dict())
     optimizer = optim.SGD([*one.parameters(), *two.parameters()], lr=0.05)
     loader, one, optimizer, two = run.prepare(loader_of(points()), one, optimizer, two)
-    for batch in loader:
-        loss_of(nn.Sequential(one, two), batch).backward()
-        optimizer.step()
+    for step in run.steps(loader):
+        turn(step, nn.Sequential(one, two), optimizer)
     plain(expected, optim.SGD(expected.parameters(), lr=0.05), batches_of(points(), epochs=1))
     assert_close(nn.Sequential(one, two), expected, rtol=1e-3, atol=1e-5)
 
@@ -181,13 +182,14 @@ def test_several_models(join) -> None:
 def test_writing_to_a_parameter_in_a_unit_is_refused(join, which: str) -> None:
     model = net()
     model[0].bias.requires_grad_(which == "trained")
-    model, optimizer, loader = join(lanes=2).prepare(model, sgd(model), loader_of(points()))
+    run = join(lanes=2)
+    model, optimizer, loader = run.prepare(model, sgd(model), loader_of(points()))
     with pytest.raises(NotExact, match=r"parameter 0\.bias was written to before the end of unit \(step 0, lane 0\)"):
-        for batch in loader:
-            loss_of(model, batch).backward()
-            with torch.no_grad():
-                model[0].bias.add_(1.0)
-            optimizer.step()
+        for step in run.steps(loader):
+            for batch in step:
+                loss_of(model, batch).backward()
+                with torch.no_grad():
+                    model[0].bias.add_(1.0)
 
 
 def test_an_optimizer_with_a_strangers_parameter_is_refused(join) -> None:
@@ -209,18 +211,18 @@ def test_unfreezing_later_is_refused(join) -> None:
     model, optimizer, loader = run.prepare(model, sgd(model), loader_of(points()))
     train(run, model, optimizer, loader, epochs=1)
     model[0].requires_grad_(True)
-    with pytest.raises(NotExact, match=r"a parameter of shape \(8, 5\) was unfrozen, or added to the optimizer, after"):
-        iter(loader)
+    for begin in (run.steps, iter):
+        with pytest.raises(NotExact, match=r"a parameter of shape \(8, 5\) was unfrozen, or added to the optimizer, aft"):
+            begin(loader)
 
 
 def test_a_sparse_gradient_is_refused(join) -> None:
     model = nn.Sequential(nn.Embedding(10, 2, sparse=True))
     data = [(torch.tensor(i % 10), torch.zeros(2)) for i in range(24)]
-    model, optimizer, loader = join().prepare(model, optim.SGD(model.parameters(), lr=0.1), loader_of(data))
+    run = join()
+    model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.1), loader_of(data))
     with pytest.raises(NotExact, match=r"the gradient of 0\.weight is sparse, and slices are dense. Use sparse=False"):
-        for batch in loader:
-            loss_of(model, batch).backward()
-            optimizer.step()
+        train(run, model, optimizer, loader)
 
 
 def test_a_complex_parameter_is_refused(join) -> None:
@@ -237,7 +239,7 @@ def test_another_dtype_after_prepare(join, begun: bool) -> None:
         train(run, model, optimizer, loader)
     model.double()
     with pytest.raises(NotExact) as caught:
-        next(iter(loader))
+        next(run.steps(loader))
     assert str(caught.value) == (
         "This cannot be kept exact: parameter 0.weight was float32 at run.prepare(...) and is float64 now. Convert the "
         "model (model.double(), .half(), .to(dtype)) before run.prepare(...), and make the optimizer after that."

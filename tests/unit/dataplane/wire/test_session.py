@@ -267,9 +267,9 @@ def test_workers_are_let_go_when_all_is_ready_and_nothing_they_write_is_wiped(mo
     begun: list[int] = []
     real = ArenaView.begin
 
-    def begin(view: ArenaView, lanes: frozenset[int]) -> None:
+    def begin(view: ArenaView, lanes: frozenset[int], given: frozenset[int] | None = None) -> None:
         begun.append(view.board.current())
-        real(view, lanes)
+        real(view, lanes, given)
 
     monkeypatch.setattr(ArenaView, "begin", begin)
     lab = hosts((1, 1))

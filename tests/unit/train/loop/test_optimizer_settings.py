@@ -18,7 +18,7 @@ from holdfast.dataplane.memory.arena import Arena, Sections
 from holdfast.errors import NotExact
 from holdfast.train.loop.optimizer_settings import Settings, add_sections, find_schedulers
 from holdfast.train.loop.scheduler_steps import SchedulerSteps
-from tests.unit.train.problems import loader_of, loss_of, net, points
+from tests.unit.train.problems import batches_of, loader_of, loss_of, net, plain, points, train, turn
 
 STEPS = 4  # in an epoch
 
@@ -65,15 +65,17 @@ def test_the_rate_of_every_step_is_plain_torchs(join, name: str, when: str) -> N
     given = [scheduler] if when == "handed over" else []
     model, optimizer, loader, *_ = run.prepare(model, optimizer, loader_of(points()), *given)
     scheduler = scheduler or make(optimizer)
-    seen: dict[int, set[tuple[float, ...]]] = {}
+    seen = []
     for _ in run.epochs(2):
-        for batch in loader:
-            loss_of(model, batch).backward()
-            optimizer.step()
-            seen.setdefault(run.step, set()).add(rates(optimizer))
+        for step in run.steps(loader):
+            turn(step, model, optimizer)
+            seen.append(rates(optimizer))
             scheduler.step()
-            optimizer.zero_grad()
-    assert [*seen.values(), {rates(optimizer)}] == [{r} for r in plain_rates(make, 2 * STEPS)]
+        for batch in loader:
+            plain(model, optimizer, [batch])
+            seen.append(rates(optimizer))
+            scheduler.step()
+    assert [*seen, rates(optimizer)] == plain_rates(make, 4 * STEPS)
 
 
 def test_a_scheduler_per_epoch_moves_at_once(join) -> None:
@@ -83,12 +85,11 @@ def test_a_scheduler_per_epoch_moves_at_once(join) -> None:
     model, optimizer, loader = run.prepare(model, optimizer, loader_of(points()))
     seen = []
     for _ in run.epochs(3):
-        for batch in loader:
+        for step in run.steps(loader):
             seen.append(rates(optimizer)[0])
-            loss_of(model, batch).backward()
-            optimizer.step()
+            turn(step, model, optimizer)
         scheduler.step()
-    assert seen == [0.1 * 0.5**epoch for epoch in range(3) for _ in range(STEPS * 2)]
+    assert seen == [0.1 * 0.5**epoch for epoch in range(3) for _ in range(STEPS)]
 
 
 def test_plateau_steps_per_epoch_and_is_refused_in_a_unit(join) -> None:
@@ -97,49 +98,89 @@ def test_plateau_steps_per_epoch_and_is_refused_in_a_unit(join) -> None:
     scheduler = lrs.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
     model, optimizer, loader, scheduler = run.prepare(model, optimizer, loader_of(points()), scheduler)
     for _ in run.epochs(3):
-        for batch in loader:
-            loss_of(model, batch).backward()
-            optimizer.step()
+        for step in run.steps(loader):
+            turn(step, model, optimizer)
         scheduler.step(1.0)
     assert rates(optimizer)[0] == 0.1 * 0.5**2
-    for batch in loader:
-        loss = loss_of(model, batch)
-        with pytest.raises(NotExact, match="ReduceLROnPlateau was stepped inside a unit with a number that only"):
-            scheduler.step(loss)
-        loss.backward()
+    for step in run.steps(loader):
+        for batch in step:
+            loss = loss_of(model, batch)
+            with pytest.raises(NotExact, match="ReduceLROnPlateau was stepped inside a unit with a number that only"):
+                scheduler.step(loss)
+            loss.backward()
         optimizer.step()
+        optimizer.zero_grad()
 
 
-def _loop(join, each: Callable[[Any, int], None]) -> None:
-    run, model = join(lanes=2), net()
-    optimizer = optimizer_of(model)
+def test_in_a_plain_loop_a_scheduler_may_be_stepped_as_on_one_machine(join) -> None:
+    """Also twice a step, and with the count of batches."""
+
+    def stepped(optimizer: optim.Optimizer, scheduler: Any, model: Any, batches: Any) -> list[tuple[float, ...]]:
+        seen = []
+        for i, batch in enumerate(batches):
+            plain(model, optimizer, [batch])
+            scheduler.step(i / 2)
+            seen.append(rates(optimizer))
+            scheduler.step()
+            seen.append(rates(optimizer))
+        return seen
+
+    def objects() -> tuple[Any, ...]:
+        model = net()
+        optimizer = optimizer_of(model)
+        return optimizer, lrs.CosineAnnealingWarmRestarts(optimizer, 4), model
+
+    optimizer, scheduler, model = objects()
+    model, optimizer, loader = join(lanes=2).prepare(model, optimizer, loader_of(points()))
+    mine = stepped(optimizer, scheduler, model, loader)
+    assert mine == stepped(*objects(), batches_of(points(), epochs=1))
+    assert len(set(mine)) > STEPS
+
+
+# ---------------------------------------------------------------- units of relaxed modes
+
+
+def noting() -> tuple[Any, Settings]:
+    """A scheduler whose calls are noted until the step is complete."""
+    optimizer = optimizer_of(net())
     scheduler = lrs.CosineAnnealingWarmRestarts(optimizer, 4)
-    model, optimizer, loader = run.prepare(model, optimizer, loader_of(points()))
-    for i, batch in enumerate(loader):
-        loss_of(model, batch).backward()
-        optimizer.step()
-        each(scheduler, i)
+    settings = Settings(optimizer, [scheduler])
+    settings.begin_unit()
+    return scheduler, settings
 
 
-def test_a_scheduler_stepped_twice_in_a_unit_is_refused(join) -> None:
+def test_a_scheduler_stepped_twice_in_a_unit_is_refused() -> None:
+    scheduler, settings = noting()
+    settings.filled()
+    scheduler.step()
     with pytest.raises(NotExact, match=r"CosineAnnealingWarmRestarts was stepped twice in one unit. Step it once"):
-        _loop(join, lambda scheduler, _: (scheduler.step(), scheduler.step()))
+        scheduler.step()
 
 
-def test_a_scheduler_stepped_by_a_count_of_batches_is_refused(join) -> None:
+def test_a_scheduler_stepped_by_a_count_of_units_is_refused() -> None:
+    scheduler, settings = noting()
+    settings.filled()
+    scheduler.step(0.0)
+    settings.begin_unit()
+    settings.filled()
     with pytest.raises(NotExact, match=r"was stepped with \[0.0\] in one unit and with \[0.5\] in another of the"):
-        _loop(join, lambda scheduler, i: scheduler.step(i / 2))
+        scheduler.step(0.5)
+
+
+def test_a_scheduler_stepped_before_the_optimizer_is_refused_in_a_unit() -> None:
+    scheduler, _ = noting()
+    with pytest.raises(NotExact, match=r"was stepped before optimizer.step\(\) in a unit, and would act on the step"):
+        scheduler.step()
 
 
 def test_a_scheduler_made_after_the_first_loop_is_refused(join) -> None:
     run, model = join(lanes=2), net()
     model, optimizer, loader = run.prepare(model, optimizer_of(model), loader_of(points()))
-    for batch in loader:
-        loss_of(model, batch).backward()
-        optimizer.step()
+    train(run, model, optimizer, loader, epochs=1)
     scheduler = lrs.StepLR(optimizer, 1)
-    with pytest.raises(NotExact, match="an LR scheduler was made after the first loop over the loader had begun"):
-        iter(loader)
+    for begin in (iter, run.steps):
+        with pytest.raises(NotExact, match="an LR scheduler was made after the first loop over the loader had begun"):
+            begin(loader)
     assert scheduler
 
 
@@ -148,9 +189,8 @@ def test_its_state_can_be_saved_and_the_scheduler_is_put_back(join) -> None:
     optimizer = optimizer_of(model)
     scheduler = lrs.SequentialLR(optimizer, [lrs.LinearLR(optimizer), lrs.ExponentialLR(optimizer, 0.9)], [3])
     model, optimizer, loader = run.prepare(model, optimizer, loader_of(points()))
-    for batch in loader:
-        loss_of(model, batch).backward()
-        optimizer.step()
+    for step in run.steps(loader):
+        turn(step, model, optimizer)
         scheduler.step()
     torch.save(scheduler.state_dict(), io.BytesIO())
     assert scheduler.state_dict()["last_epoch"] == STEPS
@@ -299,7 +339,5 @@ def test_names_of_parameters_are_no_settings(join) -> None:
     optimizer.param_groups[0]["param_names"] = ["a long name " * 200] * 4
     run = join(lanes=2)
     model, optimizer, loader = run.prepare(model, optimizer, loader_of(points()))
-    for batch in loader:
-        loss_of(model, batch).backward()
-        optimizer.step()
+    train(run, model, optimizer, loader, epochs=1)
     assert math.isfinite(run.loss)

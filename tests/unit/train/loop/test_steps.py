@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 import holdfast as hf
 from holdfast.errors import NonFinite, NotExact, UsageError
-from tests.unit.train.problems import assert_close, batches_of, loader_of, loss_of, net, plain, points
+from tests.unit.train.problems import assert_close, batches_of, loader_of, loss_of, net, plain, points, turn
 
 STEPS = 4  # in an epoch
 Script = Callable[[Any, nn.Module, optim.Optimizer], None]
@@ -22,13 +22,6 @@ def prepared(run: hf.Run, make: Any = None, **options: Any) -> tuple[nn.Module, 
     model = net()
     optimizer = make(model.parameters()) if make else optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     return run.prepare(model, optimizer, loader_of(points(), **options))
-
-
-def turn(step: Any, model: nn.Module, optimizer: optim.Optimizer) -> None:
-    for batch in step:
-        loss_of(model, batch).backward()
-    optimizer.step()
-    optimizer.zero_grad()
 
 
 def expected(steps: int) -> nn.Module:
