@@ -56,7 +56,7 @@ def test_servers_that_only_sum(tmp_path: Path) -> None:
 
 
 def test_what_needs_a_batch_after_a_loop_ends_a_server_and_not_the_run(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, "--servers", 1, args="--mean") as run:
+    with Launch(tmp_path, "normed", "--workers", 2, "--servers", 1, args="--mean --plain") as run:
         assert run.end() == 0, run.err
     run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
     assert run.sha256 == golden("normed", 4)
@@ -68,7 +68,7 @@ def test_what_needs_a_batch_after_a_loop_ends_a_server_and_not_the_run(tmp_path:
 
 @pytest.mark.chaos
 def test_what_needs_a_batch_of_a_loop_that_is_over_ends_a_late_worker_and_not_the_run(tmp_path: Path) -> None:
-    args = "--mean --range " + slow(tmp_path)
+    args = "--mean --plain --range " + slow(tmp_path)
     with Launch(tmp_path, "normed", "--workers", 2, args=args) as run:
         run.at_step(18)
         run.strike(run.crew_of(2)[1])

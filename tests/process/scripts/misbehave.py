@@ -63,25 +63,26 @@ def main() -> None:
     loader = DataLoader(Samples(), batch_size={"small-batch": 3, "huge": 128}.get(WHAT, 16), shuffle=True)
     model, optimizer, loader = run.prepare(model, optimizer, loader)
     for _ in run.epochs(1):
-        for x, y, numbers in loader:
-            step, lane, _ = run.unit
-            if WHAT == "raise-in-first-unit" or (WHAT == "raise-in-one-unit" and BAD in numbers):
-                raise KeyError("a column is missing")
-            if WHAT == "raise-once" and (step, lane) == (5, 1):
-                try:
-                    os.close(os.open(sys.argv[2], os.O_CREAT | os.O_EXCL))
-                except FileExistsError:
-                    pass
-                else:
-                    raise OSError("the network was away for a moment")
-            if WHAT == "die-in-one-unit" and BAD in numbers:
-                os.abort()
-            if WHAT == "hang-in-one-unit" and BAD in numbers:
-                time.sleep(3600)
-            if WHAT == "exit-in-a-unit" and step == 5:
-                sys.exit(0)
-            loss = F.mse_loss(model(x), y)
-            loss.backward()
+        for turn in run.steps(loader):
+            for x, y, numbers in turn:
+                step, lane, _ = run.unit
+                if WHAT == "raise-in-first-unit" or (WHAT == "raise-in-one-unit" and BAD in numbers):
+                    raise KeyError("a column is missing")
+                if WHAT == "raise-once" and (step, lane) == (5, 1):
+                    try:
+                        os.close(os.open(sys.argv[2], os.O_CREAT | os.O_EXCL))
+                    except FileExistsError:
+                        pass
+                    else:
+                        raise OSError("the network was away for a moment")
+                if WHAT == "die-in-one-unit" and BAD in numbers:
+                    os.abort()
+                if WHAT == "hang-in-one-unit" and BAD in numbers:
+                    time.sleep(3600)
+                if WHAT == "exit-in-a-unit" and step == 5:
+                    sys.exit(0)
+                loss = F.mse_loss(model(x), y)
+                loss.backward()
             optimizer.step()
             optimizer.zero_grad()
     if run.lead:

@@ -154,7 +154,7 @@ def main() -> None:
 
     def unit(x: Tensor, y: Tensor, numbers: Tensor) -> Tensor:
         """What is done with a batch, up to its gradient."""
-        if trace >= 0:
+        if trace >= 0 and run.unit is not None:  # else they are another worker's samples, which do not count here
             step, lane, _ = run.unit
             os.write(trace, f"{step} {lane} {','.join(map(str, numbers.tolist()))}\n".encode())
         pause = args.pace + sum(s for who, a, b, s in slow if run.worker == who and a <= run.step < b)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.shares import LostPart, Share, left_over, shares
@@ -81,8 +82,10 @@ class ShareTurns:
         lane = share.first if share is not None else 0
         training.tap.muted = not ids
         request = self._request(lane, ids or self._batches.ids(self._order, self.at, 0))
-        training.open_unit(work, lane, request)
-        batch = self._batches.fetch(request, self._ahead)
+        training.unit = None
+        if ids:
+            training.open_unit(work, lane, request)
+        batch = self._batches.fetch(request, partial(self._ahead, request))
         if first:
             self._enter()
         self._count += len(ids)
@@ -281,13 +284,12 @@ class ShareTurns:
         at = self.at if at is None else at
         return UnitRequest(ids, data_key(self._training.seed, self._order, at, lane), at, lane)
 
-    def _ahead(self) -> Iterator[UnitRequest]:
+    def _ahead(self, request: UnitRequest) -> Iterator[UnitRequest]:
         """This turn's samples, and those of the turns after it if nothing changes."""
+        yield request
         share = self._share
-        if share is None or self._training.unit is None:
-            return
-        yield self._training.unit[2]
-        for at in range(self.at + 1, self._batches.steps):
+        for at in range(self.at + 1, self._batches.steps) if share is not None else ():
+            assert share is not None
             ids = self._batches.run(self._order, at, share.first, share.last)
             yield self._request(share.first, ids, at)
 
