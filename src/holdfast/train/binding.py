@@ -47,6 +47,7 @@ from holdfast.train.control_link import Alone, ControlLink
 from holdfast.train.loop import optimizer_settings
 from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.optimizer_settings import Settings
+from holdfast.train.loss_reduction import SUM, LossCheck
 from holdfast.train.numerics import golden, numerics
 
 __all__ = ["Binding", "CrewSettings", "check_parts"]
@@ -58,11 +59,16 @@ class CrewSettings(Protocol):
     lanes: int
     seed: int
     finite: bool
+    reduction: str  #: of losses and lanes' gradients (`loss_reduction`)
     worker: int
     row: int
     steered: ControlLink | None  #: None in a run of one process
     mode: Mode  #: with which the run was started
     outer: tuple[float, float]  #: learning rate and momentum of the step after local ones
+
+    @property
+    def losses(self) -> LossCheck:
+        """Looks at the losses of units."""
 
     def staleness(self, mode: Mode) -> Staleness:
         """What becomes of stale pushes in this mode."""
@@ -143,6 +149,9 @@ class Binding:
             return
         if self._seeds:
             self._steered.seeded()
+        if self._crewing.reduction == SUM:
+            why = "the script adds up lanes (reduction = sum), and in other modes a push counts by its samples"
+            self._steered.send(say.StaysExact(self._crewing.worker, why))
         self._steered.installed = self._installed
         self._steered.cluster_hosts(self._ready)
         self.late = self.board.op()[0] >= 0 or self.board.epoch()[0] >= 0
@@ -223,7 +232,7 @@ class Binding:
     def _new_member(self) -> Member:
         kind = Member if self.mode.exact else LocalMember if self.mode.rounds else RelaxedMember
         member = kind(self._space, self.board, self._gradients, self.optimizer, self.buffers, self.controls)
-        member.finite = self._crewing.finite
+        member.finite, member.sums = self._crewing.finite, self._crewing.reduction == SUM
         return member
 
     def count_extra(self) -> None:
@@ -329,7 +338,8 @@ def _parts(crewing: CrewSettings) -> list[Part]:
     """What two workers must agree on besides what the script has built."""
     mode = crewing.mode
     stale = [] if mode.exact else [("stale pushes", str(crewing.staleness(mode)))]
-    return [("number of lanes", str(crewing.lanes)), ("seed", str(crewing.seed)), ("sync", mode.name), *stale]
+    reduced = [("reduction", crewing.reduction)]
+    return [("number of lanes", str(crewing.lanes)), ("seed", str(crewing.seed)), ("sync", mode.name), *reduced, *stale]
 
 
 def _schemas(space: Space, optimizer: torch.optim.Optimizer) -> Schemas:

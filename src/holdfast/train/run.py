@@ -38,6 +38,7 @@ from holdfast.train.evaluation import agree, evaluate
 from holdfast.train.loop.keeping import Stateful
 from holdfast.train.loop.passes import Pass
 from holdfast.train.loop.steps import Steps
+from holdfast.train.loss_reduction import MEAN, SUM, LossCheck
 from holdfast.train.numerics import keep_freed_memory
 from holdfast.train.patches import refuse_lane_clipping
 from holdfast.train.torchrun import ranks
@@ -65,7 +66,9 @@ def current() -> Run | None:
     return _current
 
 
-def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True) -> Run:
+def join(
+    *, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True, reduction: str | None = None
+) -> Run:
     """Join the run: alone under plain `python`, as one worker of the crew under `holdfast run` or `torchrun`.
 
     >>> run = join(lanes=2)          # doctest: +SKIP
@@ -78,6 +81,8 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
         threads: torch threads per worker; part of the result, because sums depend on it.
         finite: do not use a loss or gradient that is NaN or infinite. Its unit is computed once more by another
             worker, where there is one; then the run stops, and says where.
+        reduction: "sum" where the script's losses are sums over their batches: the gradients of lanes are then added
+            up, and `step.loss` is the sum. "mean", as without it, averages them; said, no loss is taken for a sum.
 
     Raises:
         ConfigError: a value that cannot be, or a second `join` in one process.
@@ -101,6 +106,7 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
     if said["lanes"] > CONTROL.max_lanes:
         most = f"more than {CONTROL.max_lanes}, the most a crew can have"
         raise ConfigError("lanes", said["lanes"], most, source=source["lanes"])
+    _check_reduction(reduction, spec)
     crew = world.size if world is not None else spec.crew if spec is not None else 0
     if crew > said["lanes"]:
         fix = f"Use --workers {said['lanes']} or fewer, or --lanes {crew}."
@@ -117,10 +123,21 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
 
         spec, steered, rank_exit = adopt(world, said)
         enlist(spec, steered)
-    _current = Run(said["lanes"], said["seed"], said["threads"], finite=finite, spec=spec, steered=steered)
+    _current = Run(
+        said["lanes"], said["seed"], said["threads"], finite=finite, reduction=reduction, spec=spec, steered=steered
+    )
     if rank_exit is not None:
         rank_exit.watch()
     return _current
+
+
+def _check_reduction(reduction: str | None, spec: WorkerSpec | None) -> None:
+    if reduction not in (None, MEAN, SUM):
+        raise ConfigError("reduction", reduction, 'must be "mean" or "sum"', source="hf.join")
+    if reduction == SUM and spec is not None and spec.sync != "exact":
+        problem = f"with sync = {spec.sync} a push counts by its samples, which only a mean can"
+        fix = "Make the loss a mean over its batch, or use --sync exact."
+        raise ConfigError("reduction", reduction, problem, source="hf.join", fix=fix)
 
 
 def _mode(sync: str, lanes: int) -> Mode:
@@ -149,9 +166,12 @@ class Run:
     """One process's part in a run. Made by `join`."""
 
     def __init__(
-        self, lanes: int, seed: int, threads: int, *, finite: bool, spec: WorkerSpec | None, steered: ControlLink | None
-    ) -> None:
+        self, lanes: int, seed: int, threads: int, *, finite: bool, reduction: str | None, spec: WorkerSpec | None,
+        steered: ControlLink | None,
+    ) -> None:  # fmt: skip
         self.lanes, self.seed, self.threads, self.finite = lanes, seed, threads, finite
+        self.reduction = reduction or MEAN
+        self.losses = LossCheck(self.reduction, lanes, trusted=reduction is not None)
         self.mode = _mode(spec.sync if spec is not None else "exact", lanes)
         self._stale = (spec.staleness, spec.compensation) if spec is not None else ("auto", COMPENSATION)
         self.outer = spec.outer if spec is not None else OUTER
@@ -198,7 +218,7 @@ class Run:
 
     @property
     def loss(self) -> float:
-        """The mean loss over the newest committed step's whole batch."""
+        """The mean loss over the newest committed step's whole batch; with reduction = "sum" the sum."""
         return self._training.facts.loss if self._training else float("nan")
 
     @property
@@ -410,6 +430,7 @@ class Run:
             "lanes": self.lanes,
             "seed": self.seed,
             "threads": self.threads,
+            "reduction": self.reduction,
             **ages.read(training.bound.board.words).facts(),
         }
 

@@ -62,7 +62,7 @@ class Training:
         check_parts(optimizer, crewing)
         self.space = Space(models, optimizer)
         self.turns = Turns(self)
-        self.tap = LossTap(self.turns.guard_backward)
+        self.tap = LossTap(self.turns.guard_backward, self._look_at_loss)
         self.loaders: list[Batches] = []
         taken = take_optimizer(optimizer, self.end_unit, self.turns.zeroed, self._fill_state, self._refuse_load)
         self.undo = [taken, self.tap.close]
@@ -346,6 +346,11 @@ class Training:
         self._together.check(self.op, self.step, come)
 
     # ------------------------------------------------------------ units
+
+    def _look_at_loss(self, loss: torch.Tensor) -> None:
+        if self.unit is not None:
+            work, lane, request = self.unit
+            self._crewing.losses.look(loss, (work.step, lane), len(request), sum(work.counts))
 
     def check_written(self, where: str) -> None:
         """Refuse what was written to parameters by hand: each worker would do it once more."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -86,6 +87,7 @@ class Member:
         self.before_wait: Callable[[], None] = lambda: None  #: raises where waiting would be for ever
         self.before_finish: Callable[[], None] = lambda: None  #: has `hyper` set where no unit of mine did
         self.finite = True  #: refuse NaN and infinities
+        self.sums = False  #: losses are sums, and so are gradients of steps
         self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit
         self.guarded = True  #: copy a slice before it is changed; off only where nobody could ever take over
         self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
@@ -163,6 +165,7 @@ class Member:
         return self.board.step_facts(step + 1).loss if self.version > step else self._loss()
 
     def _act(self, work: StepWork, *, closing: bool) -> int | None:
+        work = replace(work, sums=True) if self.sums else work
         self._work, self._news = work, None
         self.board.put_work(work.version, work.lanes)
         self._controls.look()
@@ -293,8 +296,10 @@ class Member:
         self._early.close()
 
     def _loss(self) -> float:
-        """The mean loss of the step at hand, weighted by samples, in lane order."""
+        """The mean loss of the step at hand, weighted by samples, in lane order; their sum where losses are sums."""
         step = self._work.version
+        if self.sums:
+            return sum(self.board.result(lane, step)[1] for lane in self._work.lanes)
         total = sum(self.board.result(lane, step)[1] * self._work.counts[lane] for lane in self._work.lanes)
         return total / sum(self._work.counts)
 

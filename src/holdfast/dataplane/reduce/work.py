@@ -16,6 +16,7 @@ class StepWork:
     counts: tuple[int, ...]  #: samples of every lane
     ahead: int = 0  #: versions that were made beyond one a step, in exact training and before it
     turn: bool = False  #: the script has code of its own between the units of the step and its end (`run.steps`)
+    sums: bool = False  #: losses are sums over their samples, and so is the gradient of the step (`reduction`)
 
     @property
     def version(self) -> int:
@@ -29,11 +30,13 @@ class StepWork:
     @property
     def factor(self) -> float:
         """What the sum of the leaves is multiplied by."""
+        if self.sums:
+            return 1.0
         return 1.0 / (len(self.lanes) if self.even else sum(self.counts))
 
     def weight(self, lane: int) -> float | None:
         """What a leaf is multiplied by; None where the leaves are summed as they are."""
-        return None if self.even else float(self.counts[lane])
+        return None if self.even or self.sums else float(self.counts[lane])
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,10 @@ class Step:
 
     @property
     def loss(self) -> float:
-        """The mean loss over the whole batch, the same in every worker; known after the units."""
+        """The mean loss over the whole batch, the same in every worker; known after the units.
+
+        With `reduction = "sum"` it is the sum.
+        """
         return self._loss
 
     @property

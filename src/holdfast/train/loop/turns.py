@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import nn
 
-from holdfast.control.protocol.messages import LoopsBySteps
+from holdfast.control.protocol.messages import StaysExact
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything, turn_key
 from holdfast.dataplane.memory import board as cells
@@ -96,7 +96,8 @@ class Turns:
         """The mode has to stay while a script loops by steps."""
         steered = self.training.steered
         if steered is not None and not self._said:
-            steered.send(LoopsBySteps(steered.worker))
+            why = "the script loops by steps (run.steps), and in other modes lanes are at different ones"
+            steered.send(StaysExact(steered.worker, why))
         self._said = True
         bound.by_steps()
 
