@@ -25,13 +25,12 @@ from torch.utils.data import DataLoader
 
 from holdfast.config.limits import CONTROL, STORE
 from holdfast.config.worker_spec import OUTER, WorkerSpec
-from holdfast.core.keys import STREAM_START, key
 from holdfast.core.sync.modes import Mode, advised, parse
 from holdfast.core.sync.staleness import COMPENSATION, Staleness, used
 from holdfast.data.batches import Batches
-from holdfast.data.randomness import seed_everything
 from holdfast.dataplane.relaxed import ages
 from holdfast.errors import ConfigError, NotExact, UsageError
+from holdfast.train import seeding
 from holdfast.train.audit_trail import AuditTrail
 from holdfast.train.control_link import ControlLink
 from holdfast.train.evaluation import agree, evaluate
@@ -67,7 +66,7 @@ def current() -> Run | None:
 
 
 def join(
-    *, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True, reduction: str | None = None
+    *, lanes: int = 4, seed: int | None = None, threads: int = 1, finite: bool = True, reduction: str | None = None
 ) -> Run:
     """Join the run: alone under plain `python`, as one worker of the crew under `holdfast run` or `torchrun`.
 
@@ -77,7 +76,8 @@ def join(
     Args:
         lanes: into how many parts every step is cut. Together with `seed` and `threads` it fixes the
             result; the number of workers does not.
-        seed: of data order, dropout and augmentation.
+        seed: of data order, dropout and augmentation. Without it, the number that the script has called
+            `torch.manual_seed` with before, if it has (below 2**32); else 0.
         threads: torch threads per worker; part of the result, because sums depend on it.
         finite: do not use a loss or gradient that is NaN or infinite. Its unit is computed once more by another
             worker, where there is one; then the run stops, and says where.
@@ -94,7 +94,9 @@ def join(
         raise UsageError("hf.join() was called twice in one process. Keep the run it returned and use that.")
     spec, steered = _enlisted if _enlisted is not None else (None, None)
     world = ranks.world(os.environ, os.getpid()) if spec is None else None
-    said = {"lanes": lanes, "seed": seed, "threads": threads}
+    found = seeding.by_hand()
+    taken = seed is None and found is not None and getattr(spec, "seed", None) is None
+    said = {"lanes": lanes, "seed": (found or 0) if seed is None else seed, "threads": threads}
     source = dict.fromkeys(said, "hf.join")
     for name in said:
         override = getattr(spec, name, None)
@@ -107,6 +109,8 @@ def join(
         most = f"more than {CONTROL.max_lanes}, the most a crew can have"
         raise ConfigError("lanes", said["lanes"], most, source=source["lanes"])
     _check_reduction(reduction, spec)
+    if not taken:
+        seeding.refused_by_hand(said["seed"], source["seed"])
     crew = world.size if world is not None else spec.crew if spec is not None else 0
     if crew > said["lanes"]:
         fix = f"Use --workers {said['lanes']} or fewer, or --lanes {crew}."
@@ -123,6 +127,7 @@ def join(
 
         spec, steered, rank_exit = adopt(world, said)
         enlist(spec, steered)
+    seeding.start(said["seed"], taken=taken)
     _current = Run(
         said["lanes"], said["seed"], said["threads"], finite=finite, reduction=reduction, spec=spec, steered=steered
     )
@@ -186,7 +191,6 @@ class Run:
         self._trail = AuditTrail(Path(spec.dir, "audit"), spec.worker) if spec is not None and spec.audit else None
         torch.set_num_threads(threads)
         keep_freed_memory()
-        seed_everything(key(seed, STREAM_START))
         if lanes > 1:
             self._undo.append(refuse_lane_clipping(lambda: self.unit is not None))
         atexit.register(self.close)
