@@ -34,6 +34,7 @@ from holdfast.train import seeding
 from holdfast.train.audit_trail import AuditTrail
 from holdfast.train.control_link import ControlLink
 from holdfast.train.evaluation import agree, evaluate
+from holdfast.train.lane_batches import check_batches
 from holdfast.train.loop.keeping import Stateful
 from holdfast.train.loop.passes import Pass
 from holdfast.train.loop.steps import Steps
@@ -277,6 +278,8 @@ class Run:
         training = self._training = Training(models, optimizers[0], schedulers, self)
         try:
             out = [Loader(self, training.add_loader(o), o) if isinstance(o, DataLoader) else o for o in objects]
+            for batches in training.loaders:
+                check_batches(models, batches)
         except UsageError:  # refused as a whole: the script may hand over something else
             self._training = None
             training.close()

@@ -1,9 +1,9 @@
 """Seeding: which seed a run has, and what the script's generators stand at when it has joined.
 
-What `holdfast run --seed` says counts before what `hf.join(seed=...)` says, and that before a `torch.manual_seed(n)` that
-the script called before it joined. With that, `n` is the run's seed, and torch's generator is left as it is: the script
-draws, for its weights say, what it would draw without Holdfast. In all other cases it begins anew with the run's seed;
-NumPy's and Python's generators do so always.
+What `holdfast run --seed` says counts before what `hf.join(seed=...)` says, and that before a `torch.manual_seed(n)`
+that the script called before it joined. With that, `n` is the run's seed, and torch's generator is left as it is: the
+script draws, for its weights say, what it would draw without Holdfast. In all other cases it begins anew with the run's
+seed; NumPy's and Python's generators do so always.
 """
 
 from __future__ import annotations
