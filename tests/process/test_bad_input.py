@@ -6,12 +6,13 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.process.harness import SCRIPTS, Launch, golden, holdfast
+from tests.process.harness import SCRIPTS, Launch, environment, golden, holdfast
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
@@ -195,6 +196,21 @@ def test_a_gradient_that_is_never_finite(tmp_path: Path, sync: str) -> None:
 
 def test_a_script_that_never_joins(tmp_path: Path) -> None:
     assert "without hf.join()" in failed(tmp_path, "never-join", "--workers", 2, code=2)
+
+
+NEVER_PREPARED = (
+    "The script came to its end after hf.join() without run.prepare(...), so nothing was shared: each worker ran "
+    "all of it by itself. Hand over what is trained: model, optimizer, loader = run.prepare(model, optimizer, loader)."
+)
+
+
+def test_a_script_that_never_prepares(tmp_path: Path) -> None:
+    assert NEVER_PREPARED in failed(tmp_path, "never-prepare", "--workers", 2, code=2)
+    alone = subprocess.run(
+        [sys.executable, str(BAD), "never-prepare"], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (alone.returncode, alone.stderr) == (2, f"holdfast: {NEVER_PREPARED}\n")
+    assert alone.stdout == "done without preparing\n"
 
 
 def test_workers_that_build_different_models(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def check_batches(models: Sequence[nn.Module], batches: Batches) -> None:
         fix = f"Use drop_last=True, another batch size{others}." if step else f"Use a larger batch{others}."
         raise ConfigError(
             "batch_size", batches.batch,
-            f"{least} samples for {lanes} lanes, so lane {counts.index(1)} gets one, and {name} is a BatchNorm1d, which "
-            "needs two to be trained", source="the DataLoader", fix=fix,
+            f"{least} samples for {lanes} lanes, so lane {counts.index(1)} gets one, and {name} is a BatchNorm1d, "
+            "which needs two to be trained", source="the DataLoader", fix=fix,
         )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ itself makes the process a worker (see `rank_worker`).
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import os
 import sys
@@ -51,6 +52,10 @@ if TYPE_CHECKING:  # loaded by those who use it
 
 __all__ = ["Loader", "Run", "enlist", "join"]
 
+_NEVER_PREPARED = (
+    "The script came to its end after hf.join() without run.prepare(...), so nothing was shared: each worker ran "
+    "all of it by itself. Hand over what is trained: model, optimizer, loader = run.prepare(model, optimizer, loader)."
+)
 _enlisted: tuple[WorkerSpec, ControlLink] | None = None
 _current: Run | None = None
 
@@ -194,7 +199,7 @@ class Run:
         keep_freed_memory()
         if lanes > 1:
             self._undo.append(refuse_lane_clipping(lambda: self.unit is not None))
-        atexit.register(self.close)
+        atexit.register(self._exit, os.getpid())
 
     # ------------------------------------------------------------ facts
 
@@ -453,7 +458,7 @@ class Run:
     def close(self) -> None:
         """Put back what `prepare` changed on your objects. Done at exit by itself."""
         global _current
-        atexit.unregister(self.close)
+        atexit.unregister(self._exit)
         if self._storing is not None:
             storing, self._storing = self._storing, None
             storing.close()
@@ -467,6 +472,21 @@ class Run:
             self._trail.close()
         if _current is self:
             _current = None
+
+    def check_used(self) -> None:
+        """The script has come to its end: refuse one that has handed over nothing."""
+        if self._training is None and self._storing is None:
+            raise UsageError(_NEVER_PREPARED)
+
+    def _exit(self, pid: int) -> None:
+        """The process ends. Alone, nobody else sees how the script has used the run."""
+        unused = self.steered is None and self._training is None and self._storing is None
+        self.close()
+        if unused and pid == os.getpid() and not hasattr(sys, "last_type") and not hasattr(sys, "ps1"):
+            with contextlib.suppress(OSError, ValueError):
+                print(f"holdfast: {_NEVER_PREPARED}", file=sys.stderr, flush=True)
+                sys.stdout.flush()
+            os._exit(UsageError.exit_code)  # at exit, Python has settled on another status already
 
     def _training_or_refuse(self) -> Training:
         if self._training is None:

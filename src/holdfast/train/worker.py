@@ -106,6 +106,7 @@ def _result() -> dict[str, str | int | float | bool | list[int] | None]:
     run = runs.current()
     if run is None:
         return {"joined": False}
+    run.check_used()
     result = {"joined": True, **run.result()}
     run.close()
     return result
