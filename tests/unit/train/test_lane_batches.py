@@ -22,8 +22,8 @@ def prepare(run: Any, samples: int, batch: int, *modules: nn.Module, **options: 
 
 def test_the_last_batch_is_named_with_what_to_do(join) -> None:
     text = (
-        r"^batch_size = 12: the last batch has 5 samples for 4 lanes, so lane 1 gets one, and 1 is a BatchNorm1d, which "
-        r"needs two to be trained \(set by the DataLoader\)\. Use drop_last=True, another batch size, or "
+        r"^batch_size = 12: the last batch has 5 samples for 4 lanes, so lane 1 gets one, and 1 is a BatchNorm1d, "
+        r"which needs two to be trained \(set by the DataLoader\)\. Use drop_last=True, another batch size, or "
         r"hf\.join\(lanes=2\) \(this changes the result\)\.$"
     )
     run = join(lanes=4)
