@@ -25,7 +25,7 @@ from holdfast.core.sync.staleness import Staleness
 from holdfast.core.sync.weights import parted
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory import manifest, mode_sections
-from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.arena import Arena, PrivateSection, Sections
 from holdfast.dataplane.memory.board import Board, ModeRecord, board_bytes
 from holdfast.dataplane.memory.space import Space, dtype_name, typed
 from holdfast.dataplane.reduce import buffers, gradients, optimizer
@@ -106,8 +106,10 @@ class Binding:
         mode_sections.add_sections(sections, self._room, mode)
         optimizer_settings.add_sections(sections, rows)
         evaluation.add_sections(sections)
-        for index, parameter in enumerate(space.fixed):
-            sections.add(f"fixed/{index}", parameter.numel() * parameter.element_size())
+        self._fixed_tensors = [*space.fixed, *(buffer for _, buffer in space.kept_buffers)]
+        for index, tensor in enumerate(self._fixed_tensors):
+            sections.add(f"fixed/{index}", tensor.numel() * tensor.element_size())
+        self._own: dict[int, PrivateSection] = {}  # of the fixed tensors that the script may change, as it sees them
         keeping.add_sections(sections)
         kinds = optimizer.state_kinds(space, schemas)
         self._manifest = manifest.add_section(sections, space, self._room, rows, relaxed=not mode.exact, kinds=kinds)
@@ -289,8 +291,8 @@ class Binding:
         self.board.format()
         self._script.seed()
         self.buffers.seed()
-        for index, parameter in enumerate(self._space.fixed):
-            self._fixed(index, parameter).copy_(parameter.detach())
+        for index, tensor in enumerate(self._fixed_tensors):
+            self._fixed(index, tensor).copy_(tensor.detach())
 
     def _look(self) -> None:
         """Let the model's parameters be windows into the arena, or into a copy of it where others may change it."""
@@ -306,19 +308,24 @@ class Binding:
         if isinstance(self.member, LocalMember):
             self.member.set_inner(self._user, self._schemas, self._lanes_state(), self._outer, self._show)
         self._show(self._space.views(self.optimizer.parameters if self.relaxed is None else self.relaxed.parameters))
-        for index, parameter in enumerate(self._space.fixed):
-            parameter.data = self._fixed(index, parameter)
+        still = {id(parameter) for parameter in self._space.still}
+        for index, tensor in enumerate(self._fixed_tensors):
+            if id(tensor) in still:
+                tensor.data = self._fixed(index, tensor)
+            elif index not in self._own:
+                self._own[index] = self.arena.copied_on_write(f"fixed/{index}")
+                tensor.data = self._fixed(index, tensor, self._own[index].memory)
 
     def _show(self, views: Sequence[torch.Tensor]) -> None:
         for parameter, window in zip(self._space.trainable, views, strict=True):
             parameter.data = window
             parameter.grad = None
 
-    def _fixed(self, index: int, parameter: nn.Parameter) -> torch.Tensor:
-        if parameter.numel() == 0:
-            return parameter.detach()
-        flat = typed(self.arena.section(f"fixed/{index}"), parameter.dtype)
-        return flat[: parameter.numel()].view(parameter.shape)
+    def _fixed(self, index: int, tensor: torch.Tensor, memory: memoryview | None = None) -> torch.Tensor:
+        if tensor.numel() == 0:
+            return tensor.detach()
+        flat = typed(self.arena.section(f"fixed/{index}") if memory is None else memory, tensor.dtype)
+        return flat[: tensor.numel()].view(tensor.shape)
 
 
 def check_parts(optimizer: torch.optim.Optimizer, crewing: CrewSettings) -> None:

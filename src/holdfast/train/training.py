@@ -36,6 +36,7 @@ from holdfast.dataplane.reduce.work import StepWork, UnitResult
 from holdfast.errors import NonFinite, NotExact, UsageError
 from holdfast.train.binding import Binding, CrewSettings, check_parts
 from holdfast.train.control_link import ControlLink
+from holdfast.train.loop.kept_modules import KeptModules
 from holdfast.train.loop.optimizer_settings import Settings, find_schedulers
 from holdfast.train.loop.passes import Pass, left_in_the_middle
 from holdfast.train.loop.scheduler_steps import SchedulerSteps
@@ -62,6 +63,7 @@ class Training:
         check_parts(optimizer, crewing)
         self.space = Space(models, optimizer)
         self.turns = Turns(self)
+        self.turns.keeping.add_modules(KeptModules(self.space.kept))
         self.tap = LossTap(self.turns.guard_backward, self._look_at_loss)
         self.loaders: list[Batches] = []
         taken = take_optimizer(optimizer, self.end_unit, self.turns.zeroed, self._fill_state, self._refuse_load)
@@ -113,6 +115,7 @@ class Training:
             )
             self._tempo, self._together = SchedulerSteps(settings), ScriptPosition(self._bound)
             self._bound.enter()
+            self.turns.keeping.modules.settle()
             self._watch_gradients()
             self._bound.rebound = self._attach
             self._attach()
@@ -127,7 +130,7 @@ class Training:
         member.before_finish = self._settle_hyper
         member.before_wait = lambda: self.check_together(member.changed)
         member.samples_of = lambda step, lane: self.samples_of(step, lane)
-        self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
+        self._versions = [p._version for p in self.space.still]
 
     @property
     def steered(self) -> ControlLink | None:
@@ -299,7 +302,7 @@ class Training:
 
     def new_pass(self, batches: Batches) -> Pass:
         """The script begins a loop over a prepared loader."""
-        if self.turns.keeping:
+        if self.turns.keeping.asked:
             raise NotExact(
                 "run.keep was called, and a plain loop over a prepared loader does not hand over what is kept",
                 "Use the loop by steps, `for step in run.steps(loader)`.",
@@ -354,7 +357,7 @@ class Training:
 
     def check_written(self, where: str) -> None:
         """Refuse what was written to parameters by hand: each worker would do it once more."""
-        for parameter, version in zip((*self.space.trainable, *self.space.fixed), self._versions, strict=True):
+        for parameter, version in zip(self.space.still, self._versions, strict=True):
             if parameter._version != version:
                 name = self.space.name_of(parameter)
                 raise NotExact(
@@ -414,6 +417,7 @@ class Training:
         assert self.unit is not None
         work, lane, request = self.unit
         self.check_written(f"before the end of unit (step {work.step}, lane {lane})")
+        self.turns.keeping.modules.check(f"unit (step {work.step}, lane {lane})")
         loss = self.tap.value()
         if self.bound.member.finite and not math.isfinite(loss):
             raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)

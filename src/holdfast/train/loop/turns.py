@@ -143,6 +143,7 @@ class Turns:
                 "Call optimizer.zero_grad() once a turn, after optimizer.step() or before the loop over the units.",
             )
         self._shown = False
+        self.keeping.modules.note()
 
     def end_units(self, work: StepWork) -> float:
         """The gradient of the whole step is here: show it. Returns the step's loss."""
