@@ -300,6 +300,10 @@ class Training:
         """After an operation: what the script draws next follows from where it is, not from who did which part."""
         seed_everything(after_key(self.seed, self.op))
 
+    def reseed_after_loop(self) -> None:
+        """The same after a loop by steps, whatever was evaluated inside of it, and also for who has not been in it."""
+        seed_everything(after_key(self.seed, ordinal(self.op) * NESTED))
+
     def new_pass(self, batches: Batches) -> Pass:
         """The script begins a loop over a prepared loader."""
         if self.turns.keeping.asked:

@@ -64,7 +64,7 @@ class Space:
         self.names = [names[id(p)] for p in self.trainable]
         self.fixed = [p for _, p in _named(models, "parameters") if id(p) not in chosen]
         self._names = names
-        #: Models of which the optimizer holds no parameter, each with what goes before its names (`train.loop.keeping`).
+        #: Models of which the optimizer holds no parameter, each with what its names begin with (`train.loop.keeping`).
         self.kept = _untrained(models, {id(p) for group in optimizer.param_groups for p in group["params"]})
         apart = {id(t) for _, model in self.kept for t in (*model.parameters(), *model.buffers())}
         #: What nothing but the optimizer may change.

@@ -171,6 +171,7 @@ class Steps:
         self._turns, self._batches, self._order = turns, batches, order
         training = turns.training
         self._entered, self._going = entered, going
+        self._skipped = not going  # the crew has made this loop, and this worker has no part in it
         # Of this loop's units, whoever computes them.
         training.samples_of = partial(_request, batches, training.seed, order, training.first_step)
 
@@ -188,6 +189,9 @@ class Steps:
             turns.turn.check_over()
             turns.turn.leave()
             turns.turn = None
+        if self._skipped:
+            self._skipped = False
+            training.reseed_after_loop()
         if not self._going:
             raise StopIteration
         at, entered = training.step - training.first_step, self._entered

@@ -79,7 +79,7 @@ class Turns:
         began = ordinal(bound.board.op()[0])
         going = training.begin_op(STEPS)
         order = training.next_order(batches)
-        training.idle, entered = False, False
+        training.idle = entered = False
         if not going:
             training.step = training.committed()
         if bound.late and ordinal(training.op) <= began:
@@ -89,7 +89,11 @@ class Turns:
                 training.step, training.op = place.step, place.op
                 bound.board.put(cells.R_OP, training.op)
         begun = Steps(self, batches, order, entered=entered, going=going)
-        self._steps = weakref.ref(begun)
+        # The end of a loop that this worker has no part in is no place for one that comes later.
+        self._steps = weakref.ref(begun) if going else None
+        training.idle = not going
+        if not going:
+            bound.settings.others_stepped()
         return begun
 
     def _say(self, bound: Binding) -> None:
@@ -112,7 +116,7 @@ class Turns:
         for batches in training.loaders:
             batches.close()
         self.turn = self._steps = None
-        training.reseed()
+        training.reseed_after_loop()
 
     def leave(self) -> None:
         """The script is at another place now: end the loop that it has left, if it was in one."""
