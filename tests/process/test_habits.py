@@ -78,3 +78,18 @@ def test_patience_in_plain_variables_is_named_and_never_another_result(tmp_path:
     told = next(line for line in run.story if "is let go" in line)
     assert re.search(r" has (best = inf|waited = 0) where the others' scripts have ", told), told
     assert run.out.splitlines()[1:] == plain().splitlines()[1:], run.err
+
+
+def test_reports_after_a_loop_fail_in_no_worker_that_comes_late(tmp_path: Path) -> None:
+    """A late worker goes past the loops that are over with one turn of each, of which nothing counts."""
+    script = SCRIPTS / "reports.py"
+    command = [sys.executable, str(script)]
+    alone = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    with Launch(tmp_path, script, "--workers", 3) as run:
+        for step in (10, 40):
+            run.wait(lambda s, step=step: s.get("step", -1) >= step, f"step {step}")
+            run.strike(run.crew_of(3)[1])
+        run.crew_of(3)
+        assert run.end() == 0, run.err
+    assert run.out == alone.stdout, run.err
+    assert run.summary["workers_lost"] == 2, "none was let go"

@@ -321,6 +321,12 @@ class Binding:
             parameter.data = window
             parameter.grad = None
 
+    def renew_kept(self) -> None:
+        """Let what is prepared and not trained be what the first worker began with."""
+        for index, section in self._own.items():
+            section.renew()
+            self._fixed_tensors[index].data = self._fixed(index, self._fixed_tensors[index], section.memory)
+
     def _fixed(self, index: int, tensor: torch.Tensor, memory: memoryview | None = None) -> torch.Tensor:
         if tensor.numel() == 0:
             return tensor.detach()

@@ -208,6 +208,8 @@ class Run:
         """True in exactly one process of the crew: print, save and plot there."""
         if self._training is None or self._training._bound is None or self.steered is None:
             return self.worker == 0
+        if self._training.turns.rehearsal is not None:  # others have printed what it would
+            return False
         return self.worker == self._training.bound.member.at.lead
 
     @property

@@ -115,7 +115,7 @@ class Training:
             )
             self._tempo, self._together = SchedulerSteps(settings), ScriptPosition(self._bound)
             self._bound.enter()
-            self.turns.keeping.modules.settle()
+            self.turns.keeping.modules.settle(self._bound.renew_kept)
             self._watch_gradients()
             self._bound.rebound = self._attach
             self._attach()

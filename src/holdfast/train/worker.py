@@ -114,8 +114,9 @@ def _result() -> dict[str, str | int | float | bool | list[int] | None]:
 
 def _failure(spec: WorkerSpec, steered: ControlLink, error: BaseException) -> say.Failed:
     run = runs.current()
-    unit = run.unit if run is not None else None
     training = run._training if run is not None else None
+    rehearses = training is not None and training.turns.rehearsal is not None
+    unit = run.unit if run is not None and not rehearses else None
     message = str(error)
     # torch has no class of its own for this, on the CPU.
     short = isinstance(error, MemoryError) or "can't allocate memory" in message

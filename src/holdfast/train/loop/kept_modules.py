@@ -7,7 +7,7 @@ units, as all workers' scripts do. As long as nothing was changed, all look at t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ class KeptModule:
         self._name, self._module = name, module
         self._at_first: dict[str, tuple[int, int, Tensor]] | None = None  # name -> version, address, sample
         self._versions: dict[str, int] = {}
+        self._again: Callable[[], None] = lambda: None
 
     def tensors(self) -> dict[str, Tensor]:
         """Its parameters and buffers, as they are now."""
@@ -36,8 +37,9 @@ class KeptModule:
         """How large its state is, once it was changed."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
 
-    def settle(self) -> None:
-        """What it is now is what all workers begin with."""
+    def settle(self, again: Callable[[], None]) -> None:
+        """What it is now is what all workers begin with; `again` brings that back."""
+        self._again = again
         self._at_first = {n: (t._version, t.data_ptr(), _sample(t).clone()) for n, t in self.tensors().items()}
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -51,6 +53,9 @@ class KeptModule:
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
         """Become that."""
+        if not state_dict and self.state_dict():  # by code of turns that were none
+            self._again()
+            self.settle(self._again)
         tensors = self.tensors()
         for name, value in state_dict.items():
             tensors[name].copy_(value)
@@ -77,10 +82,10 @@ class KeptModules(list[KeptModule]):
     def __init__(self, modules: Sequence[tuple[str, nn.Module]]) -> None:
         super().__init__(KeptModule(name, module) for name, module in modules)
 
-    def settle(self) -> None:
-        """Training begins."""
+    def settle(self, again: Callable[[], None]) -> None:
+        """Training begins; `again` makes all of them what they are now."""
         for module in self:
-            module.settle()
+            module.settle(again)
             module.note()
 
     def note(self) -> None:

@@ -113,6 +113,15 @@ class LateVariables:
         self._apart: set[str] = set()  # names in which workers differ by themselves
         self._seen: list[tuple[int, dict[str, str]]] = []  # (step, what it had) of the first turns of a late worker
         self._late = late
+        self._known: set[str] = set()
+
+    def rehearse(self) -> None:
+        """A turn begins of which nothing counts (`rehearsal`)."""
+        self._known = set(_simple(loop_frame()))
+
+    def rehearsed(self) -> None:
+        """It is over. What it was the first to bind is set anew in each turn, as far as one can tell."""
+        self._apart |= set(_simple(loop_frame())) - self._known
 
     def look(self, step: int) -> dict[str, str]:
         """A turn begins: what is to be left. Raises NotKept."""

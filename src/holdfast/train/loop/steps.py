@@ -29,6 +29,7 @@ from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, UsageError
 
 if TYPE_CHECKING:
+    from holdfast.train.loop.rehearsal import Rehearsal
     from holdfast.train.loop.turns import Turns
 
 __all__ = ["Stage", "Step", "Steps"]
@@ -171,29 +172,32 @@ class Steps:
         self._turns, self._batches, self._order = turns, batches, order
         training = turns.training
         self._entered, self._going = entered, going
-        self._skipped = not going  # the crew has made this loop, and this worker has no part in it
+        self.rehearsal: Rehearsal | None = None  #: the crew has made this loop without this worker
         # Of this loop's units, whoever computes them.
         training.samples_of = partial(_request, batches, training.seed, order, training.first_step)
 
     def __iter__(self) -> Steps:
         return self
 
-    def __next__(self) -> Step:
+    def __next__(self) -> Step | Rehearsal:
         turns, training = self._turns, self._turns.training
         if self._going and turns.open_steps() is not self:
             raise UsageError(
                 "Another loop over a prepared loader was begun inside of this one; that ended it at step "
                 f"{training.step}. Finish or leave (`break`) one before the next."
             )
+        if self.rehearsal is not None and turns.turn is self.rehearsal:
+            turns.end_rehearsal()
+            raise StopIteration
         if turns.turn is not None:
             turns.turn.check_over()
             turns.turn.leave()
             turns.turn = None
-        if self._skipped:
-            self._skipped = False
-            training.reseed_after_loop()
         if not self._going:
-            raise StopIteration
+            if self.rehearsal is None or turns.open_steps() is not self:
+                raise StopIteration
+            turns.rehearse(self.rehearsal)
+            return self.rehearsal
         at, entered = training.step - training.first_step, self._entered
         self._entered = False
         stopping = not entered and training.bound.stopping(training.step)
@@ -204,9 +208,9 @@ class Steps:
         counts = self._batches.counts(at)
         lanes = tuple(lane for lane, count in enumerate(counts) if count)
         work = StepWork(training.step, lanes, counts, training.bound.ahead, turn=True)
-        turns.turn = Step(turns, self._batches, self._order, work, at)
+        step = turns.turn = Step(turns, self._batches, self._order, work, at)
         turns.begin_turn(work)
-        return turns.turn
+        return step
 
 
 def _request(batches: Batches, seed: int, order: int, first: int, step: int, lane: int) -> UnitRequest:

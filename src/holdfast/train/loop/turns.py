@@ -23,6 +23,7 @@ from holdfast.errors import NotExact, OutOfSync, UsageError
 from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.loop_variables import LateVariables
 from holdfast.train.loop.optimizer_settings import LatePlace
+from holdfast.train.loop.rehearsal import Rehearsal
 from holdfast.train.loop.script_position import STEPS, ordinal
 from holdfast.train.loop.steps import Step, Steps
 
@@ -39,8 +40,10 @@ class Turns:
     def __init__(self, training: Training) -> None:
         self.training = training
         self.keeping = Keeping()  #: what the script keeps besides
-        self.turn: Step | None = None  #: the newest turn, until the script goes on after its loop
+        self.turn: Step | Rehearsal | None = None  #: the newest turn, until the script goes on after its loop
         self._steps: weakref.ref[Steps] | None = None  # that loop
+        self._past = False  # the crew has made it without this worker
+        self._gone = 0  # steps of such loops
         self._shown = False  # `.grad` is a step's gradient, and was not set to zero since
         self._came_late = False  # what is kept was taken over, and not written since
         self._said = False  # that this script loops by steps
@@ -89,12 +92,32 @@ class Turns:
                 training.step, training.op = place.step, place.op
                 bound.board.put(cells.R_OP, training.op)
         begun = Steps(self, batches, order, entered=entered, going=going)
-        # The end of a loop that this worker has no part in is no place for one that comes later.
-        self._steps = weakref.ref(begun) if going else None
+        self._steps, self._past = weakref.ref(begun), not going
         training.idle = not going
         if not going:
             bound.settings.others_stepped()
+            begun.rehearsal = Rehearsal(training, batches, order, self._gone)
+            self._gone += batches.steps
         return begun
+
+    @property
+    def rehearsal(self) -> Rehearsal | None:
+        """The turn at hand, if nothing of it counts."""
+        return self.turn if isinstance(self.turn, Rehearsal) and self.open_steps() is not None else None
+
+    def rehearse(self, rehearsal: Rehearsal) -> None:
+        """A turn begins of which nothing counts."""
+        self.turn = rehearsal
+        self._variables.rehearse()
+
+    def end_rehearsal(self) -> None:
+        """It is over: take up again what the loop has ended with, if the crew is still there."""
+        if self.turn is not None:
+            self.turn.leave()
+        self.turn = self._steps = None
+        self._variables.rehearsed()
+        self._enter_late(going=False)
+        self.training.reseed_after_loop()
 
     def _say(self, bound: Binding) -> None:
         """The mode has to stay while a script loops by steps."""
@@ -121,6 +144,9 @@ class Turns:
     def leave(self) -> None:
         """The script is at another place now: end the loop that it has left, if it was in one."""
         if self._steps is None:
+            return
+        if self._past:  # what is there now is no place for those who come later
+            self.end_rehearsal()
             return
         if self.turn is not None:
             self.turn.leave()
@@ -179,7 +205,7 @@ class Turns:
 
     def guard_backward(self) -> Callable[[], None] | None:
         """Refuse a backward outside of units that reaches what is trained here."""
-        if self.turn is None or self.training.unit is not None:
+        if self.turn is None or self.training.unit is not None or self.rehearsal is not None:
             return None
         step, space = self.turn.number, self.training.space
 

@@ -121,7 +121,7 @@ def test_what_was_changed_is_handed_over_and_what_was_not_is_not(update: Update)
     arena = Arena(sections)
     for one in (kept, theirs):
         one.attach(arena)
-        one.modules.settle()
+        one.modules.settle(lambda: None)
     kept.write(1, 0)
     assert theirs.load(1) and KeptModule("", mine).nbytes() > 0
     assert kept.modules[0].state_dict() == {}, "nothing is copied as long as nothing moves"
