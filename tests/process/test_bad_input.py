@@ -224,6 +224,42 @@ def test_workers_that_build_different_models(tmp_path: Path) -> None:
     assert found and int(found[3]) == 16 + int(found[2]) and int(found[4]) == 16 + int(found[1]), run.err
 
 
+def line(text: str) -> int:
+    """The line of apart.py that this is."""
+    return [one.strip() for one in (SCRIPTS / "apart.py").read_text().splitlines()].index(text) + 1
+
+
+UPDATED, SKIPPED, LOOP = line("optimizer.step()"), line("step.skip()"), line("for step in run.steps(loader):")
+OTHERWISE = (
+    rf"Step 3 was ended by optimizer\.step\(\) in worker 0 \(line {UPDATED} of the script\) and by %s in worker 1 "
+    r"\(line %d of the script\)\. Decide it by what is the same in every worker: step\.number, step\.loss, "
+)
+WITHOUT = r"the turn of step 3 ended without its units and optimizer\.step\(\) in worker 1\. Call it once a turn, after"
+APART = {
+    "continue": (2, WITHOUT),
+    "break-at-the-top": (9, r"Worker 1 (has ended|is further on in) the script"),
+    "break": (9, OTHERWISE % ("leaving the loop", LOOP)),
+    "skip": (9, OTHERWISE % (r"step\.skip\(\)", SKIPPED)),
+}
+
+
+@pytest.mark.parametrize("what", APART)
+def test_a_turn_that_some_workers_take_otherwise(tmp_path: Path, what: str) -> None:
+    code, text = APART[what]
+    with Launch(tmp_path, SCRIPTS / "apart.py", "--workers", 2, args=what) as run:
+        assert run.end() == code, run.err
+    assert re.search(text, error(run.err)), run.err
+
+
+def test_a_loop_by_steps_in_a_relaxed_mode(tmp_path: Path) -> None:
+    with Launch(tmp_path, SCRIPTS / "apart.py", "--workers", 2, "--sync", "bounded:2", args="nothing") as run:
+        assert run.end() == 2, run.err
+    assert (
+        "run.steps(loader) was called with sync = bounded:2, where lanes are at different steps. Use the plain loop, "
+        "`for x, y in loader`, or --sync exact."
+    ) in error(run.err)
+
+
 # ---------------------------------------------------------------- resources
 
 

@@ -253,6 +253,10 @@ class Binding:
         for member, row in self.member.rows():
             yield member, self.board.cell(row, cells.R_OP)
 
+    def line(self, worker: int) -> int:
+        """The line of the script at which a member has begun its newest operation, or ended its newest step."""
+        return self.board.cell(self.member.at.rows[worker], cells.R_LINE)
+
     def _arena(
         self, sections: Sections, user: torch.optim.Optimizer, schemas: Schemas, facts: Sequence[Part]
     ) -> tuple[say.Welcome | None, Arena]:

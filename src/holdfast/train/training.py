@@ -37,6 +37,7 @@ from holdfast.errors import NonFinite, NotExact, UsageError
 from holdfast.train.binding import Binding, CrewSettings, check_parts
 from holdfast.train.control_link import ControlLink
 from holdfast.train.loop.kept_modules import KeptModules
+from holdfast.train.loop.loop_variables import script_line
 from holdfast.train.loop.optimizer_settings import Settings, find_schedulers
 from holdfast.train.loop.passes import Pass, left_in_the_middle
 from holdfast.train.loop.scheduler_steps import SchedulerSteps
@@ -270,6 +271,7 @@ class Training:
             self.first_step = self.step
             binding.settings.enter(self.step, ordinal(self.op))
             binding.board.begin_op(self.op, self.step, kind)
+        binding.board.put(cells.R_LINE, script_line())
         binding.board.put(cells.R_OP, self.op)
         return True
 
@@ -293,6 +295,7 @@ class Training:
             self._together.check_kind(self.op, kind, board.op_kind())
         else:
             board.begin_op(self.op, self.first_step, kind)
+        board.put(cells.R_LINE, script_line())
         board.put(cells.R_OP, self.op)
         return True
 

@@ -39,6 +39,7 @@ from holdfast.dataplane.reduce.finite import finite, unclean
 from holdfast.dataplane.reduce.gradients import LaneGradients
 from holdfast.dataplane.reduce.optimizer import SliceOptimizer
 from holdfast.dataplane.reduce.step_gradient import StepGradient
+from holdfast.dataplane.reduce.turn_ends import check_ends
 from holdfast.dataplane.reduce.work import StepWork, UnitResult
 from holdfast.errors import NonFinite, NotExact, listed
 
@@ -143,6 +144,7 @@ class Member:
         version is one beyond those of steps.
         """
         self._absent, self._drops, self._extra = absent, drop, extra
+        self.board.put(cells.R_ENDED, work.version << 2 | extra << 1 | drop)
         lane = self._act(work, closing=True)
         assert lane is None, f"lane {lane} of step {work.step} is to be computed after the step's sums were here"
 
@@ -197,6 +199,8 @@ class Member:
                     self._sum(slices)
                     self._controls.ring()
                 case decide.Finish(slices):
+                    if work.turn:
+                        check_ends(work, self.at, self.board)
                     self.before_finish()
                     self._finish(slices)
                     self._controls.ring()

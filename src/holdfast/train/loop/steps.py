@@ -144,8 +144,9 @@ class Step:
         """Refuse to begin another turn while this one's step has not ended."""
         if self._stage in (Stage.TOP, Stage.WHOLE):
             before = "its units and " if self._stage is Stage.TOP else ""
+            worker = f" in worker {self._training.steered.worker}" if self._training.steered is not None else ""
             raise NotExact(
-                f"the turn of step {self.number} ended without {before}optimizer.step()",
+                f"the turn of step {self.number} ended without {before}optimizer.step(){worker}",
                 "Call it once a turn, after the loop over the step's units; step.skip() ends a step without an update.",
             )
 

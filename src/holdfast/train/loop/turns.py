@@ -21,7 +21,7 @@ from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, OutOfSync, UsageError
 from holdfast.train.loop.keeping import Keeping
-from holdfast.train.loop.loop_variables import LateVariables
+from holdfast.train.loop.loop_variables import LateVariables, script_line
 from holdfast.train.loop.optimizer_settings import LatePlace
 from holdfast.train.loop.rehearsal import Rehearsal
 from holdfast.train.loop.script_position import STEPS, ordinal
@@ -193,6 +193,7 @@ class Turns:
         training.check_written(f"in the turn of step {work.step}")
         binding.member.hyper = binding.settings.hyper()
         absent = binding.by_steps().take() if not drop else frozenset()
+        binding.board.put(cells.R_LINE, script_line())
         binding.member.finish(work, absent=absent, drop=drop, extra=extra)
         training.note_facts()
         binding.extra += extra

@@ -370,6 +370,25 @@ def test_a_loop_in_a_loop_is_refused(join) -> None:
                 turn(inner, model, optimizer)
 
 
+def test_two_loops_at_once_over_a_loader_are_refused(join) -> None:
+    run = join(lanes=2)
+    model, optimizer, loader = prepared(run)
+    with pytest.raises(UsageError, match=r"Another loop over a prepared loader was begun inside of this one"):
+        for one, other in zip(run.steps(loader), run.steps(loader), strict=True):
+            turn(one, model, optimizer)
+            turn(other, model, optimizer)
+
+
+def test_what_comes_to_be_kept_and_cannot_be_stored_is_named_in_its_turn(join) -> None:
+    run = join(lanes=2)
+    model, optimizer, loader = prepared(run)
+    kept = run.keep(best=1.0)
+    with pytest.raises(UsageError, match=r"run\.keep cannot store best: a set\. What is kept are numbers, strings"):
+        for step in run.steps(loader):
+            turn(step, model, optimizer)
+            kept.best = {1, 2}
+
+
 def test_an_old_step_is_over(join) -> None:
     run = join(lanes=2)
     model, optimizer, loader = prepared(run)
