@@ -1,6 +1,6 @@
 """Turn ends: whether all workers of a host have ended a step in the same way.
 
-What ends a step is the script's to choose, in each worker: an update, `step.skip()`, or leaving the loop. Owners do what
+What ends a step is for the script to choose, in each worker: an update, `step.skip()`, leaving the loop. Owners do what
 their own script says. So where scripts choose apart, the step would be made in some slices and dropped in others.
 """
 
