@@ -6,12 +6,13 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.process.harness import SCRIPTS, Launch, golden, holdfast
+from tests.process.harness import SCRIPTS, Launch, environment, golden, holdfast
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
@@ -197,6 +198,21 @@ def test_a_script_that_never_joins(tmp_path: Path) -> None:
     assert "without hf.join()" in failed(tmp_path, "never-join", "--workers", 2, code=2)
 
 
+NEVER_PREPARED = (
+    "The script came to its end after hf.join() without run.prepare(...), so nothing was shared: each worker ran "
+    "all of it by itself. Hand over what is trained: model, optimizer, loader = run.prepare(model, optimizer, loader)."
+)
+
+
+def test_a_script_that_never_prepares(tmp_path: Path) -> None:
+    assert NEVER_PREPARED in failed(tmp_path, "never-prepare", "--workers", 2, code=2)
+    alone = subprocess.run(
+        [sys.executable, str(BAD), "never-prepare"], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (alone.returncode, alone.stderr) == (2, f"holdfast: {NEVER_PREPARED}\n")
+    assert alone.stdout == "done without preparing\n"
+
+
 def test_workers_that_build_different_models(tmp_path: Path) -> None:
     """The one that is ready first is the measure, and goes on."""
     with Launch(tmp_path, BAD, "--workers", 2, args="another-width") as run:
@@ -206,6 +222,42 @@ def test_workers_that_build_different_models(tmp_path: Path) -> None:
         r"0.weight \(worker \2: \[(\d+), 1\] float32; worker \1: \[(\d+), 1\] float32\), parameter 0.bias \(", run.err
     )
     assert found and int(found[3]) == 16 + int(found[2]) and int(found[4]) == 16 + int(found[1]), run.err
+
+
+def line(text: str) -> int:
+    """The line of apart.py that this is."""
+    return [one.strip() for one in (SCRIPTS / "apart.py").read_text().splitlines()].index(text) + 1
+
+
+UPDATED, SKIPPED, LOOP = line("optimizer.step()"), line("step.skip()"), line("for step in run.steps(loader):")
+OTHERWISE = (
+    rf"Step 3 was ended by optimizer\.step\(\) in worker 0 \(line {UPDATED} of the script\) and by %s in worker 1 "
+    r"\(line %d of the script\)\. Decide it by what is the same in every worker: step\.number, step\.loss, "
+)
+WITHOUT = r"the turn of step 3 ended without its units and optimizer\.step\(\) in worker 1\. Call it once a turn, after"
+APART = {
+    "continue": (2, WITHOUT),
+    "break-at-the-top": (9, r"Worker 1 (has ended|is further on in) the script"),
+    "break": (9, OTHERWISE % ("leaving the loop", LOOP)),
+    "skip": (9, OTHERWISE % (r"step\.skip\(\)", SKIPPED)),
+}
+
+
+@pytest.mark.parametrize("what", APART)
+def test_a_turn_that_some_workers_take_otherwise(tmp_path: Path, what: str) -> None:
+    code, text = APART[what]
+    with Launch(tmp_path, SCRIPTS / "apart.py", "--workers", 2, args=what) as run:
+        assert run.end() == code, run.err
+    assert re.search(text, error(run.err)), run.err
+
+
+def test_a_loop_by_steps_in_a_relaxed_mode(tmp_path: Path) -> None:
+    with Launch(tmp_path, SCRIPTS / "apart.py", "--workers", 2, "--sync", "bounded:2", args="nothing") as run:
+        assert run.end() == 2, run.err
+    assert (
+        "run.steps(loader) was called with sync = bounded:2, where lanes are at different steps. Use the plain loop, "
+        "`for x, y in loader`, or --sync exact."
+    ) in error(run.err)
 
 
 # ---------------------------------------------------------------- resources

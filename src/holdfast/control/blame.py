@@ -7,9 +7,9 @@ Pure. `Blame` keeps the evidence; each of its methods takes one piece more and a
   `luck_budget` such losses came in a row without a step of progress. One stroke hits all who are there: a loss counts
   only if that worker was started after the last loss that counted.
 * **Bad data**: one unit was lost `unit_attempts` times, whoever tried it. One that gave a NaN, or an infinity, is tried
-  once more: a broken machine, or a race in somebody's code, may give one; data that does it does it again. In a plain loop
-  a lost unit is not tried again, its samples join another one: there it is samples that were lost so often with workers
-  that were not killed from outside, as far as anybody can tell (`kill -9`, and out of memory).
+  once more: a broken machine, or a race in somebody's code, may give one; data that does it does it again. In a plain
+  loop a lost unit is not tried again, its samples join another one: there it is samples that were lost so often, with
+  workers that were not killed from outside (`kill -9`, which is out of memory as well).
 * **Bad code**: the script raised before any step was committed, or outside a unit, or at the same
   line in two different units with no progress between them. An exception inside a unit of a run
   that works is held for bad luck or bad data first, since a unit can simply be tried again.

@@ -73,7 +73,7 @@ class Machine:
             events.ServersRequested: self._servers_requested, events.SyncRequested: partial(mode_change.requested, run),
             events.DrainRequested: self._drain_requested, messages.Seeded: self._seeded_by,
             messages.Paused: self._paused, messages.AtBoundary: self._stands, messages.Leaving: self._leaving,
-            messages.Finished: self._finished_by, messages.LoopsBySteps: partial(mode_change.by_steps, run),
+            messages.Finished: self._finished_by, messages.StaysExact: partial(mode_change.stays_exact, run),
         }
         #: Those that have to know what time it is.
         self._timed_handlers: dict[type, Callable[[Any, float], None]] = {

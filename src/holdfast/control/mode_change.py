@@ -11,12 +11,12 @@ from __future__ import annotations
 from holdfast.control import state_holders
 from holdfast.control.membership.hosts import KnownHost
 from holdfast.control.protocol.events import SyncRequested
-from holdfast.control.protocol.messages import AtBoundary, LoopsBySteps, Reached
+from holdfast.control.protocol.messages import AtBoundary, Reached, StaysExact
 from holdfast.control.state import RunState
 from holdfast.core.sync.modes import Mode, parse
 from holdfast.core.sync.weights import parted
 
-__all__ = ["before", "by_steps", "centralizes", "reached", "requested", "stood", "wanted"]
+__all__ = ["before", "centralizes", "reached", "requested", "stays_exact", "stood", "wanted"]
 
 
 def requested(run: RunState, event: SyncRequested) -> None:
@@ -35,9 +35,9 @@ def requested(run: RunState, event: SyncRequested) -> None:
         run.sync = sync
 
 
-def by_steps(run: RunState, event: LoopsBySteps) -> None:
-    """The script loops by steps: the mode has to stay."""
-    run.by_steps = True
+def stays_exact(run: RunState, event: StaysExact) -> None:
+    """The script does what only `exact` has: the mode has to stay."""
+    run.only_exact = event.why
 
 
 def _against(run: RunState, event: SyncRequested) -> str:
@@ -52,8 +52,8 @@ def _against(run: RunState, event: SyncRequested) -> str:
         return "the run is ending"
     if not run.crew.generation:
         return "the run has not begun its first step; ask again then"
-    if run.by_steps and not wanted.exact:
-        return "the script loops by steps (run.steps), and in other modes lanes are at different ones"
+    if run.only_exact and not wanted.exact:
+        return run.only_exact
     if run.limits.sums_only:
         return "with optimizer = workers servers only sum, and in other modes they have to run the optimizer themselves"
     if why := _cannot(run, wanted):

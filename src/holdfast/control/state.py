@@ -47,7 +47,7 @@ class RunState:
     moving: OwnerChange | None = None  #: other owners among the same servers that are to be installed
     servers: int = 0  #: how many there should be
     sync: str = "exact"  #: how lanes should keep step
-    by_steps: bool = False  #: the script loops by steps, which only `exact` has
+    only_exact: str = ""  #: what the script does that only `exact` has, as a clause
     modes: list[Reached] = field(default_factory=list)  #: how they have, the newest last
     begun: dict[int, int] = field(default_factory=dict)  #: serial of a mode -> the generation that it began with
     running: bool = False

@@ -9,7 +9,9 @@ import torch
 
 from holdfast.core.keys import STREAM_AFTER, STREAM_COMPUTE, STREAM_DATA, STREAM_TURN, key
 
-__all__ = ["after_key", "compute_key", "data_key", "seed_everything", "turn_key"]
+__all__ = ["after_key", "compute_key", "data_key", "newest", "seed_everything", "turn_key"]
+
+_newest = -1  # with what torch was seeded last by us
 
 
 def compute_key(seed: int, step: int, lane: int) -> int:
@@ -34,6 +36,13 @@ def after_key(seed: int, op: int) -> int:
 
 def seed_everything(value: int) -> None:
     """Set torch's, NumPy's and Python's generators. Fast: it is done twice for every unit."""
-    torch.default_generator.manual_seed(value & 0x7FFF_FFFF_FFFF_FFFF)
+    global _newest
+    _newest = value & 0x7FFF_FFFF_FFFF_FFFF
+    torch.default_generator.manual_seed(_newest)
     numpy.random.seed(value & 0xFFFF_FFFF)
     random.seed(value)
+
+
+def newest() -> int:
+    """What `seed_everything` has seeded torch with last; -1: it has not."""
+    return _newest

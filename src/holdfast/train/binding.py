@@ -25,7 +25,7 @@ from holdfast.core.sync.staleness import Staleness
 from holdfast.core.sync.weights import parted
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory import manifest, mode_sections
-from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.arena import Arena, PrivateSection, Sections
 from holdfast.dataplane.memory.board import Board, ModeRecord, board_bytes
 from holdfast.dataplane.memory.space import Space, dtype_name, typed
 from holdfast.dataplane.reduce import buffers, gradients, optimizer
@@ -47,6 +47,7 @@ from holdfast.train.control_link import Alone, ControlLink
 from holdfast.train.loop import optimizer_settings
 from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.optimizer_settings import Settings
+from holdfast.train.loss_reduction import SUM, LossCheck
 from holdfast.train.numerics import golden, numerics
 
 __all__ = ["Binding", "CrewSettings", "check_parts"]
@@ -58,11 +59,16 @@ class CrewSettings(Protocol):
     lanes: int
     seed: int
     finite: bool
+    reduction: str  #: of losses and lanes' gradients (`loss_reduction`)
     worker: int
     row: int
     steered: ControlLink | None  #: None in a run of one process
     mode: Mode  #: with which the run was started
     outer: tuple[float, float]  #: learning rate and momentum of the step after local ones
+
+    @property
+    def losses(self) -> LossCheck:
+        """Looks at the losses of units."""
 
     def staleness(self, mode: Mode) -> Staleness:
         """What becomes of stale pushes in this mode."""
@@ -106,8 +112,10 @@ class Binding:
         mode_sections.add_sections(sections, self._room, mode)
         optimizer_settings.add_sections(sections, rows)
         evaluation.add_sections(sections)
-        for index, parameter in enumerate(space.fixed):
-            sections.add(f"fixed/{index}", parameter.numel() * parameter.element_size())
+        self._fixed_tensors = [*space.fixed, *(buffer for _, buffer in space.kept_buffers)]
+        for index, tensor in enumerate(self._fixed_tensors):
+            sections.add(f"fixed/{index}", tensor.numel() * tensor.element_size())
+        self._own: dict[int, PrivateSection] = {}  # of the fixed tensors that the script may change, as it sees them
         keeping.add_sections(sections)
         kinds = optimizer.state_kinds(space, schemas)
         self._manifest = manifest.add_section(sections, space, self._room, rows, relaxed=not mode.exact, kinds=kinds)
@@ -149,6 +157,9 @@ class Binding:
             return
         if self._seeds:
             self._steered.seeded()
+        if self._crewing.reduction == SUM:
+            why = "the script adds up lanes (reduction = sum), and in other modes a push counts by its samples"
+            self._steered.send(say.StaysExact(self._crewing.worker, why))
         self._steered.installed = self._installed
         self._steered.cluster_hosts(self._ready)
         self.late = self.board.op()[0] >= 0 or self.board.epoch()[0] >= 0
@@ -229,13 +240,19 @@ class Binding:
     def _new_member(self) -> Member:
         kind = Member if self.mode.exact else LocalMember if self.mode.rounds else RelaxedMember
         member = kind(self._space, self.board, self._gradients, self.optimizer, self.buffers, self.controls)
-        member.finite = self._crewing.finite
+        member.finite, member.sums = self._crewing.finite, self._crewing.reduction == SUM
         return member
 
     def count_extra(self) -> None:
         """Note how many versions the run has made beyond one a step. Valid while nobody makes the next one."""
         if self.mode.exact:
             self.extra = self.board.step_facts(self.version).extra
+
+    def seed_again(self) -> None:
+        """Take over what the script's own optimizer has come to, in a run of one process."""
+        self._script.seed()
+        self.buffers.seed()
+        self._show(self._space.views(self.optimizer.parameters))
 
     def by_steps(self) -> StepGradient:
         """The script takes its turns by steps from now on. Returns its view of their gradients."""
@@ -247,6 +264,10 @@ class Binding:
         """(member, newest operation it entered)."""
         for member, row in self.member.rows():
             yield member, self.board.cell(row, cells.R_OP)
+
+    def line(self, worker: int) -> int:
+        """The line of the script at which a member has begun its newest operation, or ended its newest step."""
+        return self.board.cell(self.member.at.rows[worker], cells.R_LINE)
 
     def _arena(
         self, sections: Sections, user: torch.optim.Optimizer, schemas: Schemas, facts: Sequence[Part]
@@ -286,8 +307,8 @@ class Binding:
         self.board.format()
         self._script.seed()
         self.buffers.seed()
-        for index, parameter in enumerate(self._space.fixed):
-            self._fixed(index, parameter).copy_(parameter.detach())
+        for index, tensor in enumerate(self._fixed_tensors):
+            self._fixed(index, tensor).copy_(tensor.detach())
 
     def _look(self) -> None:
         """Let the model's parameters be windows into the arena, or into a copy of it where others may change it."""
@@ -303,19 +324,30 @@ class Binding:
         if isinstance(self.member, LocalMember):
             self.member.set_inner(self._user, self._schemas, self._lanes_state(), self._outer, self._show)
         self._show(self._space.views(self.optimizer.parameters if self.relaxed is None else self.relaxed.parameters))
-        for index, parameter in enumerate(self._space.fixed):
-            parameter.data = self._fixed(index, parameter)
+        still = {id(parameter) for parameter in self._space.still}
+        for index, tensor in enumerate(self._fixed_tensors):
+            if id(tensor) in still:
+                tensor.data = self._fixed(index, tensor)
+            elif index not in self._own:
+                self._own[index] = self.arena.copied_on_write(f"fixed/{index}")
+                tensor.data = self._fixed(index, tensor, self._own[index].memory)
 
     def _show(self, views: Sequence[torch.Tensor]) -> None:
         for parameter, window in zip(self._space.trainable, views, strict=True):
             parameter.data = window
             parameter.grad = None
 
-    def _fixed(self, index: int, parameter: nn.Parameter) -> torch.Tensor:
-        if parameter.numel() == 0:
-            return parameter.detach()
-        flat = typed(self.arena.section(f"fixed/{index}"), parameter.dtype)
-        return flat[: parameter.numel()].view(parameter.shape)
+    def renew_kept(self) -> None:
+        """Let what is prepared and not trained be what the first worker began with."""
+        for index, section in self._own.items():
+            section.renew()
+            self._fixed_tensors[index].data = self._fixed(index, self._fixed_tensors[index], section.memory)
+
+    def _fixed(self, index: int, tensor: torch.Tensor, memory: memoryview | None = None) -> torch.Tensor:
+        if tensor.numel() == 0:
+            return tensor.detach()
+        flat = typed(self.arena.section(f"fixed/{index}") if memory is None else memory, tensor.dtype)
+        return flat[: tensor.numel()].view(tensor.shape)
 
 
 def check_parts(optimizer: torch.optim.Optimizer, crewing: CrewSettings) -> None:
@@ -335,7 +367,8 @@ def _parts(crewing: CrewSettings) -> list[Part]:
     """What two workers must agree on besides what the script has built."""
     mode = crewing.mode
     stale = [] if mode.exact else [("stale pushes", str(crewing.staleness(mode)))]
-    return [("number of lanes", str(crewing.lanes)), ("seed", str(crewing.seed)), ("sync", mode.name), *stale]
+    reduced = [("reduction", crewing.reduction)]
+    return [("number of lanes", str(crewing.lanes)), ("seed", str(crewing.seed)), ("sync", mode.name), *reduced, *stale]
 
 
 def _schemas(space: Space, optimizer: torch.optim.Optimizer) -> Schemas:

@@ -115,6 +115,8 @@ Compute = Callable[[int], tuple[int, Mapping[str, float]]]  # row -> (samples, m
 
 def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]:
     """The weighted mean of what `compute(row)` gives, the rows shared by the crew. One collective operation."""
+    if (rehearsal := training.turns.rehearsal) is not None:
+        return rehearsal.measured(compute)
     if not training.begin_op(rows):
         training.reseed()
         return training.bound.evaluation.kept(training.op)

@@ -92,9 +92,11 @@ def take_optimizer(
 class LossTap:
     """Notes the scalars on which `backward` is called; their sum within a unit is its loss."""
 
-    def __init__(self, guard: Callable[[], Undo | None] = lambda: None) -> None:
-        """`guard` is called before every backward; what it returns is called after it."""
-        self._guard = guard
+    def __init__(
+        self, guard: Callable[[], Undo | None] = lambda: None, look: Callable[[Tensor], None] = lambda _: None
+    ) -> None:
+        """`guard` is called before every backward; what it returns is called after it. `look` is shown the loss."""
+        self._guard, self._look = guard, look
         self._values: list[Tensor] = []
         self._original: Any = None
         self.backwards = 0
@@ -107,6 +109,7 @@ class LossTap:
         tap = self
 
         def backward(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+            tap._look(self)
             unguard = tap._guard()
             if tap.muted:
                 args = (torch.zeros_like(self), *args[1:])

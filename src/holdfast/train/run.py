@@ -9,6 +9,7 @@ itself makes the process a worker (see `rank_worker`).
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import os
 import sys
@@ -25,20 +26,21 @@ from torch.utils.data import DataLoader
 
 from holdfast.config.limits import CONTROL, STORE
 from holdfast.config.worker_spec import OUTER, WorkerSpec
-from holdfast.core.keys import STREAM_START, key
 from holdfast.core.sync.modes import Mode, advised, parse
 from holdfast.core.sync.staleness import COMPENSATION, Staleness, used
 from holdfast.data.batches import Batches
-from holdfast.data.randomness import seed_everything
 from holdfast.dataplane.memory.board import units
 from holdfast.dataplane.relaxed import ages
 from holdfast.errors import ConfigError, NotExact, UsageError
+from holdfast.train import seeding
 from holdfast.train.audit_trail import AuditTrail
 from holdfast.train.control_link import ControlLink
 from holdfast.train.evaluation import agree, evaluate
+from holdfast.train.lane_batches import check_batches
 from holdfast.train.loop.keeping import Stateful
 from holdfast.train.loop.passes import Pass
 from holdfast.train.loop.steps import Steps
+from holdfast.train.loss_reduction import MEAN, SUM, LossCheck
 from holdfast.train.numerics import keep_freed_memory
 from holdfast.train.patches import refuse_lane_clipping
 from holdfast.train.torchrun import ranks
@@ -51,6 +53,10 @@ if TYPE_CHECKING:  # loaded by those who use it
 
 __all__ = ["Loader", "Run", "enlist", "join"]
 
+_NEVER_PREPARED = (
+    "The script came to its end after hf.join() without run.prepare(...), so nothing was shared: each worker ran "
+    "all of it by itself. Hand over what is trained: model, optimizer, loader = run.prepare(model, optimizer, loader)."
+)
 _enlisted: tuple[WorkerSpec, ControlLink] | None = None
 _current: Run | None = None
 
@@ -66,7 +72,10 @@ def current() -> Run | None:
     return _current
 
 
-def join(*, lanes: int = 4, seed: int = 0, threads: int | None = None, finite: bool = True) -> Run:
+def join(
+    *, lanes: int = 4, seed: int | None = None, threads: int | None = None, finite: bool = True,
+    reduction: str | None = None,
+) -> Run:  # fmt: skip
     """Join the run: alone under plain `python`, as one worker of the crew under `holdfast run` or `torchrun`.
 
     >>> run = join(lanes=2)          # doctest: +SKIP
@@ -75,11 +84,14 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int | None = None, finite: b
     Args:
         lanes: into how many parts every step is cut. Together with `seed` and `threads` it fixes the
             result; the number of workers does not.
-        seed: of data order, dropout and augmentation.
+        seed: of data order, dropout and augmentation. Without it, the number that the script has called
+            `torch.manual_seed` with before, if it has (below 2**32); else 0.
         threads: torch threads per worker, 1 unless you say; part of the result, because sums depend on it. A plain
             loop of a run of one process has the script's own number unless you say.
         finite: do not use a loss or gradient that is NaN or infinite. Its unit is computed once more by another
             worker, where there is one; then the run stops, and says where.
+        reduction: "sum" where the script's losses are sums over their batches: the gradients of lanes are then added
+            up, and `step.loss` is the sum. "mean", as without it, averages them; said, no loss is taken for a sum.
 
     Raises:
         ConfigError: a value that cannot be, or a second `join` in one process.
@@ -91,7 +103,10 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int | None = None, finite: b
         raise UsageError("hf.join() was called twice in one process. Keep the run it returned and use that.")
     spec, steered = _enlisted if _enlisted is not None else (None, None)
     world = ranks.world(os.environ, os.getpid()) if spec is None else None
-    said = {"lanes": lanes, "seed": seed, "threads": 1 if threads is None else threads}
+    found = seeding.by_hand()
+    taken = seed is None and found is not None and getattr(spec, "seed", None) is None
+    own_seed = (found or 0) if seed is None else seed
+    said = {"lanes": lanes, "seed": own_seed, "threads": 1 if threads is None else threads}
     source = dict.fromkeys(said, "hf.join")
     for name in said:
         override = getattr(spec, name, None)
@@ -103,6 +118,9 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int | None = None, finite: b
     if said["lanes"] > CONTROL.max_lanes:
         most = f"more than {CONTROL.max_lanes}, the most a crew can have"
         raise ConfigError("lanes", said["lanes"], most, source=source["lanes"])
+    _check_reduction(reduction, spec)
+    if not taken:
+        seeding.refused_by_hand(said["seed"], source["seed"])
     crew = world.size if world is not None else spec.crew if spec is not None else 0
     if crew > said["lanes"]:
         fix = f"Use --workers {said['lanes']} or fewer, or --lanes {crew}."
@@ -120,11 +138,23 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int | None = None, finite: b
         spec, steered, rank_exit = adopt(world, said)
         enlist(spec, steered)
     own = torch.get_num_threads() if threads is None and spec is None else said["threads"]
-    _current = Run(said["lanes"], said["seed"], said["threads"], finite=finite, spec=spec, steered=steered)
+    seeding.start(said["seed"], taken=taken)
+    _current = Run(
+        said["lanes"], said["seed"], said["threads"], finite=finite, reduction=reduction, spec=spec, steered=steered
+    )
     _current.own_threads = own
     if rank_exit is not None:
         rank_exit.watch()
     return _current
+
+
+def _check_reduction(reduction: str | None, spec: WorkerSpec | None) -> None:
+    if reduction not in (None, MEAN, SUM):
+        raise ConfigError("reduction", reduction, 'must be "mean" or "sum"', source="hf.join")
+    if reduction == SUM and spec is not None and spec.sync != "exact":
+        problem = f"with sync = {spec.sync} a push counts by its samples, which only a mean can"
+        fix = "Make the loss a mean over its batch, or use --sync exact."
+        raise ConfigError("reduction", reduction, problem, source="hf.join", fix=fix)
 
 
 def _mode(sync: str, lanes: int) -> Mode:
@@ -153,10 +183,13 @@ class Run:
     """One process's part in a run. Made by `join`."""
 
     def __init__(
-        self, lanes: int, seed: int, threads: int, *, finite: bool, spec: WorkerSpec | None, steered: ControlLink | None
-    ) -> None:
+        self, lanes: int, seed: int, threads: int, *, finite: bool, reduction: str | None, spec: WorkerSpec | None,
+        steered: ControlLink | None,
+    ) -> None:  # fmt: skip
         self.lanes, self.seed, self.threads, self.finite = lanes, seed, threads, finite
         self.own_threads = threads  #: of a plain loop in a run of one process
+        self.reduction = reduction or MEAN
+        self.losses = LossCheck(self.reduction, lanes, trusted=reduction is not None)
         self.mode = _mode(spec.sync if spec is not None else "exact", lanes)
         self._stale = (spec.staleness, spec.compensation) if spec is not None else ("auto", COMPENSATION)
         self.outer = spec.outer if spec is not None else OUTER
@@ -171,10 +204,9 @@ class Run:
         self._trail = AuditTrail(Path(spec.dir, "audit"), spec.worker) if spec is not None and spec.audit else None
         torch.set_num_threads(threads)
         keep_freed_memory()
-        seed_everything(key(seed, STREAM_START))
         if lanes > 1:
             self._undo.append(refuse_lane_clipping(self._in_a_part))
-        atexit.register(self.close)
+        atexit.register(self._exit, os.getpid())
 
     def _in_a_part(self) -> bool:
         """Is `.grad` the gradient of a part of a batch?"""
@@ -192,6 +224,8 @@ class Run:
         """True in exactly one process of the crew: print, save and plot there."""
         if self._training is None or self._training._bound is None or self.steered is None:
             return self.worker == 0
+        if self._training.turns.rehearsal is not None:  # others have printed what it would
+            return False
         return self.worker == self._training.bound.member.at.lead
 
     @property
@@ -212,7 +246,7 @@ class Run:
 
     @property
     def loss(self) -> float:
-        """The mean loss over the newest committed step's whole batch."""
+        """The mean loss over the newest committed step's whole batch; with reduction = "sum" the sum."""
         return self._training.facts.loss if self._training else float("nan")
 
     @property
@@ -267,6 +301,8 @@ class Run:
         training = self._training = Training(models, optimizers[0], schedulers, self)
         try:
             out = [Loader(self, training.add_loader(o), o) if isinstance(o, DataLoader) else o for o in objects]
+            for batches in training.loaders:
+                check_batches(models, batches)
         except UsageError:  # refused as a whole: the script may hand over something else
             self._training = None
             training.close()
@@ -430,6 +466,7 @@ class Run:
             "threads": self.threads,
             "units": units(training.bound.board.words),
             "samples_left_out": training.left_out(),
+            "reduction": self.reduction,
             **ages.read(training.bound.board.words).facts(),
         }
 
@@ -450,7 +487,7 @@ class Run:
     def close(self) -> None:
         """Put back what `prepare` changed on your objects. Done at exit by itself."""
         global _current
-        atexit.unregister(self.close)
+        atexit.unregister(self._exit)
         if self._storing is not None:
             storing, self._storing = self._storing, None
             storing.close()
@@ -464,6 +501,21 @@ class Run:
             self._trail.close()
         if _current is self:
             _current = None
+
+    def check_used(self) -> None:
+        """The script has come to its end: refuse one that has handed over nothing."""
+        if self._training is None and self._storing is None:
+            raise UsageError(_NEVER_PREPARED)
+
+    def _exit(self, pid: int) -> None:
+        """The process ends. Alone, nobody else sees how the script has used the run."""
+        unused = self.steered is None and self._training is None and self._storing is None
+        self.close()
+        if unused and pid == os.getpid() and not hasattr(sys, "last_type") and not hasattr(sys, "ps1"):
+            with contextlib.suppress(OSError, ValueError):
+                print(f"holdfast: {_NEVER_PREPARED}", file=sys.stderr, flush=True)
+                sys.stdout.flush()
+            os._exit(UsageError.exit_code)  # at exit, Python has settled on another status already
 
     def _training_or_refuse(self) -> Training:
         if self._training is None:

@@ -38,6 +38,8 @@ from holdfast.errors import NonFinite, NotExact, UsageError
 from holdfast.train.binding import Binding, CrewSettings, check_parts
 from holdfast.train.control_link import ControlLink
 from holdfast.train.loop.alone import AloneTurns, OwnOptimizer
+from holdfast.train.loop.kept_modules import KeptModules
+from holdfast.train.loop.loop_variables import script_line
 from holdfast.train.loop.optimizer_settings import Settings, find_schedulers
 from holdfast.train.loop.passes import Pass
 from holdfast.train.loop.scheduler_steps import SchedulerSteps
@@ -66,7 +68,8 @@ class Training:
         check_parts(optimizer, crewing)
         self.space = Space(models, optimizer)
         self.turns = Turns(self)
-        self.tap = LossTap(self.turns.guard_backward)
+        self.turns.keeping.add_modules(KeptModules(self.space.kept))
+        self.tap = LossTap(self.turns.guard_backward, self._look_at_loss)
         self.loaders: list[Batches] = []
         taken = take_optimizer(
             optimizer, self.end_unit, self._own_step, self.turns.zeroed, self.fill_state, self._refuse_load
@@ -122,6 +125,7 @@ class Training:
             )
             self._tempo, self._together = SchedulerSteps(settings), ScriptPosition(self._bound)
             self._bound.enter()
+            self.turns.keeping.modules.settle(self._bound.renew_kept)
             self._watch_gradients()
             self._bound.rebound = self._attach
             self._attach()
@@ -139,7 +143,7 @@ class Training:
 
     def note_written(self) -> None:
         """What was written to parameters until now was rightly written."""
-        self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
+        self._versions = [p._version for p in self.space.still]
 
     @property
     def steered(self) -> ControlLink | None:
@@ -289,6 +293,7 @@ class Training:
             self.first_step = self.step
             binding.settings.enter(self.step, ordinal(self.op))
             binding.board.begin_op(self.op, self.step, kind)
+        binding.board.put(cells.R_LINE, script_line())
         binding.board.put(cells.R_OP, self.op)
         return True
 
@@ -314,6 +319,7 @@ class Training:
             self._together.check_kind(self.op, kind, board.op_kind())
         else:
             board.begin_op(self.op, self.first_step, kind)
+        board.put(cells.R_LINE, script_line())
         board.put(cells.R_OP, self.op)
         return True
 
@@ -321,9 +327,13 @@ class Training:
         """After an operation: what the script draws next follows from where it is, not from who did which part."""
         seed_everything(after_key(self.seed, self.op))
 
+    def reseed_after_loop(self) -> None:
+        """The same after a loop by steps, whatever was evaluated inside of it, and also for who has not been in it."""
+        seed_everything(after_key(self.seed, ordinal(self.op) * NESTED))
+
     def new_pass(self, batches: Batches) -> Pass:
         """The script begins a loop over a prepared loader."""
-        if self.turns.keeping and self.bind().relaxed is not None:
+        if self.turns.keeping.asked and self.bind().relaxed is not None:
             raise NotExact(
                 f"run.keep was called, and with sync = {self.bound.mode.name} lanes are at different steps",
                 "Use --sync exact, or keep nothing.",
@@ -344,6 +354,8 @@ class Training:
         self.bound.board.note_units(cells.UNIT_WORKER if self.bound.relaxed is None else cells.UNIT_LANE)
         self._tempo.begin_pass()
         begun = Pass(self, batches, order, going, at)
+        if not going and self.bound.late and self.bound.relaxed is None:
+            begun.rehearsal = self.turns.past(begun, batches, order)
         self._open = weakref.ref(begun)
         return begun
 
@@ -395,9 +407,14 @@ class Training:
 
     # ------------------------------------------------------------ units
 
+    def _look_at_loss(self, loss: torch.Tensor) -> None:
+        if self.unit is not None and not self.own.used:  # there are no parts that could be added up in another way
+            work, lane, request = self.unit
+            self._crewing.losses.look(loss, (work.step, lane), len(request), sum(work.counts))
+
     def check_written(self, where: str) -> None:
         """Refuse what was written to parameters by hand: each worker would do it once more."""
-        for parameter, version in zip((*self.space.trainable, *self.space.fixed), self._versions, strict=True):
+        for parameter, version in zip(self.space.still, self._versions, strict=True):
             if parameter._version != version:
                 name = self.space.name_of(parameter)
                 raise NotExact(
@@ -459,6 +476,7 @@ class Training:
         assert self.unit is not None
         work, lane, request = self.unit
         self.check_written(f"before the end of unit (step {work.step}, lane {lane})")
+        self.turns.keeping.modules.check(f"unit (step {work.step}, lane {lane})")
         loss = self.tap.value()
         if self.bound.member.finite and not math.isfinite(loss):
             raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)

@@ -106,6 +106,7 @@ def _result() -> dict[str, str | int | float | bool | list[int] | None]:
     run = runs.current()
     if run is None:
         return {"joined": False}
+    run.check_used()
     result = {"joined": True, **run.result()}
     run.close()
     return result
@@ -114,9 +115,8 @@ def _result() -> dict[str, str | int | float | bool | list[int] | None]:
 def _failure(spec: WorkerSpec, steered: ControlLink, error: BaseException) -> say.Failed:
     run = runs.current()
     training = run._training if run is not None else None
-    unit = run.unit if run is not None else None
-    if training is not None and training.shares is not None:
-        unit = None  # a share is not tried again by another worker
+    rehearses = training is not None and (training.turns.rehearsal is not None or training.shares is not None)
+    unit = run.unit if run is not None and not rehearses else None  # a share is not tried again by another worker
     message = str(error)
     # torch has no class of its own for this, on the CPU.
     short = isinstance(error, MemoryError) or "can't allocate memory" in message

@@ -21,6 +21,10 @@ if WHAT == "raise-at-import":
 if WHAT == "never-join":
     print("done without joining")
     sys.exit(0)
+if WHAT == "never-prepare":
+    hf.join()
+    print("done without preparing")
+    sys.exit(0)
 
 
 class Samples(Dataset):

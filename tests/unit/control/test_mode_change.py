@@ -17,7 +17,7 @@ from holdfast.control.protocol.events import (
     SyncRequested,
     WorkerLost,
 )
-from holdfast.control.protocol.messages import AtBoundary, Finished, Install, LoopsBySteps, Paused, Reached, Seeded
+from holdfast.control.protocol.messages import AtBoundary, Finished, Install, Paused, Reached, Seeded, StaysExact
 from tests.unit.control.driven import Driven, pause, ready
 
 EXACT = Reached()
@@ -173,7 +173,8 @@ def test_one_host_holds_the_state_where_all_did() -> None:
 
 def test_the_mode_stays_while_the_script_loops_by_steps() -> None:
     run = two()
-    run(LoopsBySteps(0), SyncRequested("bounded:2"))
+    why = "the script loops by steps (run.steps), and in other modes lanes are at different ones"
+    run(StaysExact(0, why), SyncRequested("bounded:2"))
     assert (
         "sync = bounded:2 was asked for, but the script loops by steps (run.steps), and in other modes lanes are at "
         "different ones: still exact"

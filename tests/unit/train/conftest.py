@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import holdfast as hf
+from holdfast.data.randomness import seed_everything
 from holdfast.train import run as runs
+from holdfast.train import seeding
 
 
 @pytest.fixture
-def join() -> Iterator[Callable[..., hf.Run]]:
-    """`hf.join`, once more after each `run.close()`."""
+def join(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., hf.Run]]:
+    """`hf.join`, once more after each `run.close()`. What other tests have seeded torch with counts for nothing."""
+    monkeypatch.setattr(seeding, "_newest", None)
+    seed_everything(0)
     yield hf.join
     run = runs.current()
     if run is not None:

@@ -83,6 +83,8 @@ def test_dropout_and_statistics_are_the_same_in_every_run(join) -> None:
 class Counting(nn.Module):
     """Changes its buffers in the ways that modules do."""
 
+    averaged_buffers = ("mean", "hidden")
+
     def __init__(self, **which: bool) -> None:
         super().__init__()
         self.which = which
@@ -110,7 +112,8 @@ class Counting(nn.Module):
 
 
 def test_counts_that_differ_between_lanes_are_refused(join) -> None:
-    with pytest.raises(NotExact, match=r"buffer seen \(torch.int64\) ended with different values in different lanes"):
+    text = r"buffer seen \(torch.int64, of a Counting\) ended with different values in different lanes"
+    with pytest.raises(NotExact, match=text):
         run_over(join(lanes=5), Counting(count=True))
 
 
@@ -178,3 +181,40 @@ def test_the_model_run_between_two_loops_leaves_no_trace_in_units(join) -> None:
         return sha
 
     assert weights(peek=True) == weights(peek=False)
+
+
+class Queue(nn.Module):
+    """Remembers the newest samples, as MoCo does with keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 2)
+        self.register_buffer("queue", torch.zeros(6, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.queue.copy_(torch.cat([x.detach(), self.queue])[:6])
+        return self.linear(x)
+
+
+def test_a_queue_is_refused_by_name(join) -> None:
+    run, model = join(lanes=4), Queue()
+    model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.05), loader_of(points()))
+    text = (
+        r"buffer queue \(torch\.float32, of a Queue\) ended with different values in different lanes\. A forward pass "
+        r"sees one lane's samples: write what comes of the whole batch in the turn, after the inner loop, to an object "
+        r"that is kept \(run\.keep\); a statistic that may be averaged is named in the class: averaged_buffers = "
+        r"\(\"queue\",\)\.$"
+    )
+    with pytest.raises(NotExact, match=text):
+        for turn in run.steps(loader):
+            for batch in turn:
+                loss_of(model, batch).backward()
+
+
+def test_buffers_that_all_lanes_leave_alike_are_no_matter(join) -> None:
+    """The vectors of spectral normalisation follow from the weights alone."""
+    run = join(lanes=4)
+    with torch.random.fork_rng():
+        model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(5, 2)))
+    run_over(run, model)
+    assert run.step == 4

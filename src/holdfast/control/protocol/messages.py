@@ -24,13 +24,13 @@ __all__ = [
     "Install",
     "Leave",
     "Leaving",
-    "LoopsBySteps",
     "Pause",
     "Paused",
     "Reached",
     "Ready",
     "Refuse",
     "Seeded",
+    "StaysExact",
     "Stop",
     "StoreAt",
     "StoreWanted",
@@ -103,10 +103,11 @@ class AtBoundary(_Message, frozen=True):
     step: int
 
 
-class LoopsBySteps(_Message, frozen=True):
-    """The script has begun a loop by steps, which only the mode `exact` has."""
+class StaysExact(_Message, frozen=True):
+    """The script does what only the mode `exact` has, such as a loop by steps; `why` says what, as a clause."""
 
     worker: int
+    why: str
 
 
 class Leaving(_Message, frozen=True):
@@ -152,7 +153,7 @@ class StoreWanted(_Message, frozen=True):
     memory: int = 0  #: bytes for each server; 0: as many as there are
 
 
-FromWorker = Ready | Seeded | Paused | AtBoundary | LoopsBySteps | Leaving | Finished | Failed | StoreWanted
+FromWorker = Ready | Seeded | Paused | AtBoundary | StaysExact | Leaving | Finished | Failed | StoreWanted
 
 # ---------------------------------------------------------------- coordinator -> worker
 

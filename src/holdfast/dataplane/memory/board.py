@@ -44,7 +44,7 @@ H_PACE, H_PACE0, _PACE = 72, 73, 6  # how lanes keep step: a serial number, and 
 H_AGES, H_OLDEST, H_COUNTED = 85, 86, 87  # sum and highest of all staleness; the version up to which it is counted
 (R_WORKER, R_PID, R_ARRIVED, R_STEP, R_EPOCH, R_UNIT_STEP, R_UNIT_LANE, R_UNITS, R_UNIT_NS, R_WAIT_NS, R_BUSY_NS,
  R_SAMPLES, R_LOSS, R_UNDO, R_BEAT, R_OP, R_WAITING_FOR, R_EARLY, R_OWNED, R_APPLIED, R_WHY,
- R_STANDS, R_APPLIED_BYTES, R_APPLYING_NS, R_CLOSED) = range(25)
+ R_STANDS, R_APPLIED_BYTES, R_APPLYING_NS, R_CLOSED, R_ENDED, R_LINE) = range(27)
 L_STEP, L_SPAN = range(2)
 #: What a lane gave besides its gradient, twice: a faster host may be a step ahead, and steps take turns.
 L_FACTS, L_COUNT, L_LOSS, L_CLIP, L_CLIP_VALUE, L_SHARE, L_TURNS = range(7)

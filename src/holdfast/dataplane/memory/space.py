@@ -64,7 +64,14 @@ class Space:
         self.names = [names[id(p)] for p in self.trainable]
         self.fixed = [p for _, p in _named(models, "parameters") if id(p) not in chosen]
         self._names = names
-        self.buffers = [(name, b) for name, b in _named(models, "buffers")]
+        #: Models of which the optimizer holds no parameter, each with what its names begin with (`train.loop.keeping`).
+        self.kept = _untrained(models, {id(p) for group in optimizer.param_groups for p in group["params"]})
+        apart = {id(t) for _, model in self.kept for t in (*model.parameters(), *model.buffers())}
+        #: What nothing but the optimizer may change.
+        self.still = [p for p in (*self.trainable, *self.fixed) if id(p) not in apart]
+        buffers = list(_named(models, "buffers"))
+        self.kept_buffers = [(name, b) for name, b in buffers if id(b) in apart]
+        self.buffers = [(name, b) for name, b in buffers if id(b) not in apart]
         entries = [
             TensorEntry(name=name, numel=p.numel(), dtype=dtype_name(p.dtype), itemsize=p.element_size(), group=group)
             for name, p, group in zip(self.names, self.trainable, self.groups, strict=True)
@@ -102,7 +109,7 @@ class Space:
         return [
             *((f"parameter {name}", _kind(p) + f" in group {group}" * bool(group)) for name, p, group in trained),
             *((f"parameter {self.name_of(p)}", f"{_kind(p)}, not trained") for p in self.fixed),
-            *((f"buffer {name}", _kind(buffer)) for name, buffer in self.buffers),
+            *((f"buffer {name}", _kind(buffer)) for name, buffer in (*self.buffers, *self.kept_buffers)),
         ]
 
     def room(self, lanes: int, *, reads: bool = False) -> ModeRoom:
@@ -140,6 +147,15 @@ def _named(models: Sequence[nn.Module], kind: str) -> Iterable[tuple[str, nn.Par
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield prefix + name, tensor
+
+
+def _untrained(models: Sequence[nn.Module], held: set[int]) -> list[tuple[str, nn.Module]]:
+    found = []
+    for index, model in enumerate(models):
+        ids = {id(p) for p in model.parameters()}
+        if ids and not ids & held:
+            found.append((f"{index}." if len(models) > 1 else "", model))
+    return found
 
 
 def _check(name: str, parameter: nn.Parameter) -> None:

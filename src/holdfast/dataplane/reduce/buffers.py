@@ -4,10 +4,11 @@ A unit must be a pure function, so each starts from the buffers of its step's ve
 in them is put into the lane's record; when the step is finished, the owner of the first slice merges
 the lanes in lane order:
 
-* real numbers: the mean over the lanes, weighted by their samples. For BatchNorm's running statistics
-  this is the same exponential average, of the lanes' mean statistic;
-* whole numbers and flags (BatchNorm's counter): all lanes must agree; if they do not, the step stops
-  with a sentence, because there is no meaning that one machine would have given them.
+* statistics of normalisation (torch's layers; what a module of the script names in `averaged_buffers`): the mean over
+  the lanes, weighted by their samples. For BatchNorm's running statistics this is the same exponential average, of the
+  lanes' mean statistic;
+* all others (BatchNorm's counter, a queue, a memory bank): all lanes must agree; if they do not, the step stops with a
+  sentence, because there is no meaning that one machine would have given them.
 
 Buffers that a step does not touch (masks, tables) are not copied. torch counts writes to a tensor, but
 its batch normalisation writes running statistics past that count; so a buffer counts as touched when its
@@ -57,6 +58,10 @@ class Buffers:
         self._silent = [
             isinstance(module, _NormBase) or b.numel() * b.element_size() <= _SMALL
             for (module, _), b in zip(self._homes, self._live, strict=True)
+        ]
+        self._averaged = [
+            isinstance(module, _NormBase) or key in getattr(module, "averaged_buffers", ())
+            for module, key in self._homes
         ]
         self._dirty = [False] * self._count
 
@@ -181,10 +186,14 @@ class Buffers:
         first = values[min(values)]
         if all(torch.equal(first, value) for value in values.values()):
             return first
-        if not first.is_floating_point():
+        if not (first.is_floating_point() and self._averaged[index]):
+            module, key = self._homes[index]
+            kind, name = type(module).__name__, self._names[index]
+            averaged = f'; a statistic that may be averaged is named in the class: averaged_buffers = ("{key}",)'
             raise NotExact(
-                f"buffer {self._names[index]} ({first.dtype}) ended with different values in different lanes",
-                "Keep such a count outside the model, or register it as a floating-point buffer (it is then averaged).",
+                f"buffer {name} ({first.dtype}, of a {kind}) ended with different values in different lanes",
+                "A forward pass sees one lane's samples: write what comes of the whole batch in the turn, after the "
+                f"inner loop, to an object that is kept (run.keep){averaged if first.is_floating_point() else ''}.",
             )
         even = len({weights[lane] for lane in values}) == 1
         leaves = {lane: value if even else value * weights[lane] for lane, value in values.items()}

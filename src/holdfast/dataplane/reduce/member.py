@@ -45,6 +45,7 @@ from holdfast.dataplane.reduce.finite import finite, unclean
 from holdfast.dataplane.reduce.gradients import LaneGradients
 from holdfast.dataplane.reduce.optimizer import SliceOptimizer
 from holdfast.dataplane.reduce.step_gradient import StepGradient
+from holdfast.dataplane.reduce.turn_ends import check_ends
 from holdfast.dataplane.reduce.work import StepWork, UnitResult
 from holdfast.errors import NonFinite, NotExact, listed
 
@@ -96,6 +97,7 @@ class Member:
         #: What is left over of the data when the step at hand is made of these shares.
         self.settle_backlog: Callable[[Sequence[ShareFacts]], Sequence[LostPart]] = lambda came: ()
         self.finite = True  #: refuse NaN and infinities
+        self.sums = False  #: losses are sums, and so are gradients of steps
         self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit
         self.guarded = True  #: copy a slice before it is changed; off only where nobody could ever take over
         self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
@@ -156,6 +158,7 @@ class Member:
         version is one beyond those of steps.
         """
         self._absent, self._drops, self._extra = absent, drop, extra
+        self.board.put(cells.R_ENDED, work.version << 2 | extra << 1 | drop)
         lane = self._act(work, closing=True)
         assert lane is None, f"lane {lane} of step {work.step} is to be computed after the step's sums were here"
 
@@ -227,6 +230,7 @@ class Member:
         return self.board.step_facts(step + 1).loss if self.version > step else self._loss()
 
     def _act(self, work: StepWork, *, closing: bool) -> int | None:
+        work = replace(work, sums=True) if self.sums else work
         self._work, self._news = work, None
         self.board.put_work(work.version, work.lanes)
         self._controls.look()
@@ -258,6 +262,8 @@ class Member:
                     self._sum(slices)
                     self._controls.ring()
                 case decide.Finish(slices):
+                    if work.turn:
+                        check_ends(work, self.at, self.board)
                     self._finish(slices)
                     self._controls.ring()
                 case decide.Wait():
@@ -359,8 +365,10 @@ class Member:
         self._early.close()
 
     def _loss(self) -> float:
-        """The mean loss of the step at hand, weighted by samples, in lane order."""
+        """The mean loss of the step at hand, weighted by samples, in lane order; their sum where losses are sums."""
         step = self._work.version
+        if self.sums:
+            return sum(self.board.result(lane, step)[1] for lane in self._work.lanes)
         total = sum(self.board.result(lane, step)[1] * self._work.counts[lane] for lane in self._work.lanes)
         samples = sum(self._work.counts)
         return total / samples if samples else math.nan

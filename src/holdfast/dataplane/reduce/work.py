@@ -17,6 +17,7 @@ class StepWork:
     ahead: int = 0  #: versions that were made beyond one a step, in exact training and before it
     turn: bool = False  #: the script has code of its own between the units of the step and its end (`run.steps`)
     weighted: bool | None = None  #: of a step of shares: are leaves multiplied by their samples? Else shares are lanes
+    sums: bool = False  #: losses are sums over their samples, and so is the gradient of the step (`reduction`)
 
     @property
     def version(self) -> int:
@@ -38,13 +39,15 @@ class StepWork:
     @property
     def factor(self) -> float:
         """What the sum of the leaves is multiplied by."""
+        if self.sums:
+            return 1.0
         if not self.even:
             return 1.0 / max(1, sum(self.counts))
         return 1.0 / max(1, sum(self.counts[lane] > 0 for lane in self.lanes))
 
     def weight(self, lane: int) -> float | None:
         """What a leaf is multiplied by; None where the leaves are summed as they are."""
-        return None if self.even else float(self.counts[lane])
+        return None if self.even or self.sums else float(self.counts[lane])
 
 
 @dataclass(frozen=True, slots=True)

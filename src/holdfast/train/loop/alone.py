@@ -54,8 +54,7 @@ class OwnOptimizer:
             return
         self.used = False
         pin(self._optimizer)
-        training.bound.optimizer.seed()
-        training.bound.buffers.seed()
+        training.bound.seed_again()
         training.note_written()
         training.set_threads(own=False)
 
@@ -80,8 +79,7 @@ class AloneTurns(ShareTurns):
         """`optimizer.step()`, as the class of the optimizer does it."""
         self._check_turn()
         training = self._training
-        if closure is None:  # else the gradient is not there yet
-            self._check_finite()
+        self._check_finite()  # with a closure, what the one before has made
         value = type(optimizer).step(optimizer, closure)
         board, version, samples = training.bound.board, self._work.version, self._count
         before = board.step_facts(version)

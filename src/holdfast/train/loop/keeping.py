@@ -20,6 +20,7 @@ from torch import Tensor
 
 from holdfast.dataplane.memory.arena import Arena, Sections
 from holdfast.errors import UsageError
+from holdfast.train.loop.kept_modules import KeptModules
 
 __all__ = ["Keeping", "Kept", "Stateful"]
 
@@ -66,6 +67,8 @@ class Keeping:
 
     def __init__(self) -> None:
         self.values = Kept()
+        self.modules = KeptModules([])  #: what was handed over and is not trained
+        self.asked = False  #: the script has called `run.keep`
         self._objects: list[Stateful] = []
         self._copies: list[memoryview] = []
 
@@ -80,18 +83,25 @@ class Keeping:
                     f"run.keep got a {type(thing).__name__}, which has no state_dict and load_state_dict. Keep objects "
                     "that have both, and values by name: run.keep(best=0.0)."
                 )
+        self.asked = True
         self._objects += objects
         self.values._values.update(values)
         self._encoded()  # what cannot be stored is said now, not at the first step
 
+    def add_modules(self, modules: KeptModules) -> None:
+        """Keep these, too: before all that the script asks for."""
+        self.modules = modules
+        self._objects += modules
+
     # ------------------------------------------------------------ the arena
 
     def add_sections(self, sections: Sections) -> None:
-        """Lay out two copies, each with room for twice of what there is."""
+        """Lay out two copies, each with room for twice of what there is; modules do not grow."""
         if self:
             tree, tensors = self._encoded()
             size = _HEAD + len(tree) + sum(_aligned(t.numel() * t.element_size()) for t in tensors) + _ALIGN
-            sections.add("kept", 2 * _aligned(max(_LEAST, 2 * size)))
+            modules = sum(module.nbytes() for module in self.modules)
+            sections.add("kept", 2 * _aligned(max(_LEAST, 2 * size - modules)))
 
     def attach(self, arena: Arena) -> None:
         """Use the copies of this arena from now on."""

@@ -22,13 +22,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
+import torch
+
 from holdfast.config.limits import WORKER
 from holdfast.errors import NotKept
 
-__all__ = ["Difference", "LateVariables", "LoopVariables", "apart", "differing", "loop_frame"]
+__all__ = ["Difference", "LateVariables", "LoopVariables", "apart", "differing", "loop_frame", "script_line"]
 
 _SIMPLE = (bool, int, float, str, type(None))
 _OURS = str(Path(__file__).resolve().parents[1])
+_TORCH = str(Path(torch.__file__).parent)
 _MOST, _LONG = 64, 40  #: so many values are left, each with so many letters
 
 
@@ -38,6 +41,14 @@ def loop_frame() -> FrameType | None:
     while frame is not None and (frame.f_code.co_flags & CO_GENERATOR or frame.f_code.co_filename.startswith(_OURS)):
         frame = frame.f_back
     return frame
+
+
+def script_line() -> int:
+    """At which line the script is."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_OURS, _TORCH)):
+        frame = frame.f_back
+    return frame.f_lineno if frame is not None else 0
 
 
 class Turns(Protocol):
@@ -113,6 +124,15 @@ class LateVariables:
         self._apart: set[str] = set()  # names in which workers differ by themselves
         self._seen: list[tuple[int, dict[str, str]]] = []  # (step, what it had) of the first turns of a late worker
         self._late = late
+        self._known: set[str] = set()
+
+    def rehearse(self) -> None:
+        """A turn begins of which nothing counts (`rehearsal`)."""
+        self._known = set(_simple(loop_frame()))
+
+    def rehearsed(self) -> None:
+        """It is over. What it was the first to bind is set anew in each turn, as far as one can tell."""
+        self._apart |= set(_simple(loop_frame())) - self._known
 
     def look(self, step: int) -> dict[str, str]:
         """A turn begins: what is to be left. Raises NotKept."""

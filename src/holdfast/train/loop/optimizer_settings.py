@@ -264,8 +264,12 @@ class Settings:
         for scheduler, values in zip(self._schedulers, states, strict=True):
             scheduler.__dict__.update(_like(_state(scheduler), values))
         self._pending, self._written = found.pending, None
-        self._optimizer._opt_called = True  # type: ignore[attr-defined]  # by others; torch would warn that nobody did
+        self.others_stepped()
         self.end_units()
+
+    def others_stepped(self) -> None:
+        """Others have called `optimizer.step()`; torch would warn at a scheduler's step that it was not."""
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]
 
     @property
     def _num_cells(self) -> int:

@@ -32,6 +32,7 @@ from holdfast.train.loop.counters import advance
 from holdfast.train.loop.share_turns import ShareTurns
 
 if TYPE_CHECKING:
+    from holdfast.train.loop.rehearsal import Rehearsal
     from holdfast.train.training import Training
 
 __all__ = ["Pass"]
@@ -51,6 +52,8 @@ class Pass:
         self._gave = False
         self._course = Course(training.op, batches.steps, batches.counts, training.step - training.first_step)
         self._at = self._missed = at
+        self.rehearsal: Rehearsal | None = None  #: the crew has made this loop without this worker
+        self._rehearsed: Iterator[Any] = iter(())
         # Of this loop's units, whoever computes them. It must not hold the pass: a loop that is left drops it.
         seed, first = training.seed, training.first_step
         training.samples_of = partial(_request, batches, seed, order, first)
@@ -65,7 +68,7 @@ class Pass:
                 f"at step {self._training.step}. Finish or leave (`break`) one before the next."
             )
         if not self._going:
-            raise StopIteration
+            return self._rehearse()
         try:
             batch = self._next()
             if self._missed:
@@ -77,6 +80,18 @@ class Pass:
             if not isinstance(error, StopIteration):
                 self.abandon()  # this worker is on its way out; the loop is not over for the others
             raise
+
+    def _rehearse(self) -> Any:
+        turns = self._training.turns
+        if self.rehearsal is None or turns.open_steps() is not self:
+            raise StopIteration
+        if turns.turn is not self.rehearsal:
+            turns.rehearse(self.rehearsal)
+            self._rehearsed = iter(self.rehearsal)
+            return next(self._rehearsed)
+        next(self._rehearsed, None)
+        turns.end_rehearsal()
+        raise StopIteration
 
     def __del__(self) -> None:
         if not self._going:

@@ -38,6 +38,8 @@ class _Crew(Protocol):
 
     def ops(self) -> Iterator[tuple[int, int]]: ...
 
+    def line(self, worker: int) -> int: ...
+
 
 class ScriptPosition:
     """Looks for members that have gone on to another place of the script."""
@@ -57,7 +59,8 @@ class ScriptPosition:
             return  # the crew is ahead, and waits for nobody here
         for worker, op in self._crew.ops():
             if op > mine and not come() and self._for_long(worker, (worker, op, mine, step)):
-                there = "has ended the script" if op == FINISHED else "is further on in the script"
+                line = self._crew.line(worker)
+                there = "has ended the script" if op == FINISHED else f"is further on in the script (line {line})"
                 who, me = (titled([number], at.servers) for number in (worker, at.worker))
                 raise OutOfSync(
                     f"{who.capitalize()} {there}, while {me} waits for it at step "

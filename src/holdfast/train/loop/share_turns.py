@@ -111,10 +111,12 @@ class ShareTurns:
         ahead = training.bound.ahead
         self._work = StepWork(training.step, (), (0,) * training.num_lanes, ahead, weighted=False)
         training.turns.begin_turn(self._work, self.at)
+        training.turns.keeping.modules.note()
         self._share = self._mine()
         member = training.bound.member
         member.settle_backlog, member.renewed = self._settle_backlog, self._renewed
-        member.expect(self._planned(self.at + 1))
+        self._work = self._planned(self.at + 1)
+        member.expect(self._work)
 
     def _mine(self) -> Share | None:
         """My share of the step at hand: none of one that was made, or begun by those of another generation."""
@@ -144,8 +146,9 @@ class ShareTurns:
             own = sum(sum(self._batches.counts(at)[share.first : share.last]) for at in range(self._begin, end))
             counts[share.first] = own + sum(map(self._size, backlog[share.begin : share.end]))
         lanes = tuple(lane for lane, count in enumerate(counts) if count)
-        weighted = len({counts[lane] for lane in lanes}) > 1
-        return StepWork(self._work.step, lanes, tuple(counts), self._work.ahead, weighted=weighted)
+        sums = training.bound.member.sums
+        weighted = len({counts[lane] for lane in lanes}) > 1 and not sums
+        return StepWork(self._work.step, lanes, tuple(counts), self._work.ahead, weighted=weighted, sums=sums)
 
     # ------------------------------------------------------------ the step's end
 
@@ -155,6 +158,7 @@ class ShareTurns:
         training = self._training
         member = training.bound.member
         training.check_written(f"before the end of step {self._work.step}")
+        training.turns.keeping.modules.check(f"step {self._work.step}")
         member.hyper = training.bound.settings.hyper()
         work = self._planned(self.at)
         self._work = work
@@ -295,6 +299,10 @@ class ShareTurns:
 
     def leave(self) -> None:
         """The script has left the loop: a step at hand that has not ended is given up."""
+        board = self._training.bound.board
+        board.put(cells.R_UNIT_STEP, -1)
+        board.put(cells.R_UNIT_LANE, -1)
+        self._training.unit = None
         self._training.tap.muted = False
         self.left = True
         if self._begin is None:

@@ -30,6 +30,7 @@ from holdfast.errors import NotExact, UsageError
 from holdfast.train.loop.counters import advance
 
 if TYPE_CHECKING:
+    from holdfast.train.loop.rehearsal import Rehearsal
     from holdfast.train.loop.turns import Turns
 
 __all__ = ["Stage", "Step", "Steps"]
@@ -61,7 +62,10 @@ class Step:
 
     @property
     def loss(self) -> float:
-        """The mean loss over the whole batch, the same in every worker; known after the units."""
+        """The mean loss over the whole batch, the same in every worker; known after the units.
+
+        With `reduction = "sum"` it is the sum.
+        """
         return self._loss
 
     @property
@@ -141,8 +145,9 @@ class Step:
         """Refuse to begin another turn while this one's step has not ended."""
         if self._stage in (Stage.TOP, Stage.WHOLE):
             before = "its units and " if self._stage is Stage.TOP else ""
+            worker = f" in worker {self._training.steered.worker}" if self._training.steered is not None else ""
             raise NotExact(
-                f"the turn of step {self.number} ended without {before}optimizer.step()",
+                f"the turn of step {self.number} ended without {before}optimizer.step(){worker}",
                 "Call it once a turn, after the loop over the step's units; step.skip() ends a step without an update.",
             )
 
@@ -169,25 +174,32 @@ class Steps:
         self._turns, self._batches, self._order = turns, batches, order
         training = turns.training
         self._entered, self._going = entered, going
+        self.rehearsal: Rehearsal | None = None  #: the crew has made this loop without this worker
         # Of this loop's units, whoever computes them.
         training.samples_of = partial(_request, batches, training.seed, order, training.first_step)
 
     def __iter__(self) -> Steps:
         return self
 
-    def __next__(self) -> Step:
+    def __next__(self) -> Step | Rehearsal:
         turns, training = self._turns, self._turns.training
         if self._going and turns.open_steps() is not self:
             raise UsageError(
                 "Another loop over a prepared loader was begun inside of this one; that ended it at step "
                 f"{training.step}. Finish or leave (`break`) one before the next."
             )
+        if self.rehearsal is not None and turns.turn is self.rehearsal:
+            turns.end_rehearsal()
+            raise StopIteration
         if turns.turn is not None:
             turns.turn.check_over()
             turns.turn.leave()
             turns.turn = None
         if not self._going:
-            raise StopIteration
+            if self.rehearsal is None or turns.open_steps() is not self:
+                raise StopIteration
+            turns.rehearse(self.rehearsal)
+            return self.rehearsal
         at, entered = training.step - training.first_step, self._entered
         if entered:
             advance(self, at)
@@ -200,9 +212,9 @@ class Steps:
         counts = self._batches.counts(at)
         lanes = tuple(lane for lane, count in enumerate(counts) if count)
         work = StepWork(training.step, lanes, counts, training.bound.ahead, turn=True)
-        turns.turn = Step(turns, self._batches, self._order, work, at)
+        step = turns.turn = Step(turns, self._batches, self._order, work, at)
         turns.begin_turn(work)
-        return turns.turn
+        return step
 
 
 def _request(batches: Batches, seed: int, order: int, first: int, step: int, lane: int) -> UnitRequest:

@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import nn
 
-from holdfast.control.protocol.messages import LoopsBySteps
+from holdfast.control.protocol.messages import StaysExact
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything, turn_key
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, OutOfSync, UsageError
 from holdfast.train.loop.keeping import Keeping
-from holdfast.train.loop.loop_variables import LateVariables
+from holdfast.train.loop.loop_variables import LateVariables, script_line
 from holdfast.train.loop.optimizer_settings import LatePlace
+from holdfast.train.loop.rehearsal import Rehearsal
 from holdfast.train.loop.script_position import STEPS, ordinal
 from holdfast.train.loop.steps import Step, Steps
 
 if TYPE_CHECKING:
     from holdfast.train.binding import Binding
+    from holdfast.train.loop.passes import Pass
     from holdfast.train.training import Training
 
 __all__ = ["Turns"]
@@ -39,8 +41,10 @@ class Turns:
     def __init__(self, training: Training) -> None:
         self.training = training
         self.keeping = Keeping()  #: what the script keeps besides
-        self.turn: Step | None = None  #: the newest turn, until the script goes on after its loop
-        self._steps: weakref.ref[Steps] | None = None  # that loop
+        self.turn: Step | Rehearsal | None = None  #: the newest turn, until the script goes on after its loop
+        self._steps: weakref.ref[Steps | Pass] | None = None  # that loop
+        self._past = False  # the crew has made it without this worker
+        self._gone = 0  # steps of such loops
         self._shown = False  # `.grad` is a step's gradient, and was not set to zero since
         self._came_late = False  # what is kept was taken over, and not written since
         self._said = False  # that this script loops by steps
@@ -80,7 +84,7 @@ class Turns:
         began = ordinal(bound.board.op()[0])
         going = training.begin_op(STEPS)
         order = training.next_order(batches)
-        training.idle, entered = False, False
+        training.idle = entered = False
         if not going:
             training.step = training.committed()
         if bound.late and ordinal(training.op) <= began:
@@ -88,18 +92,49 @@ class Turns:
             entered = place.step >= 0
         bound.board.note_units(cells.UNIT_LANE)
         begun = Steps(self, batches, order, entered=entered, going=going)
-        self._steps = weakref.ref(begun)
+        self._steps, self._past = weakref.ref(begun), False
+        training.idle = not going
+        if not going:
+            begun.rehearsal = self.past(begun, batches, order)
         return begun
+
+    def past(self, loop: Steps | Pass, batches: Batches, order: int) -> Rehearsal:
+        """The crew has made this loop without this worker: the one turn that it takes of it."""
+        self._steps, self._past = weakref.ref(loop), True
+        self.training.bound.settings.others_stepped()
+        rehearsal = Rehearsal(self.training, batches, order, self._gone)
+        self._gone += batches.steps
+        return rehearsal
+
+    @property
+    def rehearsal(self) -> Rehearsal | None:
+        """The turn at hand, if nothing of it counts."""
+        return self.turn if isinstance(self.turn, Rehearsal) and self.open_steps() is not None else None
+
+    def rehearse(self, rehearsal: Rehearsal) -> None:
+        """A turn begins of which nothing counts."""
+        self.turn = rehearsal
+        self._variables.rehearse()
+
+    def end_rehearsal(self) -> None:
+        """It is over: take up again what the loop has ended with, if the crew is still there."""
+        if self.turn is not None:
+            self.turn.leave()
+        self.turn = self._steps = None
+        self._variables.rehearsed()
+        self._take_over(going=False)
+        self.training.reseed_after_loop()
 
     def _say(self, bound: Binding) -> None:
         """The mode has to stay while a script loops by steps."""
         steered = self.training.steered
         if steered is not None and not self._said:
-            steered.send(LoopsBySteps(steered.worker))
+            why = "the script loops by steps (run.steps), and in other modes lanes are at different ones"
+            steered.send(StaysExact(steered.worker, why))
         self._said = True
         bound.by_steps()
 
-    def open_steps(self) -> Steps | None:
+    def open_steps(self) -> Steps | Pass | None:
         """The loop that is open, if the script still holds it."""
         return self._steps() if self._steps is not None else None
 
@@ -110,11 +145,14 @@ class Turns:
         for batches in training.loaders:
             batches.close()
         self.turn = self._steps = None
-        training.reseed()
+        training.reseed_after_loop()
 
     def leave(self) -> None:
         """The script is at another place now: end the loop that it has left, if it was in one."""
         if self._steps is None:
+            return
+        if self._past:  # what is there now is no place for those who come later
+            self.end_rehearsal()
             return
         if self.turn is not None:
             self.turn.leave()
@@ -141,6 +179,7 @@ class Turns:
                 "Call optimizer.zero_grad() once a turn, after optimizer.step() or before the loop over the units.",
             )
         self._shown = False
+        self.keeping.modules.note()
 
     def end_units(self, work: StepWork) -> float:
         """The gradient of the whole step is here: show it. Returns the step's loss."""
@@ -160,6 +199,7 @@ class Turns:
         training.check_written(f"in the turn of step {work.step}")
         binding.member.hyper = binding.settings.hyper()
         absent = binding.by_steps().take() if not drop else frozenset()
+        binding.board.put(cells.R_LINE, script_line())
         binding.member.finish(work, absent=absent, drop=drop, extra=extra)
         training.note_facts()
         binding.extra += extra
@@ -172,7 +212,7 @@ class Turns:
 
     def guard_backward(self) -> Callable[[], None] | None:
         """Refuse a backward outside of units that reaches what is trained here."""
-        if self.turn is None or self.training.unit is not None:
+        if self.turn is None or self.training.unit is not None or self.rehearsal is not None:
             return None
         step, space = self.turn.number, self.training.space
 

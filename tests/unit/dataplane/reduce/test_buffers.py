@@ -11,6 +11,8 @@ from holdfast.dataplane.reduce.buffers import Buffers, add_sections
 
 
 class Sometimes(nn.Module):
+    averaged_buffers = ("level",)
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))

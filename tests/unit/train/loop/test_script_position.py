@@ -21,6 +21,9 @@ class Bound:
     def ops(self) -> Iterator[tuple[int, int]]:
         yield from ((0, 3), (2, 4))
 
+    def line(self, worker: int) -> int:
+        return 17
+
 
 def together() -> ScriptPosition:
     return ScriptPosition(Bound())
@@ -31,7 +34,8 @@ def check(come: bool) -> None:
 
 
 def test_who_goes_on_while_its_part_is_missing_is_out_of_step() -> None:
-    with pytest.raises(OutOfSync, match=r"Worker 2 is further on .* worker 0 waits for it at step 482"):
+    told = r"Worker 2 is further on in the script \(line 17\), while worker 0 waits for it at step 482"
+    with pytest.raises(OutOfSync, match=told):
         check(come=False)
 
 

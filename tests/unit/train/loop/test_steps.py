@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn, optim
@@ -361,6 +363,25 @@ def test_a_loop_in_a_loop_is_refused(join) -> None:
                 turn(inner, model, optimizer)
 
 
+def test_two_loops_at_once_over_a_loader_are_refused(join) -> None:
+    run = join(lanes=2)
+    model, optimizer, loader = prepared(run)
+    with pytest.raises(UsageError, match=r"Another loop over a prepared loader was begun inside of this one"):
+        for one, other in zip(run.steps(loader), run.steps(loader), strict=True):
+            turn(one, model, optimizer)
+            turn(other, model, optimizer)
+
+
+def test_what_comes_to_be_kept_and_cannot_be_stored_is_named_in_its_turn(join) -> None:
+    run = join(lanes=2)
+    model, optimizer, loader = prepared(run)
+    kept = run.keep(best=1.0)
+    with pytest.raises(UsageError, match=r"run\.keep cannot store best: a set\. What is kept are numbers, strings"):
+        for step in run.steps(loader):
+            turn(step, model, optimizer)
+            kept.best = {1, 2}
+
+
 def test_an_old_step_is_over(join) -> None:
     run = join(lanes=2)
     model, optimizer, loader = prepared(run)
@@ -452,3 +473,36 @@ def test_run_clipping_clips_at_once(join) -> None:
         assert max(p.grad.abs().max().item() for p in model.parameters()) <= 0.01
         optimizer.step()
         optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("handed", [True, False])
+def test_a_plateau_scheduler_alone_is_found_and_stepped_after_the_loop(join, handed: bool) -> None:
+    run, model = join(lanes=2), net()
+    optimizer = optim.SGD(model.parameters(), lr=0.05)
+    plateau = optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    assert isinstance(plateau, optim.lr_scheduler.LRScheduler), "what prepare and the search for schedulers go by"
+    model, optimizer, loader = run.prepare(model, optimizer, loader_of(points()), *[plateau][:handed])[:3]
+    test, rates = DataLoader(points(), batch_size=16), []
+    for _ in run.epochs(3):
+        for step in run.steps(loader):
+            turn(step, model, optimizer)
+        plateau.step(run.evaluate(lambda x, y: {"loss": 1.0 + 0.0 * x.sum()}, test)["loss"])
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.05, 0.005, 0.0005])
+    assert run._training.bound.settings._schedulers == [plateau]
+
+
+def test_numbers_drawn_after_a_loop_follow_from_the_place_whatever_was_evaluated_in_it(join) -> None:
+    def drawn(lanes: int) -> list[float]:
+        run, out = join(lanes=lanes), list[float]()
+        model, optimizer, loader = prepared(run)
+        for _ in range(2):
+            for step in run.steps(loader):
+                turn(step, model, optimizer)
+                run.evaluate(lambda x, y: {"loss": loss_of(model, (x, y))}, loader_of(points()))
+            out += [torch.rand(1).item(), float(numpy.random.rand()), random.random()]
+        run.close()
+        return out
+
+    first = drawn(2)
+    assert first == drawn(4) and len(set(first)) == len(first)

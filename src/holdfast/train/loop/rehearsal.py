@@ -1,0 +1,79 @@
+"""Rehearsal: the one turn that a late worker takes of a loop by steps that is over.
+
+Such a loop has no units for it. But the script goes on behind the loop with what turns leave behind: `step`, the last
+batch, a loss that is printed. So the worker takes a turn all the same, with one batch of the loop, and nothing of it
+counts: no gradient is given to anybody, `optimizer.step()` returns at once, an evaluation measures one batch, and what
+the turn has done to settings and to kept state is replaced by what the crew has, where this worker comes to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from holdfast.data.batches import Batches
+from holdfast.data.randomness import compute_key, data_key, seed_everything
+from holdfast.dataplane.reduce.work import StepWork
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.train.training import Training
+
+__all__ = ["Rehearsal"]
+
+
+class Rehearsal:
+    """What the script holds as its step in such a turn."""
+
+    in_units = whole = dropped = False
+
+    def __init__(self, training: Training, batches: Batches, order: int, first: int) -> None:
+        """`first` is the first step of the loop, if those before it were not left early."""
+        self._training, self._batches, self._order, self._first = training, batches, order, first
+        self._loss = training.bound.board.step_facts(training.bound.version).loss
+
+    @property
+    def number(self) -> int:
+        """Of the first step of the loop, in which what is done every few steps is mostly done."""
+        return self._first
+
+    @property
+    def loss(self) -> float:
+        """Of the newest step that is committed."""
+        return self._loss
+
+    def __iter__(self) -> Iterator[Any]:
+        training, batches, seed = self._training, self._batches, self._training.seed
+        counts = batches.counts(0)
+        lane = next(number for number, count in enumerate(counts) if count)
+        request = batches.request(data_key(seed, self._order, 0, lane), self._order, 0, lane)
+        batch = batches.fetch(request, lambda: iter([request]))
+        seed_everything(compute_key(seed, self._first, lane))
+        training.unit = StepWork(self._first, (lane,), counts), lane, request
+        try:
+            yield batch
+        finally:
+            training.unit = None
+            batches.close()
+
+    def skip(self) -> None:
+        """There is nothing to leave out."""
+
+    def end(self, caller: str) -> None:
+        """`optimizer.step()`: there is nothing to apply."""
+
+    def leave(self) -> None:
+        """The turn is over."""
+        training = self._training
+        for parameter in (*training.space.trainable, *training.space.fixed):
+            parameter.grad = None
+        training.bound.buffers.distrust()
+
+    def check_over(self) -> None:
+        """It may end anyhow."""
+
+    def measured(self, compute: Callable[[int], tuple[int, Any]]) -> dict[str, float]:
+        """What an evaluation gives in this turn: that of its first part."""
+        if self._training.unit is not None:
+            raise UsageError("run.evaluate or run.agree was called inside of the loop over the units of a step.")
+        return dict(compute(0)[1])
