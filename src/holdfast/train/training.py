@@ -309,11 +309,6 @@ class Training:
 
     def new_pass(self, batches: Batches) -> Pass:
         """The script begins a loop over a prepared loader."""
-        if self.turns.keeping.asked:
-            raise NotExact(
-                "run.keep was called, and a plain loop over a prepared loader does not hand over what is kept",
-                "Use the loop by steps, `for step in run.steps(loader)`.",
-            )
         going = self.begin_op(0)
         order = self.next_order(batches)
         if not going:
@@ -407,6 +402,11 @@ class Training:
             raise NotExact(
                 "optimizer.step() was called outside of a loop over the prepared loader",
                 "Iterate over the loader that run.prepare(...) returned.",
+            )
+        if self.turns.keeping.asked:  # a glance at a batch is no matter
+            raise NotExact(
+                "run.keep was called, and a plain loop over a prepared loader does not hand over what is kept",
+                "Use the loop by steps, `for step in run.steps(loader)`.",
             )
         work, lane, _ = self.unit
         if self._filled:

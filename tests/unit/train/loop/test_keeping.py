@@ -146,4 +146,6 @@ def test_in_a_script(join) -> None:
     with pytest.raises(UsageError, match=r"run\.keep was called after training had begun"):
         run.keep(more=1)
     with pytest.raises(NotExact, match=r"a plain loop over a prepared loader does not hand over what is kept"):
-        iter(loader)
+        for batch in loader:
+            loss_of(model, batch).backward()
+            optimizer.step()
