@@ -104,8 +104,8 @@ def join(
     global _current
     if _current is not None:
         raise UsageError(
-            "hf.join() was called twice in one process. Keep the run it returned and use that; for another training, end "
-            "it first with run.close()."
+            "hf.join() was called twice in one process. Keep the run it returned and use that; for another training, "
+            "end it first with run.close()."
         )
     spec, steered = _enlisted if _enlisted is not None else (None, None)
     if steered is not None and _ended is not None:
