@@ -34,7 +34,8 @@ def check(come: bool) -> None:
 
 
 def test_who_goes_on_while_its_part_is_missing_is_out_of_step() -> None:
-    with pytest.raises(OutOfSync, match=r"Worker 2 is further on in the script \(line 17\), while worker 0 waits for it at step 482"):
+    text = r"Worker 2 is further on in the script \(line 17\), while worker 0 waits for it at step 482"
+    with pytest.raises(OutOfSync, match=text):
         check(come=False)
 
 
