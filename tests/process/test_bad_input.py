@@ -213,6 +213,20 @@ def test_a_script_that_never_prepares(tmp_path: Path) -> None:
     assert alone.stdout == "done without preparing\n"
 
 
+def test_a_script_that_joins_again_where_workers_are_several(tmp_path: Path) -> None:
+    assert (
+        "hf.join() was called again after run.close(), in a run of several workers: such a run is one training, and "
+        "ends with it. Start one run for each (a fold as an argument of the script, say), or use plain python, where a "
+        "script may join as often as it closes."
+    ) in failed(tmp_path, "join-again", "--workers", 2, code=2)
+
+
+def test_a_script_that_closes_its_run_has_a_result(tmp_path: Path) -> None:
+    with Launch(tmp_path, BAD, "--workers", 2, args="close") as run:
+        assert run.end() == 0, run.err
+    assert run.summary["steps"] == 12 and f"weights_sha256 {run.sha256}\n" == run.out
+
+
 def test_workers_that_build_different_models(tmp_path: Path) -> None:
     """The one that is ready first is the measure, and goes on."""
     with Launch(tmp_path, BAD, "--workers", 2, args="another-width") as run:

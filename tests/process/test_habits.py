@@ -29,7 +29,9 @@ def plain(*args: str) -> str:
 
 @pytest.mark.sharing
 @pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.chaos)])
-@pytest.mark.parametrize("args", ["", pytest.param("--range", marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    "args", ["--glance", pytest.param("", marks=pytest.mark.chaos), pytest.param("--range", marks=pytest.mark.chaos)]
+)
 def test_every_crew_does_what_one_process_does(tmp_path: Path, workers: int, args: str) -> None:
     with Launch(tmp_path, HABITS, "--workers", workers, args=args) as run:
         assert run.end() == 0, run.err

@@ -59,6 +59,12 @@ _NEVER_PREPARED = (
 )
 _enlisted: tuple[WorkerSpec, ControlLink] | None = None
 _current: Run | None = None
+_ended: dict[str, Any] | None = None  # what there is to say of a run that the script of a worker has closed
+
+
+def ended() -> dict[str, Any] | None:
+    """What there is to say of the run that this worker's script has closed, if it has."""
+    return _ended
 
 
 def enlist(spec: WorkerSpec, steered: ControlLink) -> None:
@@ -100,8 +106,17 @@ def join(
     """
     global _current
     if _current is not None:
-        raise UsageError("hf.join() was called twice in one process. Keep the run it returned and use that.")
+        raise UsageError(
+            "hf.join() was called twice in one process. Keep the run it returned and use that; for another training, "
+            "end it first with run.close()."
+        )
     spec, steered = _enlisted if _enlisted is not None else (None, None)
+    if steered is not None and _ended is not None:
+        raise UsageError(
+            "hf.join() was called again after run.close(), in a run of several workers: such a run is one training, "
+            "and ends with it. Start one run for each (a fold as an argument of the script, say), or use plain python, "
+            "where a script may join as often as it closes."
+        )
     world = ranks.world(os.environ, os.getpid()) if spec is None else None
     found = seeding.by_hand()
     taken = seed is None and found is not None and getattr(spec, "seed", None) is None
@@ -485,7 +500,22 @@ class Run:
             self._trail.came(step, lanes)
 
     def close(self) -> None:
-        """Put back what `prepare` changed on your objects. Done at exit by itself."""
+        """End this run: put back what `prepare` changed on your objects. Done at the script's end by itself.
+
+        Under plain `python` the script may then join anew, for another training.
+        """
+        global _ended
+        if self.steered is not None and self._training is not None and sys.exc_info()[0] is None:
+            _ended = self.end()
+        self._close()
+
+    def end(self) -> dict[str, str | int | float | bool | list[int] | None]:
+        """Close it, and say what the summary says."""
+        result = self.result()
+        self._close()
+        return result
+
+    def _close(self) -> None:
         global _current
         atexit.unregister(self._exit)
         if self._storing is not None:
@@ -510,7 +540,7 @@ class Run:
     def _exit(self, pid: int) -> None:
         """The process ends. Alone, nobody else sees how the script has used the run."""
         unused = self.steered is None and self._training is None and self._storing is None
-        self.close()
+        self._close()
         if unused and pid == os.getpid() and not hasattr(sys, "last_type") and not hasattr(sys, "ps1"):
             with contextlib.suppress(OSError, ValueError):
                 print(f"holdfast: {_NEVER_PREPARED}", file=sys.stderr, flush=True)

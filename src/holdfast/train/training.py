@@ -333,11 +333,6 @@ class Training:
 
     def new_pass(self, batches: Batches) -> Pass:
         """The script begins a loop over a prepared loader."""
-        if self.turns.keeping.asked and self.bind().relaxed is not None:
-            raise NotExact(
-                f"run.keep was called, and with sync = {self.bound.mode.name} lanes are at different steps",
-                "Use --sync exact, or keep nothing.",
-            )
         began = ordinal(self.bind().board.op()[0])
         going = self.begin_op(0)
         order, at = self.next_order(batches), 0
@@ -460,6 +455,11 @@ class Training:
             raise NotExact(
                 "optimizer.step() was called outside of a loop over the prepared loader",
                 "Iterate over the loader that run.prepare(...) returned.",
+            )
+        if self.turns.keeping.asked:  # a glance at a batch is no matter
+            raise NotExact(
+                f"run.keep was called, and with sync = {self.bound.mode.name} lanes are at different steps",
+                "Use --sync exact, or keep nothing.",
             )
         work, lane, _ = self.unit
         if self._filled:

@@ -104,12 +104,10 @@ def _instead(run: runs.Run | None) -> str:
 
 def _result() -> dict[str, str | int | float | bool | list[int] | None]:
     run = runs.current()
-    if run is None:
-        return {"joined": False}
-    run.check_used()
-    result = {"joined": True, **run.result()}
-    run.close()
-    return result
+    if run is not None:
+        run.check_used()
+    told = run.end() if run is not None else runs.ended()  # the script may have closed it
+    return {"joined": told is not None, **(told or {})}
 
 
 def _failure(spec: WorkerSpec, steered: ControlLink, error: BaseException) -> say.Failed:

@@ -91,6 +91,10 @@ def main() -> None:
             optimizer.zero_grad()
     if run.lead:
         print(f"weights_sha256 {run.weights_sha256()}")
+    if WHAT in ("close", "join-again"):
+        run.close()
+    if WHAT == "join-again":
+        hf.join()
 
 
 if __name__ == "__main__":

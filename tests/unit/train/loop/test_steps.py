@@ -117,6 +117,25 @@ def test_buffers_are_merged_before_the_end_of_the_step(join) -> None:
         assert torch.equal(norm.running_mean, merged)
 
 
+@pytest.mark.parametrize("how", ["none", "next", "a loop that is left"])
+def test_a_glance_at_a_batch_before_training_changes_nothing(join, how: str) -> None:
+    run = join(lanes=2)
+    model, optimizer, loader = prepared(run)
+    kept = run.keep(turns=0)
+    if how == "next":
+        x, _ = next(iter(loader))
+        assert x.shape[1] == 5
+    for x, _ in loader if how == "a loop that is left" else []:
+        assert x.shape[1] == 5
+        break
+    for _ in run.epochs(2):
+        for step in run.steps(loader):
+            turn(step, model, optimizer)
+            kept.turns += 1
+    assert_close(model, expected(2 * STEPS), rtol=1e-3, atol=1e-5)
+    assert kept.turns == 2 * STEPS
+
+
 def test_schedulers_move_at_once(join) -> None:
     run = join(lanes=2)
     model, optimizer, loader = prepared(run)
