@@ -12,9 +12,9 @@ from holdfast.core.keys import STREAM_AFTER, STREAM_COMPUTE, STREAM_DATA, STREAM
 __all__ = ["after_key", "compute_key", "data_key", "seed_everything", "turn_key"]
 
 
-def compute_key(seed: int, step: int, lane: int) -> int:
-    """The key of a unit's own randomness (dropout and the like)."""
-    return key(seed, STREAM_COMPUTE, step, lane)
+def compute_key(seed: int, step: int, lane: int, phase: int = 0, part: int = 0) -> int:
+    """The key of a unit's own randomness (dropout and the like), in each phase of its turn and each part of it."""
+    return key(seed, STREAM_COMPUTE, step, lane, *((phase, part) if phase or part else ()))
 
 
 def data_key(seed: int, epoch: int, step: int, lane: int) -> int:

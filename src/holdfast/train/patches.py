@@ -92,6 +92,7 @@ class LossTap:
         """`guard` is called before every backward; what it returns is called after it."""
         self._guard = guard
         self._values: list[Tensor] = []
+        self._parts = 0.0  # the loss of the unit's parts that are through
         self._original: Any = None
         self.backwards = 0
 
@@ -119,11 +120,17 @@ class LossTap:
     def reset(self) -> None:
         """A unit begins."""
         self._values.clear()
-        self.backwards = 0
+        self._parts, self.backwards = 0.0, 0
+
+    def end_part(self, weight: float) -> None:
+        """A part of the unit is through, which counts so much in its mean."""
+        parts = self._parts + weight * float(sum(v.item() for v in self._values))
+        self.reset()
+        self._parts = parts
 
     def value(self) -> float:
         """The unit's loss."""
-        return float(sum(v.item() for v in self._values))
+        return self._parts + float(sum(v.item() for v in self._values))
 
     def close(self) -> None:
         """Put `backward` back."""

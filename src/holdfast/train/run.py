@@ -259,17 +259,22 @@ class Run:
             raise
         return out[0] if len(out) == 1 else tuple(out)
 
-    def steps(self, loader: Loader) -> Steps:
-        """The steps of one pass over a prepared loader: `for step in run.steps(loader): for batch in step: ...`.
+    def steps(self, *loaders: Loader, accumulate: int = 1) -> Steps:
+        """The steps of one pass over prepared loaders: `for step in run.steps(loader): for batch in step: ...`.
 
         One turn is one step, on every crew and through every kill. After the inner loop `.grad` is the gradient of the
         whole batch, the same in every worker and its own to edit; `optimizer.step()` ends the step.
+
+        Several loaders go along, as with `zip`: a turn has a batch of each, and the shortest ends the pass. With
+        `accumulate=k` a step has k batches, which the inner loop gives one after the other; the last may have fewer.
         """
-        if not isinstance(loader, Loader):
-            raise UsageError(
-                f"run.steps got a {type(loader).__name__}. Hand it a loader that run.prepare(...) has returned."
-            )
-        return self._training_or_refuse().turns.begin(loader._batches)
+        for loader in loaders or (None,):
+            if not isinstance(loader, Loader):
+                raise UsageError(
+                    f"run.steps got {'nothing' if loader is None else f'a {type(loader).__name__}'}. Hand it a loader "
+                    "that run.prepare(...) has returned."
+                )
+        return self._training_or_refuse().turns.begin([loader._batches for loader in loaders], accumulate)
 
     def keep(self, *objects: Stateful, **values: Any) -> Any:
         """Keep what the script has besides model and optimizer: a worker that comes late is handed all of it.

@@ -77,7 +77,7 @@ class Training:
         self._held: Pass | None = None  # a loop that an exception has left: kept until the script goes on
         self._left: BaseException | None = None  # a loop was left where it must not be; said at the next occasion
         self._said = False
-        self._epochs_asked = 0
+        self.epochs_asked = 0  #: of `run.epochs`, in all
         self.unit: tuple[StepWork, int, UnitRequest] | None = None
         self._unit_started = 0
         self._filled = False
@@ -209,11 +209,11 @@ class Training:
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs from the crew's current one on."""
         board = self.bind().board
-        before = self._epochs_asked  # a script may call this several times; the crew's count goes on
-        self._epochs_asked += number
+        before = self.epochs_asked  # a script may call this several times; the crew's count goes on
+        self.epochs_asked += number
         if not self.bound.late:
             steps = sum(b.steps for b in self.loaders[:1])
-            board.put_plan(steps, self._epochs_asked, self.loaders[0].batch if self.loaders else 0)
+            board.put_plan(steps, self.epochs_asked, self.loaders[0].batch if self.loaders else 0)
         for epoch in range(before, before + number):
             now, first_op = board.epoch()
             if epoch < now:
@@ -368,8 +368,8 @@ class Training:
         board.put(cells.R_UNIT_LANE, lane)
         board.put(cells.R_UNIT_STEP, work.step)
 
-    def begin_unit(self, work: StepWork, lane: int) -> None:
-        """Set the stage for a unit: buffers, gradients and randomness as they must be."""
+    def begin_unit(self, work: StepWork, lane: int, *, parts: int = 1) -> None:
+        """Set the stage for a unit, which comes in so many parts: buffers, gradients, randomness as they must be."""
         binding = self.bound
         if binding.relaxed is None:
             binding.buffers.load(work.version)
@@ -380,7 +380,8 @@ class Training:
         self.clip_norm = self.clip_value = 0.0
         self.tap.reset()
         binding.settings.begin_unit(turn=work.turn)
-        binding.member.begin(lane)
+        if parts == 1:  # else gradients that come are not the unit's
+            binding.member.begin(lane)
         seed_everything(compute_key(self._crewing.seed, work.step, lane))
 
     def end_unit(self) -> None:
@@ -455,8 +456,8 @@ class Training:
         board.put(cells.R_UNIT_NS, spent if before == 0 else (7 * before + spent) // 8)
         self.unit = None
 
-    def take_unit(self) -> None:
-        """In a turn: the unit's user code is through, so take its gradient and show it."""
+    def end_part(self, weight: float) -> None:
+        """In a turn: a part of the unit is through, which counts so much in its mean."""
         assert self.unit is not None
         work, lane, _ = self.unit
         if not self.tap.backwards:
@@ -464,6 +465,10 @@ class Training:
                 f"unit (step {work.step}, lane {lane}) called no backward()",
                 "Call it for every batch of the inner loop: `for x, y in step: loss_of(model(x), y).backward()`.",
             )
+        self.tap.end_part(weight)
+
+    def take_unit(self) -> None:
+        """In a turn: the unit's user code is through, so take its gradient and show it."""
         self._fill()
         self._show_unit()
         self.bound.settings.leave_units()

@@ -23,10 +23,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.data.batches import Batches, UnitRequest
-from holdfast.data.randomness import data_key
+from holdfast.data.batches import UnitRequest
+from holdfast.data.randomness import compute_key, seed_everything
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, UsageError
+from holdfast.train.loop.step_batches import Part, PartsMean, StepBatches
 
 if TYPE_CHECKING:
     from holdfast.train.loop.turns import Turns
@@ -46,8 +47,8 @@ class Stage(enum.Enum):
 class Step:
     """One turn. Iterating it gives the batches of this worker's lanes."""
 
-    def __init__(self, turns: Turns, batches: Batches, order: int, work: StepWork, at: int) -> None:
-        self._turns, self._batches, self._order, self._work, self._at = turns, batches, order, work, at
+    def __init__(self, turns: Turns, batches: StepBatches, work: StepWork, at: int) -> None:
+        self._turns, self._batches, self._work, self._at = turns, batches, work, at
         self._training = turns.training
         self._stage = Stage.TOP
         self.dropped = False  #: the loop was left before the step's end
@@ -88,11 +89,18 @@ class Step:
     def _units(self) -> Iterator[Any]:
         training, work = self._training, self._work
         while (lane := training.bound.member.next_lane(work)) is not None:
-            request = self._request(lane)
-            training.open_unit(work, lane, request)
-            batch = self._batches.fetch(request, partial(self._ahead, lane))
-            training.begin_unit(work, lane)
-            yield batch
+            parts = self._batches.parts(self._at, lane)
+            training.open_unit(work, lane, _whole(parts))
+            mean = PartsMean(training.space.trainable, parts)
+            for number, part in enumerate(parts):
+                batch = self._batches.fetch(part, partial(self._ahead, (lane, number)))
+                if number == 0:
+                    training.begin_unit(work, lane, parts=len(parts))
+                else:
+                    seed_everything(compute_key(training.seed, work.step, lane, 0, number))
+                yield batch
+                training.end_part(mean.weight(number))
+                mean.end_part(number)
             training.take_unit()
         self._loss = self._turns.end_units(work)
         self._stage = Stage.WHOLE
@@ -145,31 +153,27 @@ class Step:
                 "Call it once a turn, after the loop over the step's units; step.skip() ends a step without an update.",
             )
 
-    def _request(self, lane: int) -> UnitRequest:
-        step = self._work.step
-        return _request(self._batches, self._training.seed, self._order, step - self._at, step, lane)
-
-    def _ahead(self, lane: int) -> Iterator[UnitRequest]:
-        """This unit, and those this worker will be given if nothing changes."""
-        mine, at, step = self._training.bound.member.driven(), self._at, self._work.step
+    def _ahead(self, first: tuple[int, int]) -> Iterator[Part]:
+        """This part, the `first` as (lane, number), and those this worker will be given if nothing changes."""
+        mine, at = self._training.bound.member.driven(), self._at
         while at < self._batches.steps:
             counts = self._batches.counts(at)
             for other in mine:
-                if other >= lane and counts[other]:
-                    yield _request(self._batches, self._training.seed, self._order, step - at, step, other)
-            at, step, lane = at + 1, step + 1, 0
+                parts = self._batches.parts(at, other) if counts[other] else ()
+                yield from (part for number, part in enumerate(parts) if (other, number) >= first)
+            at, first = at + 1, (0, 0)
 
 
 class Steps:
     """The iterator behind `for step in run.steps(loader)`. The loop was left when nobody holds it any more."""
 
-    def __init__(self, turns: Turns, batches: Batches, order: int, *, entered: bool, going: bool) -> None:
+    def __init__(self, turns: Turns, batches: StepBatches, *, entered: bool, going: bool) -> None:
         """`entered`: a late worker enters a turn that the crew has begun, perhaps ended."""
-        self._turns, self._batches, self._order = turns, batches, order
+        self._turns, self._batches = turns, batches
         training = turns.training
         self._entered, self._going = entered, going
         # Of this loop's units, whoever computes them.
-        training.samples_of = partial(_request, batches, training.seed, order, training.first_step)
+        training.samples_of = partial(batches.samples, training.first_step)
 
     def __iter__(self) -> Steps:
         return self
@@ -197,12 +201,14 @@ class Steps:
         counts = self._batches.counts(at)
         lanes = tuple(lane for lane, count in enumerate(counts) if count)
         work = StepWork(training.step, lanes, counts, training.bound.ahead, turn=True)
-        turns.turn = Step(turns, self._batches, self._order, work, at)
+        turns.turn = Step(turns, self._batches, work, at)
         turns.begin_turn(work)
         return turns.turn
 
 
-def _request(batches: Batches, seed: int, order: int, first: int, step: int, lane: int) -> UnitRequest:
-    """The samples of a unit of a loop whose first step is `first`."""
-    at = step - first
-    return batches.request(data_key(seed, order, at, lane), order, at, lane)
+def _whole(parts: list[Part]) -> UnitRequest:
+    """All samples of a unit."""
+    first = parts[0][0]
+    if len(parts) == len(parts[0]) == 1:
+        return first
+    return UnitRequest([number for part in parts for one in part for number in one], first.seed, first.step, first.lane)

@@ -8,7 +8,7 @@ gradient. At the end the version is completed.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -24,6 +24,7 @@ from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.loop_variables import LateVariables
 from holdfast.train.loop.optimizer_settings import LatePlace
 from holdfast.train.loop.script_position import STEPS, ordinal
+from holdfast.train.loop.step_batches import StepBatches
 from holdfast.train.loop.steps import Step, Steps
 
 if TYPE_CHECKING:
@@ -66,9 +67,10 @@ class Turns:
 
     # ------------------------------------------------------------ loops
 
-    def begin(self, batches: Batches) -> Steps:
-        """The script begins a loop by steps over a prepared loader."""
+    def begin(self, loaders: Sequence[Batches], accumulate: int) -> Steps:
+        """The script begins a loop by steps over prepared loaders, so many batches of each to a step."""
         training = self.training
+        batches = StepBatches(loaders, accumulate, training.seed)
         bound = training.bind()
         if bound.relaxed is not None:
             raise NotExact(
@@ -78,7 +80,7 @@ class Turns:
         self._say(bound)
         began = ordinal(bound.board.op()[0])
         going = training.begin_op(STEPS)
-        order = training.next_order(batches)
+        batches.number([training.next_order(loader) for loader in reversed(loaders)][::-1])
         training.idle, entered = False, False
         if not going:
             training.step = training.committed()
@@ -88,7 +90,9 @@ class Turns:
             if going and entered:
                 training.step, training.op = place.step, place.op
                 bound.board.put(cells.R_OP, training.op)
-        begun = Steps(self, batches, order, entered=entered, going=going)
+        if not bound.late and training.epoch >= 0:
+            bound.board.put_plan(batches.steps, training.epochs_asked, batches.batch)
+        begun = Steps(self, batches, entered=entered, going=going)
         self._steps = weakref.ref(begun)
         return begun
 
