@@ -231,6 +231,10 @@ class Binding:
         if self.mode.exact:
             self.extra = self.board.step_facts(self.version).extra
 
+    def steps_of(self, version: int) -> int:
+        """How many steps led to this version, the newest one or the one before it, where lanes keep step exactly."""
+        return version - (self.pace.version - self.pace.step) - self.board.step_facts(version).extra
+
     def by_steps(self) -> StepGradient:
         """The script takes its turns by steps from now on. Returns its view of their gradients."""
         if self.member.whole is None:

@@ -30,6 +30,7 @@ from holdfast.core.sync.modes import Mode, advised, parse
 from holdfast.core.sync.staleness import COMPENSATION, Staleness, used
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything
+from holdfast.dataplane.reduce.several_optimizers import together
 from holdfast.dataplane.relaxed import ages
 from holdfast.errors import ConfigError, NotExact, UsageError
 from holdfast.train.audit_trail import AuditTrail
@@ -222,9 +223,9 @@ class Run:
     # ------------------------------------------------------------ the three verbs
 
     def prepare(self, *objects: Any) -> Any:
-        """Hand over models, one optimizer, loaders and LR schedulers, in any order; get them back in that order.
+        """Hand over models, optimizers, loaders and LR schedulers, in any order; get them back in that order.
 
-        Models, the optimizer and schedulers stay the objects you made. Loaders come back as `Loader`s,
+        Models, optimizers and schedulers stay the objects you made. Loaders come back as `Loader`s,
         whose batch size is the global batch.
 
         Raises:
@@ -240,17 +241,21 @@ class Run:
         for other in objects:
             if id(other) not in known:
                 raise UsageError(
-                    f"run.prepare got a {type(other).__name__}. It takes models, one optimizer, DataLoaders and "
+                    f"run.prepare got a {type(other).__name__}. It takes models, optimizers, DataLoaders and "
                     "LR schedulers."
                 )
-        if not models or len(optimizers) != 1:
+        if not models or not optimizers:
             raise NotExact(
                 f"run.prepare got {len(models)} models and {len(optimizers)} optimizers",
-                "Hand over at least one model and exactly one optimizer (put several models' parameters into its "
-                "groups).",
+                "Hand over at least one of each.",
+            )
+        if len(optimizers) > 1 and not self.mode.exact:
+            raise NotExact(
+                f"run.prepare got {len(optimizers)} optimizers with sync = {self.mode.name}",
+                "Put all parameters into the groups of one, or use --sync exact and the loop by steps.",
             )
         self._models = models
-        training = self._training = Training(models, optimizers[0], schedulers, self)
+        training = self._training = Training(models, together(optimizers), schedulers, self)
         try:
             out = [Loader(self, training.add_loader(o), o) if isinstance(o, DataLoader) else o for o in objects]
         except UsageError:  # refused as a whole: the script may hand over something else

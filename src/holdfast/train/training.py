@@ -32,6 +32,7 @@ from holdfast.dataplane.memory.results import NESTED
 from holdfast.dataplane.memory.space import Space
 from holdfast.dataplane.reduce import early
 from holdfast.dataplane.reduce.schema import pin
+from holdfast.dataplane.reduce.several_optimizers import each, owner
 from holdfast.dataplane.reduce.work import StepWork, UnitResult
 from holdfast.errors import NonFinite, NotExact, UsageError
 from holdfast.train.binding import Binding, CrewSettings, check_parts
@@ -47,7 +48,7 @@ __all__ = ["Training"]
 
 
 class Training:
-    """One prepared model (or several), one optimizer, any number of loaders."""
+    """The prepared models, optimizers (several as one) and loaders."""
 
     def __init__(
         self,
@@ -56,16 +57,19 @@ class Training:
         schedulers: Sequence[Any],
         crewing: CrewSettings,
     ) -> None:
-        self._models, self._optimizer, self._given = models, optimizer, schedulers
+        self._models, self.optimizer, self._given = models, optimizer, schedulers
         self._crewing, self.num_lanes = crewing, crewing.lanes
-        pin(optimizer)
+        for one in each(optimizer):
+            pin(one)
         check_parts(optimizer, crewing)
         self.space = Space(models, optimizer)
         self.turns = Turns(self)
         self.tap = LossTap(self.turns.guard_backward)
         self.loaders: list[Batches] = []
-        taken = take_optimizer(optimizer, self.end_unit, self.turns.zeroed, self._fill_state, self._refuse_load)
-        self.undo = [taken, self.tap.close]
+        self.undo = [self.tap.close]
+        for number, one in enumerate(each(optimizer)):
+            end, zeroed = partial(self.end_unit, number), partial(self.turns.gradient.zero, number)
+            self.undo.append(take_optimizer(one, end, zeroed, self._fill_state, self._refuse_load))
         self.tap.open()
         self._bound: Binding | None = None
         self.op = NONE  #: the script's newest collective operation
@@ -105,11 +109,11 @@ class Training:
         """
         if self._bound is None:
             self.space.check_dtypes()
-            settings = Settings(self._optimizer, find_schedulers(self._optimizer, self._given))
+            settings = Settings(self.optimizer, find_schedulers(self.optimizer, self._given))
             facts = [(f"loader {number}", batches.described()) for number, batches in enumerate(self.loaders)]
             facts += self.turns.keeping.described()
             self._bound = Binding(
-                self._crewing, self._models, self._optimizer, self.space, settings, self.turns.keeping, facts
+                self._crewing, self._models, self.optimizer, self.space, settings, self.turns.keeping, facts
             )
             self._tempo, self._together = SchedulerSteps(settings), ScriptPosition(self._bound)
             self._bound.enter()
@@ -174,7 +178,7 @@ class Training:
             for index, parameter in enumerate(self.space.trainable):
                 state = self._bound.optimizer.state_of(index)
                 if state:
-                    self._optimizer.state[parameter] = state
+                    owner(self.optimizer, self.space.groups[index])[0].state[parameter] = state
 
     def _refuse_load(self) -> None:
         if self._bound is not None:
@@ -187,7 +191,7 @@ class Training:
         """Refuse what became trainable, or of another dtype, after `prepare`: it has no place in the arena."""
         self.space.check_dtypes()
         known = {id(p) for p in self.space.trainable}
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.requires_grad and id(parameter) not in known:
                     raise NotExact(
@@ -304,6 +308,11 @@ class Training:
                 "run.keep was called, and a plain loop over a prepared loader does not hand over what is kept",
                 "Use the loop by steps, `for step in run.steps(loader)`.",
             )
+        if len(several := each(self.optimizer)) > 1:
+            raise NotExact(
+                f"a plain loop over a prepared loader was begun, with {len(several)} optimizers",
+                "Use the loop by steps, `for step in run.steps(loader)`, where each makes steps of its own.",
+            )
         going = self.begin_op(0)
         order = self.next_order(batches)
         if not going:
@@ -384,10 +393,10 @@ class Training:
             binding.member.begin(lane)
         seed_everything(compute_key(self._crewing.seed, work.step, lane))
 
-    def end_unit(self) -> None:
-        """`optimizer.step()`: end the turn; in a plain loop, take the unit's gradient."""
+    def end_unit(self, optimizer: int = 0) -> None:
+        """`optimizer.step()` of this one: end a turn, or a phase of it; in a plain loop, take the unit's gradient."""
         if self.turns.turn is not None:
-            self.turns.turn.end("optimizer.step()")
+            self.turns.turn.end("optimizer.step()", optimizer)
             return
         if self.unit is None:
             raise NotExact(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -91,7 +91,8 @@ class Member:
         self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
         self.whole: StepGradient | None = None  #: the script's view of a turn's gradient
         self._absent: frozenset[int] = frozenset()  # parameters without a gradient in the turn at hand
-        self._drops = self._extra = False  # the turn at hand ends without an update; makes no step
+        self._moves: Collection[int] = ()  # the groups that the turn at hand makes a step of
+        self._extra = False  # it ends with a version beyond those of steps
         self._applying = 0  # when the slice at hand was begun, in nanoseconds
         self._marks = b""  # of the board, from before it was last looked at
         self._seen: decide.BoardView | None = None
@@ -133,14 +134,15 @@ class Member:
         return self._act(work, closing=not work.turn)
 
     def finish(
-        self, work: StepWork, *, absent: frozenset[int] = frozenset(), drop: bool = False, extra: bool = False
+        self, work: StepWork, *, groups: Collection[int], absent: frozenset[int] = frozenset(), extra: bool = False
     ) -> None:
         """The script's code of this turn is through: act and wait until the next version is complete.
 
-        `absent` parameters have no gradient. With `drop`, parameters and state stay as they are. With `extra`, the
-        version is one beyond those of steps.
+        Of these parameter `groups` the optimizer makes a step; the others stay as they are. `absent` parameters have no
+        gradient. With `extra`, the version is one beyond those of steps. Work without lanes goes on with the sums of
+        the version before.
         """
-        self._absent, self._drops, self._extra = absent, drop, extra
+        self._absent, self._moves, self._extra = absent, groups, extra
         lane = self._act(work, closing=True)
         assert lane is None, f"lane {lane} of step {work.step} is to be computed after the step's sums were here"
 
@@ -158,9 +160,11 @@ class Member:
 
     @property
     def turn_loss(self) -> float:
-        """The mean loss of the turn at hand, once its units are through."""
-        step = self._work.version
-        return self.board.step_facts(step + 1).loss if self.version > step else self._loss()
+        """The mean loss of the turn at hand, once its units are through; NaN where the crew is far beyond them."""
+        step, version = self._work.version, self.version
+        if version > step + 2:
+            return math.nan
+        return self.board.step_facts(step + 1).loss if version > step else self._loss()
 
     def _act(self, work: StepWork, *, closing: bool) -> int | None:
         self._work, self._news = work, None
@@ -295,6 +299,8 @@ class Member:
     def _loss(self) -> float:
         """The mean loss of the step at hand, weighted by samples, in lane order."""
         step = self._work.version
+        if not self._work.lanes:
+            return self.board.step_facts(step).loss
         total = sum(self.board.result(lane, step)[1] * self._work.counts[lane] for lane in self._work.lanes)
         return total / sum(self._work.counts)
 
@@ -310,10 +316,13 @@ class Member:
 
     def _sum(self, slices: Sequence[int]) -> None:
         work, nodes = self._work, self.board.nodes(self._work.version)
-        clips = self.board.result(work.lanes[0], work.version)[2] > 0.0
+        clips = bool(work.lanes) and self.board.result(work.lanes[0], work.version)[2] > 0.0
         sums, pieces = self.at.sums(work.version), self.gradients.pieces
         self._begin_applying()
         for index in slices:
+            if not work.lanes:  # what was summed last still lies there
+                self.board.publish_norm(index, work.version + 1, 0.0)
+                continue
             piece = self.space.layout.slices[index]
             total = self.gradients.sum_of(piece)
             partial = [*nodes, *pieces.nodes(work.version, index, but=nodes)] if sums else nodes
@@ -350,7 +359,8 @@ class Member:
                 self.gradients.total(piece, nodes, work.lanes, work.factor, gradient)
             if clip_value > 0.0:
                 gradient.clamp_(-clip_value, clip_value)
-            if self.finite and not self._drops and not finite(gradient):
+            moves = not work.turn or piece.group in self._moves
+            if self.finite and moves and not finite(gradient):
                 raise self._not_finite(index, nodes)
             if self.guarded and not self._undo_free():
                 return
@@ -361,7 +371,7 @@ class Member:
                 samples = before.samples + (0 if self._extra else sum(work.counts))
                 facts = StepFacts(self._loss(), samples, grad_norm, before.extra + self._extra)
                 board.put_step(work.version + 1, facts)
-            if not self._drops:
+            if moves:
                 optimizer.apply(index, self.hyper[piece.group], absent, gradient)
             self._end_change(index, work.version)
 

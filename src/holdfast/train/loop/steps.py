@@ -12,6 +12,11 @@ begun, with the settings of its top. Where the crew has made that step already, 
 inner loop is empty, `.grad` is what it was for the others, `optimizer.step()` returns at once, and the code around them
 runs.
 
+**Phases.** A turn may go through the units several times, each time followed by the step of an optimizer. Each is a
+*phase*, with the same samples, other random numbers and a version of its own. Several optimizers may also use one
+gradient after the other: that makes versions without units. The first version of a turn counts as its step, the others
+are extra ones.
+
 A step that is given up (`step.skip()`, or a loop that is left before `optimizer.step()`) takes a version, as all
 workers must know that its units are not those of the next step; parameters stay as they are.
 """
@@ -20,6 +25,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +58,9 @@ class Step:
         self._training = turns.training
         self._stage = Stage.TOP
         self.dropped = False  #: the loop was left before the step's end
+        self._lanes, self._phase = work.lanes, 0
+        self._counted = False  # a version of this turn is its step
+        self._used: set[int | None] = set()  # optimizers that have used the gradient of this phase; None: it is dropped
         self._loss = float("nan")
 
     @property
@@ -63,6 +72,11 @@ class Step:
     def loss(self) -> float:
         """The mean loss over the whole batch, the same in every worker; known after the units."""
         return self._loss
+
+    @property
+    def phases(self) -> int:
+        """How often the script has gone through the units so far."""
+        return self._phase + 1
 
     @property
     def in_units(self) -> bool:
@@ -77,12 +91,18 @@ class Step:
     def __iter__(self) -> Iterator[Any]:
         if self._turns.turn is not self:
             raise UsageError(f"Step {self.number} is over: iterate over the step of the turn at hand.")
-        if self._stage is not Stage.TOP:
+        if self._stage is Stage.UNITS or (self._stage is Stage.WHOLE and not self._turns.gradient.given_up):
             raise UsageError(
-                f"Step {self.number} was iterated over twice ({self._stage.value}). Go through its batches once a "
-                "turn; what needs them again belongs into the same pass through them."
+                f"Step {self.number} was iterated over again ({self._stage.value}). Use the gradient of the first time "
+                "before: with optimizer.step(), or optimizer.zero_grad() or step.skip() to drop it."
             )
-        self._turns.begin_units()
+        if self._stage is Stage.WHOLE:
+            self._complete(None)
+        if self._stage is Stage.OVER:
+            self._go_on(self._lanes)
+            self._used.clear()
+            self._phase += 1
+        self._turns.begin_units(self._work, self._phase)
         self._stage = Stage.UNITS
         return self._units()
 
@@ -96,8 +116,8 @@ class Step:
                 batch = self._batches.fetch(part, partial(self._ahead, (lane, number)))
                 if number == 0:
                     training.begin_unit(work, lane, parts=len(parts))
-                else:
-                    seed_everything(compute_key(training.seed, work.step, lane, 0, number))
+                if self._phase or number:
+                    seed_everything(compute_key(training.seed, work.step, lane, self._phase, number))
                 yield batch
                 training.end_part(mean.weight(number))
                 mean.end_part(number)
@@ -107,10 +127,10 @@ class Step:
 
     def skip(self) -> None:
         """End the step without an update: its batch is used up, parameters stay as they are."""
-        self.end("step.skip()", drop=True)
+        self.end("step.skip()")
 
-    def end(self, caller: str, *, drop: bool = False, extra: bool = False) -> None:
-        """Complete the version: with an update, or as a step without one, or as none."""
+    def end(self, caller: str, optimizer: int | None = None) -> None:
+        """Complete a version: with an update by this optimizer, or without one."""
         if self._turns.turn is not self:
             raise UsageError(f"{caller} was called for step {self.number}, which is over.")
         match self._stage:
@@ -125,11 +145,23 @@ class Step:
                     "once, after that loop has come to its end by itself."
                 )
             case Stage.OVER:
-                raise UsageError(
-                    f"{caller} was called in step {self.number} after the step had ended. A turn ends once: by "
-                    "optimizer.step() or by step.skip()."
-                )
-        self._turns.end_turn(self._work, drop=drop, extra=extra)
+                if self._used & {None, optimizer} or optimizer is None:
+                    raise UsageError(
+                        f"{caller} was called in step {self.number} after the step had ended. A turn ends once: by "
+                        "optimizer.step() or by step.skip()."
+                    )
+                self._go_on(())
+        self._complete(optimizer)
+
+    def _go_on(self, lanes: tuple[int, ...]) -> None:
+        """Another version of this turn begins."""
+        self._work = replace(self._work, lanes=lanes, ahead=self._work.ahead + 1)
+
+    def _complete(self, optimizer: int | None, *, extra: bool = False) -> None:
+        """Complete the version at hand. It is the turn's step, unless that is there or it is an `extra` one."""
+        self._turns.end_turn(self._work, optimizer=optimizer, extra=extra or self._counted)
+        self._counted = True
+        self._used.add(optimizer)
         self._stage = Stage.OVER
 
     def leave(self) -> None:
@@ -141,11 +173,13 @@ class Step:
             )
         if self._stage is Stage.WHOLE:
             self._turns.write_exit(self._work.version + 1)  # before the version is there, by which it counts
-            self.end("leaving the loop", drop=True, extra=True)
+            self._complete(None, extra=True)
             self.dropped = True
 
     def check_over(self) -> None:
         """Refuse to begin another turn while this one's step has not ended."""
+        if self._stage is Stage.WHOLE and self._counted and self._turns.gradient.given_up:
+            self._complete(None)
         if self._stage in (Stage.TOP, Stage.WHOLE):
             before = "its units and " if self._stage is Stage.TOP else ""
             raise NotExact(
@@ -155,13 +189,15 @@ class Step:
 
     def _ahead(self, first: tuple[int, int]) -> Iterator[Part]:
         """This part, the `first` as (lane, number), and those this worker will be given if nothing changes."""
-        mine, at = self._training.bound.member.driven(), self._at
+        mine, at, phase = self._training.bound.member.driven(), self._at, self._phase
         while at < self._batches.steps:
             counts = self._batches.counts(at)
-            for other in mine:
-                parts = self._batches.parts(at, other) if counts[other] else ()
-                yield from (part for number, part in enumerate(parts) if (other, number) >= first)
-            at, first = at + 1, (0, 0)
+            for _ in range(phase, max(phase + 1, self._turns.phases)):
+                for other in mine:
+                    parts = self._batches.parts(at, other) if counts[other] else ()
+                    yield from (part for number, part in enumerate(parts) if (other, number) >= first)
+                first = 0, 0
+            at, phase = at + 1, 0
 
 
 class Steps:
@@ -188,6 +224,7 @@ class Steps:
         if turns.turn is not None:
             turns.turn.check_over()
             turns.turn.leave()
+            turns.phases = turns.turn.phases
             turns.turn = None
         if not self._going:
             raise StopIteration

@@ -20,6 +20,7 @@ from holdfast.data.randomness import seed_everything, turn_key
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, OutOfSync, UsageError
+from holdfast.train.loop.gradient_use import GradientUse
 from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.loop_variables import LateVariables
 from holdfast.train.loop.optimizer_settings import LatePlace
@@ -42,9 +43,12 @@ class Turns:
         self.keeping = Keeping()  #: what the script keeps besides
         self.turn: Step | None = None  #: the newest turn, until the script goes on after its loop
         self._steps: weakref.ref[Steps] | None = None  # that loop
-        self._shown = False  # `.grad` is a step's gradient, and was not set to zero since
+        self.gradient = GradientUse(training.space, training.optimizer)  #: what becomes of what `.grad` shows
+        self.phases = 1  #: how often the newest turn that is over went through its units
         self._came_late = False  # what is kept was taken over, and not written since
         self._said = False  # that this script loops by steps
+        self._top: tuple[int, int, int, dict[str, str]] = (0, 0, 0, {})  # of the turn at hand: what was left there
+        self._late_place: LatePlace | None = None  # in a later phase of the turn that was entered
 
     def attach(self, bound: Binding) -> None:
         """Training has begun."""
@@ -89,6 +93,7 @@ class Turns:
             going, entered = going and not place.left, place.step >= 0
             if going and entered:
                 training.step, training.op = place.step, place.op
+                bound.extra += place.version - place.step - bound.ahead
                 bound.board.put(cells.R_OP, training.op)
         if not bound.late and training.epoch >= 0:
             bound.board.put_plan(batches.steps, training.epochs_asked, batches.batch)
@@ -134,18 +139,27 @@ class Turns:
         training, settings = self.training, self.training.bound.settings
         training.check_written(f"before the turn of step {work.step}")
         moved = self._variables.look(work.step)
-        self._keep(settings.enter_turn(work.step, training.op, work.version, moved), work.version)
+        self._top = work.step, training.op, work.version, moved
+        self._keep(settings.enter_turn(*self._top), work.version)
         seed_everything(turn_key(training.seed, work.version, 0))
 
-    def begin_units(self) -> None:
-        """The script goes through the units of the turn: gradients begin with nothing."""
-        left = (p.grad for p in self.training.space.trainable if p.grad is not None) if self._shown else ()
-        if any(bool(gradient.any()) for gradient in left):
-            raise NotExact(
-                f"step {self.training.step} would begin with the gradients of the step before it",
-                "Call optimizer.zero_grad() once a turn, after optimizer.step() or before the loop over the units.",
-            )
-        self._shown = False
+    def begin_units(self, work: StepWork, phase: int) -> None:
+        """The script goes through the units of the turn, in this phase: gradients begin with nothing."""
+        if phase:
+            self._begin_phase(phase, work.version)
+        self.gradient.begin(work.step)
+
+    def _begin_phase(self, phase: int, version: int) -> None:
+        """Leave what a worker needs that comes late: its own code had no gradient of the phases before to look at."""
+        settings, late = self.training.bound.settings, self._late_place
+        if late is not None and phase <= late.phase:
+            if phase < late.phase:
+                return
+            settings.enter_phase_late()
+            if self.keeping and not self.keeping.load(late.tag):
+                raise _lost(late.step)
+        self._late_place = None
+        self._keep(settings.enter_turn(*self._top, phase), version)
 
     def end_units(self, work: StepWork) -> float:
         """The gradient of the whole step is here: show it. Returns the step's loss."""
@@ -155,25 +169,24 @@ class Turns:
         binding.by_steps().show(member.absent())
         for parameter in training.space.fixed:  # it may require a gradient, and then has that of its own lanes
             parameter.grad = None
-        self._shown = True
+        self.gradient.shown()
         seed_everything(turn_key(training.seed, work.version, 1))
         return member.turn_loss
 
-    def end_turn(self, work: StepWork, *, drop: bool, extra: bool) -> None:
-        """Complete the version that a turn makes: an update, or none; a step, or none."""
+    def end_turn(self, work: StepWork, *, optimizer: int | None, extra: bool) -> None:
+        """Complete a version that a turn makes: an update by an optimizer, or none; a step, or none."""
         training, binding = self.training, self.training.bound
+        if optimizer is not None:
+            self.gradient.use(optimizer, work.step)
         training.check_written(f"in the turn of step {work.step}")
         binding.member.hyper = binding.settings.hyper()
-        absent = binding.by_steps().take() if not drop else frozenset()
-        binding.member.finish(work, absent=absent, drop=drop, extra=extra)
+        absent = binding.by_steps().take() if optimizer is not None else frozenset()
+        groups = self.gradient.groups[optimizer] if optimizer is not None else ()
+        binding.member.finish(work, groups=groups, absent=absent, extra=extra)
         training.note_facts()
         binding.extra += extra
         training.step += not extra
         seed_everything(turn_key(training.seed, work.version, 2))
-
-    def zeroed(self) -> None:
-        """`optimizer.zero_grad()` was called."""
-        self._shown = False
 
     def guard_backward(self) -> Callable[[], None] | None:
         """Refuse a backward outside of units that reaches what is trained here."""
@@ -208,13 +221,10 @@ class Turns:
             if place.step < 0 or not keeping or keeping.load(place.tag):
                 break
         if place.step >= 0 and keeping:
-            if not place.left and (place.version < version - 1 or not going):
-                raise OutOfSync(
-                    f"What run.keep holds is lost: its newest copy is from the top of step {place.step}, and the crew "
-                    "went on from there. The worker that was to write the next one was lost while it did, and then all "
-                    "others were. Start the run again."
-                )
+            if not place.left and (place.step < training.bound.steps_of(version) - 1 or not going):
+                raise _lost(place.step)
             self._came_late = True
+        self._late_place = place if place.phase else None
         return place
 
     def begin_epoch(self, tag: int) -> None:
@@ -241,3 +251,11 @@ class Turns:
         if self._came_late or at.worker == min(at.on_host):
             keeping.write(tag, version)
         self._came_late = False  # whoever was to write this one may have been lost while it did
+
+
+def _lost(step: int) -> OutOfSync:
+    return OutOfSync(
+        f"What run.keep holds is lost: its newest copy is from the top of step {step}, and the crew went on from "
+        "there. The worker that was to write the next one was lost while it did, and then all others were. Start the "
+        "run again."
+    )
