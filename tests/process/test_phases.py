@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.harness import SCRIPTS, Launch, environment
+from tests.process.joined import LOOPBACK, Joined
 
 pytestmark = pytest.mark.process
 
@@ -23,10 +24,10 @@ PLACES = [
 
 
 @functools.cache
-def plain() -> list[str]:
+def plain(*args: str) -> list[str]:
     """What the script prints under plain `python`: what it keeps and has drawn, its rates, its weights."""
     done = subprocess.run(
-        [sys.executable, str(PHASES)], env=environment(), capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, str(PHASES), *args], env=environment(), capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -52,3 +53,27 @@ def test_workers_are_lost_in_every_place_of_a_turn(tmp_path: Path, place: str, w
         assert run.end() == 0, run.err
     assert run.out.splitlines() == plain(), run.err
     assert run.summary["workers_lost"] == lost and run.summary["steps"] == 12
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["nowhere", "after the first phase", *(pytest.param(place, marks=pytest.mark.chaos) for place in PLACES)],
+)
+def test_the_same_on_two_hosts_and_with_a_loss_there(tmp_path: Path, place: str) -> None:
+    died = f"--die {place.replace(' ', '_')}:6:1:{tmp_path}"
+    with Launch(tmp_path, PHASES, *LOOPBACK, "--hosts", 2, "--workers", 1, args=died) as run, \
+            Joined(tmp_path, run, workers=1) as other:  # fmt: skip
+        assert run.end() == 0, run.err
+        assert other.end() == 0, other.err
+    assert run.out.splitlines() == plain(), run.err
+    assert run.summary["workers_lost"] == (place != "nowhere") and run.summary["steps"] == 12
+
+
+def test_a_host_joins_in_the_middle(tmp_path: Path) -> None:
+    with Launch(tmp_path, PHASES, *LOOPBACK, "--workers", 1, args="--epochs 100 --pace 0.02") as run:
+        run.wait(lambda status: status.get("step", -1) >= 20, "step 20")
+        with Joined(tmp_path, run, workers=1) as other:
+            assert run.end() == 0, run.err
+            assert other.end() == 0, other.err
+    assert run.out.splitlines() == plain("--epochs", "100"), run.err
+    assert run.summary["generations"] > 1, "it took part"

@@ -1,6 +1,6 @@
 """A script with three phases in a turn, two optimizers, two loaders and two batches to a step:
 
-    phases.py [--epochs E] [--die PLACE:STEP:NUMBER:DIRECTORY]
+    phases.py [--epochs E] [--pace S] [--die PLACE:STEP:NUMBER:DIRECTORY]
 
 A small GAN: the discriminator's phase, the generator's, and one gradient that both use. What it keeps follows from the
 gradients of all phases, and so do its rates; it draws numbers between them.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import time
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,7 @@ import holdfast as hf
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--die", default="")
     args = parser.parse_args()
     die = Fatal(args.die)
@@ -74,6 +76,7 @@ def main() -> None:
             judging.zero_grad()
             slower.step()
             drawn += [torch.rand(1).item(), step.loss]
+            time.sleep(args.pace)
             for _, (z,) in step:
                 told(made(z), 1.0).backward()
                 die("in a unit of the second phase", step.number)
