@@ -26,9 +26,8 @@ PLACES = [
 @functools.cache
 def plain(*args: str) -> list[str]:
     """What the script prints under plain `python`: what it keeps and has drawn, its rates, its weights."""
-    done = subprocess.run(
-        [sys.executable, str(PHASES), *args], env=environment(), capture_output=True, text=True, check=False, timeout=120
-    )
+    command = [sys.executable, str(PHASES), *args]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

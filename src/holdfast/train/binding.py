@@ -47,6 +47,7 @@ from holdfast.train.control_link import Alone, ControlLink
 from holdfast.train.loop import optimizer_settings
 from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.optimizer_settings import Settings
+from holdfast.train.loop.scalers import Scalers
 from holdfast.train.numerics import golden, numerics
 
 __all__ = ["Binding", "CrewSettings", "check_parts"]
@@ -62,6 +63,7 @@ class CrewSettings(Protocol):
     row: int
     steered: ControlLink | None  #: None in a run of one process
     mode: Mode  #: with which the run was started
+    scalers: Scalers
     outer: tuple[float, float]  #: learning rate and momentum of the step after local ones
 
     def staleness(self, mode: Mode) -> Staleness:

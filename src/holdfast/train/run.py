@@ -38,6 +38,7 @@ from holdfast.train.control_link import ControlLink
 from holdfast.train.evaluation import agree, evaluate
 from holdfast.train.loop.keeping import Stateful
 from holdfast.train.loop.passes import Pass
+from holdfast.train.loop.scalers import Scalers
 from holdfast.train.loop.steps import Steps
 from holdfast.train.numerics import keep_freed_memory
 from holdfast.train.patches import refuse_lane_clipping
@@ -168,6 +169,8 @@ class Run:
         torch.set_num_threads(threads)
         keep_freed_memory()
         seed_everything(key(seed, STREAM_START))
+        self.scalers = Scalers(lambda: self._training)
+        self._undo.append(self.scalers.watch())
         if lanes > 1:
             self._undo.append(refuse_lane_clipping(lambda: self.unit is not None))
         atexit.register(self.close)

@@ -110,6 +110,7 @@ class Training:
         if self._bound is None:
             self.space.check_dtypes()
             settings = Settings(self.optimizer, find_schedulers(self.optimizer, self._given))
+            self.turns.keeping.find(self._crewing.scalers.made())
             facts = [(f"loader {number}", batches.described()) for number, batches in enumerate(self.loaders)]
             facts += self.turns.keeping.described()
             self._bound = Binding(
@@ -130,6 +131,7 @@ class Training:
         member = self.bound.member
         member.before_finish = self._settle_hyper
         member.before_wait = lambda: self.check_together(member.changed)
+        member.scaled = self.turns.keeping.any_of(torch.amp.GradScaler)
         member.samples_of = lambda step, lane: self.samples_of(step, lane)
         self._versions = [p._version for p in (*self.space.trainable, *self.space.fixed)]
 
@@ -303,7 +305,7 @@ class Training:
 
     def new_pass(self, batches: Batches) -> Pass:
         """The script begins a loop over a prepared loader."""
-        if self.turns.keeping:
+        if self.turns.keeping.asked:
             raise NotExact(
                 "run.keep was called, and a plain loop over a prepared loader does not hand over what is kept",
                 "Use the loop by steps, `for step in run.steps(loader)`.",
@@ -419,11 +421,12 @@ class Training:
         assert self.unit is not None
         work, lane, request = self.unit
         self.check_written(f"before the end of unit (step {work.step}, lane {lane})")
-        loss = self.tap.value()
-        if self.bound.member.finite and not math.isfinite(loss):
+        loss, member = self.tap.value(), self.bound.member
+        checked = member.finite and not (work.turn and member.scaled)
+        if checked and not math.isfinite(loss):
             raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)
         gradients = [parameter.grad for parameter in self.space.trainable]
-        if self.bound.member.finite and (bad := self.bound.member.unclean(gradients)):
+        if checked and (bad := self.bound.member.unclean(gradients)):
             what = f"the gradient of {self.space.few(bad)} is not finite, with a loss of {loss:.6g}"
             raise NonFinite.in_unit(work.step, lane, what, request)
         self.bound.member.fill(lane, gradients, UnitResult(loss, self.clip_norm, self.clip_value))

@@ -86,6 +86,7 @@ class Member:
         self.before_wait: Callable[[], None] = lambda: None  #: raises where waiting would be for ever
         self.before_finish: Callable[[], None] = lambda: None  #: has `hyper` set where no unit of mine did
         self.finite = True  #: refuse NaN and infinities
+        self.scaled = False  #: but in turns, before their end, leave them to the script's gradient scaler
         self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit
         self.guarded = True  #: copy a slice before it is changed; off only where nobody could ever take over
         self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
@@ -328,7 +329,7 @@ class Member:
             partial = [*nodes, *pieces.nodes(work.version, index, but=nodes)] if sums else nodes
             # Where nobody looks at it before, the factor is applied where the sum is used: one way through memory less.
             self.gradients.total(piece, partial, work.lanes, work.factor if clips or work.turn else 1.0, total)
-            if sums and self.finite and not finite(total):
+            if sums and self.finite and not (work.turn and self.scaled) and not finite(total):
                 raise self._not_finite(index, partial)  # here lie the lanes apart, elsewhere only their sum
             self.board.publish_norm(index, work.version + 1, norm_of(total) if clips else 0.0)
             if self.at.summer:  # it is all that I do with it

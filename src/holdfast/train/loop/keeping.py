@@ -66,6 +66,7 @@ class Keeping:
 
     def __init__(self) -> None:
         self.values = Kept()
+        self.asked = False  #: the script has called `run.keep`
         self._objects: list[Stateful] = []
         self._copies: list[memoryview] = []
 
@@ -80,9 +81,22 @@ class Keeping:
                     f"run.keep got a {type(thing).__name__}, which has no state_dict and load_state_dict. Keep objects "
                     "that have both, and values by name: run.keep(best=0.0)."
                 )
+        self.asked = True
         self._objects += objects
         self.values._values.update(values)
         self._encoded()  # what cannot be stored is said now, not at the first step
+
+    def find(self, objects: Sequence[Stateful]) -> None:
+        """Keep these as well, which the script need not name."""
+        self._objects += [thing for thing in objects if not self.holds(thing)]
+
+    def holds(self, thing: object) -> bool:
+        """Is this object kept?"""
+        return any(thing is one for one in self._objects)
+
+    def any_of(self, kind: type) -> bool:
+        """Is an object of this kind kept?"""
+        return any(isinstance(one, kind) for one in self._objects)
 
     # ------------------------------------------------------------ the arena
 

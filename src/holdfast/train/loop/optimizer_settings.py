@@ -181,7 +181,7 @@ class Settings:
         self, step: int, entry: int, op: int, version: int, variables: Mapping[str, str] = MappingProxyType({})
     ) -> int:
         now = self._plain()
-        self._write(_tag(step, entry), now[0], now, step, ((op, version), dict(variables)))
+        self._write(_tag(step, entry), now[0], now, step, ((op, version, entry), dict(variables)))
         return _tag(step, entry)
 
     def enter_late(self, op: int, version: int, among: Collection[int] | None = None) -> LatePlace:
@@ -197,7 +197,7 @@ class Settings:
                 self._take(found)
                 self._entered = found
                 left = tag & _ENTRIES == _exit(op)
-                return LatePlace(tag >> 32, *found.place, tag, left, 0 if left else (tag & _ENTRIES) - _entry(op))
+                return LatePlace(tag >> 32, *found.place[:2], tag, left, 0 if left else (tag & _ENTRIES) - _entry(op))
         return LatePlace(-1, -1, -1, 0, False, 0)
 
     def enter_phase_late(self) -> None:
@@ -231,7 +231,7 @@ class Settings:
     def _write(
         self, tag: int, made: list[Any], now: list[Any], least: int, place: tuple[Any, ...] = (None, {})
     ) -> None:
-        """`place` is one in a loop by steps, ((operation, version), variables): found whatever the settings are."""
+        """`place` is one in a loop by steps, ((operation, version, entry), variables): found whatever is set there."""
         if self._cells is None:
             return
         data = _encoder.encode([made, now, self._pending, *place])
@@ -376,7 +376,7 @@ class _Cell(NamedTuple):
     applied: Any  #: the settings that the step before was made with
     now: Any  #: (settings, schedulers)
     pending: Any  #: calls of schedulers that are still to be made
-    place: tuple[int, int] | None  #: (newest operation, version from which on it counts), in a loop by steps
+    place: tuple[int, int, int] | None  #: (newest operation, version from which on it counts, entry), by steps
     variables: dict[str, str]  #: what the loop has changed in its frame
 
 

@@ -129,8 +129,8 @@ class Step:
         """End the step without an update: its batch is used up, parameters stay as they are."""
         self.end("step.skip()")
 
-    def end(self, caller: str, optimizer: int | None = None) -> None:
-        """Complete a version: with an update by this optimizer, or without one."""
+    def end(self, caller: str, optimizer: int | None = None, *, drop: bool = False) -> None:
+        """Complete a version: with an update by this optimizer; without one, if there is none or it is to `drop` it."""
         if self._turns.turn is not self:
             raise UsageError(f"{caller} was called for step {self.number}, which is over.")
         match self._stage:
@@ -151,15 +151,15 @@ class Step:
                         "optimizer.step() or by step.skip()."
                     )
                 self._go_on(())
-        self._complete(optimizer)
+        self._complete(optimizer, drop=drop)
 
     def _go_on(self, lanes: tuple[int, ...]) -> None:
         """Another version of this turn begins."""
         self._work = replace(self._work, lanes=lanes, ahead=self._work.ahead + 1)
 
-    def _complete(self, optimizer: int | None, *, extra: bool = False) -> None:
+    def _complete(self, optimizer: int | None, *, drop: bool = False, extra: bool = False) -> None:
         """Complete the version at hand. It is the turn's step, unless that is there or it is an `extra` one."""
-        self._turns.end_turn(self._work, optimizer=optimizer, extra=extra or self._counted)
+        self._turns.end_turn(self._work, optimizer=optimizer, drop=drop, extra=extra or self._counted)
         self._counted = True
         self._used.add(optimizer)
         self._stage = Stage.OVER

@@ -173,15 +173,19 @@ class Turns:
         seed_everything(turn_key(training.seed, work.version, 1))
         return member.turn_loss
 
-    def end_turn(self, work: StepWork, *, optimizer: int | None, extra: bool) -> None:
-        """Complete a version that a turn makes: an update by an optimizer, or none; a step, or none."""
+    def end_turn(self, work: StepWork, *, optimizer: int | None, drop: bool, extra: bool) -> None:
+        """Complete a version that a turn makes: an update by an optimizer, or none; a step, or none.
+
+        An optimizer may also `drop` the gradient at hand.
+        """
         training, binding = self.training, self.training.bound
         if optimizer is not None:
             self.gradient.use(optimizer, work.step)
         training.check_written(f"in the turn of step {work.step}")
         binding.member.hyper = binding.settings.hyper()
-        absent = binding.by_steps().take() if optimizer is not None else frozenset()
-        groups = self.gradient.groups[optimizer] if optimizer is not None else ()
+        moves = optimizer is not None and not drop
+        absent = binding.by_steps().take() if moves else frozenset()
+        groups = self.gradient.groups[optimizer] if optimizer is not None and moves else ()
         binding.member.finish(work, groups=groups, absent=absent, extra=extra)
         training.note_facts()
         binding.extra += extra
