@@ -1,11 +1,12 @@
 """A script that does to `.grad` what scripts do to it, one after the other, with a gradient scaler:
 
-    edits.py [--die PLACE:STEP:NUMBER:DIRECTORY]
+    edits.py [--unkept] [--die PLACE:STEP:NUMBER:DIRECTORY]
 
 Clipping by layer and by value, noise, masks, a gradient that is replaced, one that is dropped, norms that are read; the
 gradients of two losses, projected onto each other; losses that become infinite, so that the scaler leaves steps out.
 
-With --die, the first NUMBER workers that come to a place of a turn are gone there, as after `kill -9`.
+With --unkept, the first of two gradients stays in a plain variable. With --die, the first NUMBER workers that come to a
+place of a turn are gone there, as after `kill -9`.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ EDITS = (clipped_by_layer, clipped_by_value, noisy, masked, replaced, by_norms)
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--die", default="")
+    parser.add_argument("--unkept", action="store_true")
     args = parser.parse_args()
     die = Fatal(args.die)
     run = hf.join(lanes=4, seed=3)
@@ -79,13 +81,15 @@ def main() -> None:
                 scaler.scale(loss_of(x, y, 0)).backward()
                 die("in a unit of the first loss", step.number)
             die("after the first loss", step.number)
-            kept.first = [parameter.grad.clone() for parameter in model.parameters()]
+            first = [parameter.grad.clone() for parameter in model.parameters()]
+            if not args.unkept:
+                kept.first = first
             optimizer.zero_grad()
             for x, y in step:
                 scaler.scale(loss_of(x, y, 1)).backward()
                 die("in a unit of the second loss", step.number)
             die("after the second loss", step.number)
-            for parameter, other in zip(model.parameters(), kept.first, strict=True):
+            for parameter, other in zip(model.parameters(), kept.first or first, strict=True):
                 apart = (parameter.grad * other).sum().clamp(max=0.0)
                 parameter.grad += other - apart / other.square().sum().clamp(min=1e-30) * other
             scaler.unscale_(optimizer)

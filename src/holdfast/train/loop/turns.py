@@ -20,6 +20,7 @@ from holdfast.data.randomness import seed_everything, turn_key
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, OutOfSync, UsageError
+from holdfast.train.loop.gone_gradient import check_none_is_gone, show_as_gone
 from holdfast.train.loop.gradient_use import GradientUse
 from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.loop_variables import LateVariables
@@ -49,6 +50,7 @@ class Turns:
         self._said = False  # that this script loops by steps
         self._top: tuple[int, int, int, dict[str, str]] = (0, 0, 0, {})  # of the turn at hand: what was left there
         self._late_place: LatePlace | None = None  # in a later phase of the turn that was entered
+        self._gone = False  # the gradient of the phase at hand is not there any more
 
     def attach(self, bound: Binding) -> None:
         """Training has begun."""
@@ -147,6 +149,7 @@ class Turns:
         """The script goes through the units of the turn, in this phase: gradients begin with nothing."""
         if phase:
             self._begin_phase(phase, work.version)
+        self._gone = self._late_place is not None and phase < self._late_place.phase
         self.gradient.begin(work.step)
 
     def _begin_phase(self, phase: int, version: int) -> None:
@@ -169,6 +172,8 @@ class Turns:
         binding.by_steps().show(member.absent())
         for parameter in training.space.fixed:  # it may require a gradient, and then has that of its own lanes
             parameter.grad = None
+        if self._gone:
+            show_as_gone(training.space.trainable, training.space.names, work.step)
         self.gradient.shown()
         seed_everything(turn_key(training.seed, work.version, 1))
         return member.turn_loss
@@ -184,7 +189,10 @@ class Turns:
         training.check_written(f"in the turn of step {work.step}")
         binding.member.hyper = binding.settings.hyper()
         moves = optimizer is not None and not drop
-        absent = binding.by_steps().take() if moves else frozenset()
+        absent: frozenset[int] = frozenset()
+        if moves and not self._gone:
+            check_none_is_gone(training.space.trainable, training.space.names, work.step)
+            absent = binding.by_steps().take()
         groups = self.gradient.groups[optimizer] if optimizer is not None and moves else ()
         binding.member.finish(work, groups=groups, absent=absent, extra=extra)
         training.note_facts()
