@@ -409,7 +409,7 @@ class Training:
         if self._filled:
             raise NotExact(
                 f"optimizer.step() was called twice in unit (step {work.step}, lane {lane})",
-                "Call it once per batch; for several optimizers or inner steps use several runs.",
+                "Call it once per batch; for several steps or optimizers, use the loop by steps (run.steps).",
             )
         exact = self.bound.relaxed is None
         self.bound.member.hyper = self.bound.settings.hyper() if exact else self._tempo.hyper(work.step, self.step)

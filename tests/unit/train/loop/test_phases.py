@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn, optim
 
 import holdfast as hf
+from holdfast.core.sync.modes import parse
 from holdfast.dataplane.reduce.several_optimizers import SeveralOptimizers, each, groups_of, owner, together
 from holdfast.errors import NotExact, UsageError
 from tests.unit.train.problems import assert_close, batches_of, loader_of, loss_of, net, plain, points
@@ -282,6 +283,13 @@ def test_a_plain_loop_with_several_optimizers_is_refused(join) -> None:
     loader = pair.prepare(run)
     with pytest.raises(NotExact, match=r"a plain loop over a prepared loader was begun, with 2 optimizers\. Use the"):
         iter(loader)
+
+
+def test_several_optimizers_in_a_relaxed_mode_are_refused(join) -> None:
+    run, pair = join(lanes=2), Pair()
+    run.mode = parse("async", 2)
+    with pytest.raises(NotExact, match=r"run\.prepare got 2 optimizers with sync = async\. Put all parameters into"):
+        pair.prepare(run)
 
 
 def test_no_optimizer_is_refused(join) -> None:
