@@ -190,6 +190,19 @@ class NotKept(RunError):
             f"loop, and kept.{name} in place of {name}."
         )
 
+    @classmethod
+    def gradient(cls, name: str, step: int) -> NotKept:
+        """The script has set a gradient aside in one phase of a turn, and uses it in a later one."""
+        error = cls.__new__(cls)
+        error.name, error.mine, error.theirs, error.step = f"the gradient of {name}", "", "", step
+        RunError.__init__(
+            error,
+            f"A worker that came late to step {step} needs, for the gradient of {name}, the gradient of an earlier "
+            "phase of that turn, which is gone: what one phase takes over from another has to be kept for it. Use "
+            "`kept = run.keep(gradients=None)` before the loop, and kept.gradients for what you set aside.",
+        )
+        return error
+
 
 class Stopped(RunError):
     """This worker was told to end because of something elsewhere; it is a victim, not the culprit."""

@@ -14,9 +14,9 @@ __all__ = ["after_key", "compute_key", "data_key", "newest", "seed_everything", 
 _newest = -1  # with what torch was seeded last by us
 
 
-def compute_key(seed: int, step: int, lane: int) -> int:
-    """The key of a unit's own randomness (dropout and the like)."""
-    return key(seed, STREAM_COMPUTE, step, lane)
+def compute_key(seed: int, step: int, lane: int, phase: int = 0, part: int = 0) -> int:
+    """The key of a unit's own randomness (dropout and the like), in each phase of its turn and each part of it."""
+    return key(seed, STREAM_COMPUTE, step, lane, *((phase, part) if phase or part else ()))
 
 
 def data_key(seed: int, epoch: int, step: int, lane: int) -> int:

@@ -47,6 +47,7 @@ from holdfast.train.control_link import Alone, ControlLink
 from holdfast.train.loop import optimizer_settings
 from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.optimizer_settings import Settings
+from holdfast.train.loop.scalers import Scalers
 from holdfast.train.loss_reduction import SUM, LossCheck
 from holdfast.train.numerics import golden, numerics
 
@@ -64,6 +65,7 @@ class CrewSettings(Protocol):
     row: int
     steered: ControlLink | None  #: None in a run of one process
     mode: Mode  #: with which the run was started
+    scalers: Scalers
     outer: tuple[float, float]  #: learning rate and momentum of the step after local ones
 
     @property
@@ -253,6 +255,9 @@ class Binding:
         self._script.seed()
         self.buffers.seed()
         self._show(self._space.views(self.optimizer.parameters))
+    def steps_of(self, version: int) -> int:
+        """How many steps led to this version, the newest one or the one before it, where lanes keep step exactly."""
+        return version - (self.pace.version - self.pace.step) - self.board.step_facts(version).extra
 
     def by_steps(self) -> StepGradient:
         """The script takes its turns by steps from now on. Returns its view of their gradients."""

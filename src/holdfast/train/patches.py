@@ -38,7 +38,8 @@ def take_optimizer(
     refuse_load: Callable[[], None],
 ) -> Undo:
     """Make `optimizer.step` end the unit, or do what `own` gives, if that is something. Returns what puts it back."""
-    before = {name: optimizer.__dict__.get(name) for name in ("step", "zero_grad", "state_dict", "load_state_dict")}
+    ours = ("step", "zero_grad", "state_dict", "load_state_dict", "_step_supports_amp_scaling")
+    before = {name: optimizer.__dict__.get(name) for name in ours}
 
     def step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """End the unit: its gradient goes to the crew; the parameters move when the step is complete."""
@@ -74,6 +75,7 @@ def take_optimizer(
         type(self).load_state_dict(self, state_dict)
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # scalers look at gradients themselves
     optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
     optimizer.zero_grad = types.MethodType(zero_grad, optimizer)  # type: ignore[method-assign]
     optimizer.state_dict = types.MethodType(state_dict, optimizer)  # type: ignore[method-assign]
@@ -98,6 +100,8 @@ class LossTap:
         """`guard` is called before every backward; what it returns is called after it. `look` is shown the loss."""
         self._guard, self._look = guard, look
         self._values: list[Tensor] = []
+        self.scale = 1.0  #: by which the unit's loss was multiplied (a gradient scaler)
+        self._parts = 0.0  # the loss of the unit's parts that are through
         self._original: Any = None
         self.backwards = 0
         self.muted = False  #: what backward makes is zeros, as the samples are those of others
@@ -130,11 +134,20 @@ class LossTap:
     def reset(self) -> None:
         """A unit begins."""
         self._values.clear()
-        self.backwards = 0
+        self._parts, self.scale, self.backwards = 0.0, 1.0, 0
+
+    def end_part(self, weight: float) -> None:
+        """A part of the unit is through, which counts so much in its mean."""
+        parts = self._parts + weight * self._value()
+        self.reset()
+        self._parts = parts
 
     def value(self) -> float:
         """The unit's loss."""
-        return float(sum(v.item() for v in self._values))
+        return self._parts + self._value()
+
+    def _value(self) -> float:
+        return float(sum(v.item() for v in self._values)) / self.scale
 
     def close(self) -> None:
         """Put `backward` back."""

@@ -30,6 +30,7 @@ from holdfast.core.sync.modes import Mode, advised, parse
 from holdfast.core.sync.staleness import COMPENSATION, Staleness, used
 from holdfast.data.batches import Batches
 from holdfast.dataplane.memory.board import units
+from holdfast.dataplane.reduce.several_optimizers import together
 from holdfast.dataplane.relaxed import ages
 from holdfast.errors import ConfigError, NotExact, UsageError
 from holdfast.train import seeding
@@ -39,6 +40,7 @@ from holdfast.train.evaluation import agree, evaluate
 from holdfast.train.lane_batches import check_batches
 from holdfast.train.loop.keeping import Stateful
 from holdfast.train.loop.passes import Pass
+from holdfast.train.loop.scalers import Scalers
 from holdfast.train.loop.steps import Steps
 from holdfast.train.loss_reduction import MEAN, SUM, LossCheck
 from holdfast.train.numerics import keep_freed_memory
@@ -219,6 +221,8 @@ class Run:
         self._trail = AuditTrail(Path(spec.dir, "audit"), spec.worker) if spec is not None and spec.audit else None
         torch.set_num_threads(threads)
         keep_freed_memory()
+        self.scalers = Scalers(lambda: self._training)
+        self._undo.append(self.scalers.watch())
         if lanes > 1:
             self._undo.append(refuse_lane_clipping(self._in_a_part))
         atexit.register(self._exit, os.getpid())
@@ -285,9 +289,9 @@ class Run:
     # ------------------------------------------------------------ the three verbs
 
     def prepare(self, *objects: Any) -> Any:
-        """Hand over models, one optimizer, loaders and LR schedulers, in any order; get them back in that order.
+        """Hand over models, optimizers, loaders and LR schedulers, in any order; get them back in that order.
 
-        Models, the optimizer and schedulers stay the objects you made. Loaders come back as `Loader`s,
+        Models, optimizers and schedulers stay the objects you made. Loaders come back as `Loader`s,
         whose batch size is the global batch.
 
         Raises:
@@ -303,17 +307,21 @@ class Run:
         for other in objects:
             if id(other) not in known:
                 raise UsageError(
-                    f"run.prepare got a {type(other).__name__}. It takes models, one optimizer, DataLoaders and "
+                    f"run.prepare got a {type(other).__name__}. It takes models, optimizers, DataLoaders and "
                     "LR schedulers."
                 )
-        if not models or len(optimizers) != 1:
+        if not models or not optimizers:
             raise NotExact(
                 f"run.prepare got {len(models)} models and {len(optimizers)} optimizers",
-                "Hand over at least one model and exactly one optimizer (put several models' parameters into its "
-                "groups).",
+                "Hand over at least one of each.",
+            )
+        if len(optimizers) > 1 and not self.mode.exact:
+            raise NotExact(
+                f"run.prepare got {len(optimizers)} optimizers with sync = {self.mode.name}",
+                "Put all parameters into the groups of one, or use --sync exact and the loop by steps.",
             )
         self._models = models
-        training = self._training = Training(models, optimizers[0], schedulers, self)
+        training = self._training = Training(models, together(optimizers), schedulers, self)
         try:
             out = [Loader(self, training.add_loader(o), o) if isinstance(o, DataLoader) else o for o in objects]
             for batches in training.loaders:
@@ -324,17 +332,22 @@ class Run:
             raise
         return out[0] if len(out) == 1 else tuple(out)
 
-    def steps(self, loader: Loader) -> Steps:
-        """The steps of one pass over a prepared loader: `for step in run.steps(loader): for batch in step: ...`.
+    def steps(self, *loaders: Loader, accumulate: int = 1) -> Steps:
+        """The steps of one pass over prepared loaders: `for step in run.steps(loader): for batch in step: ...`.
 
         One turn is one step, on every crew and through every kill. After the inner loop `.grad` is the gradient of the
         whole batch, the same in every worker and its own to edit; `optimizer.step()` ends the step.
+
+        Several loaders go along, as with `zip`: a turn has a batch of each, and the shortest ends the pass. With
+        `accumulate=k` a step has k batches, which the inner loop gives one after the other; the last may have fewer.
         """
-        if not isinstance(loader, Loader):
-            raise UsageError(
-                f"run.steps got a {type(loader).__name__}. Hand it a loader that run.prepare(...) has returned."
-            )
-        return self._training_or_refuse().turns.begin(loader._batches)
+        for loader in loaders or (None,):
+            if not isinstance(loader, Loader):
+                raise UsageError(
+                    f"run.steps got {'nothing' if loader is None else f'a {type(loader).__name__}'}. Hand it a loader "
+                    "that run.prepare(...) has returned."
+                )
+        return self._training_or_refuse().turns.begin([loader._batches for loader in loaders], accumulate)
 
     def keep(self, *objects: Stateful, **values: Any) -> Any:
         """Keep what the script has besides model and optimizer: a worker that comes late is handed all of it.

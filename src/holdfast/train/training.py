@@ -33,6 +33,7 @@ from holdfast.dataplane.memory.results import NESTED
 from holdfast.dataplane.memory.space import Space
 from holdfast.dataplane.reduce import early
 from holdfast.dataplane.reduce.schema import pin
+from holdfast.dataplane.reduce.several_optimizers import each, owner
 from holdfast.dataplane.reduce.work import StepWork, UnitResult
 from holdfast.errors import NonFinite, NotExact, UsageError
 from holdfast.train.binding import Binding, CrewSettings, check_parts
@@ -45,6 +46,7 @@ from holdfast.train.loop.passes import Pass
 from holdfast.train.loop.scheduler_steps import SchedulerSteps
 from holdfast.train.loop.script_position import FINISHED, NONE, STEPS, ScriptPosition, ordinal
 from holdfast.train.loop.share_turns import ShareTurns
+from holdfast.train.loop.step_batches import StepBatches
 from holdfast.train.loop.turns import Turns
 from holdfast.train.patches import LossTap, take_optimizer
 
@@ -52,7 +54,7 @@ __all__ = ["Training"]
 
 
 class Training:
-    """One prepared model (or several), one optimizer, any number of loaders."""
+    """The prepared models, optimizers (several as one) and loaders."""
 
     def __init__(
         self,
@@ -61,20 +63,22 @@ class Training:
         schedulers: Sequence[Any],
         crewing: CrewSettings,
     ) -> None:
-        self._models, self._optimizer, self._given = models, optimizer, schedulers
+        self._models, self.optimizer, self._given = models, optimizer, schedulers
         self._crewing, self.num_lanes = crewing, crewing.lanes
         self.own = OwnOptimizer(optimizer)
-        pin(optimizer)
+        for one in each(optimizer):
+            pin(one)
         check_parts(optimizer, crewing)
         self.space = Space(models, optimizer)
         self.turns = Turns(self)
         self.turns.keeping.add_modules(KeptModules(self.space.kept))
         self.tap = LossTap(self.turns.guard_backward, self._look_at_loss)
         self.loaders: list[Batches] = []
-        taken = take_optimizer(
-            optimizer, self.end_unit, self._own_step, self.turns.zeroed, self.fill_state, self._refuse_load
-        )
-        self.undo = [taken, self.tap.close]
+        self.undo = [self.tap.close]
+        for number, one in enumerate(each(optimizer)):
+            end, zeroed = partial(self.end_unit, number), partial(self.turns.gradient.zero, number)
+            taken = take_optimizer(one, end, self._own_step, zeroed, self.fill_state, self._refuse_load)
+            self.undo.append(taken)
         self.tap.open()
         self._bound: Binding | None = None
         self.op = NONE  #: the script's newest collective operation
@@ -86,7 +90,7 @@ class Training:
         self._held: Pass | None = None  # a loop that an exception has left: kept until the script goes on
         self._left: BaseException | None = None  # a loop was left where it must not be; said at the next occasion
         self._said = False
-        self._epochs_asked = 0
+        self.epochs_asked = 0  #: of `run.epochs`, in all
         self.unit: tuple[StepWork, int, UnitRequest] | None = None
         self._unit_started = 0
         self._filled = False
@@ -117,11 +121,12 @@ class Training:
         """
         if self._bound is None:
             self.space.check_dtypes()
-            settings = Settings(self._optimizer, find_schedulers(self._optimizer, self._given))
+            settings = Settings(self.optimizer, find_schedulers(self.optimizer, self._given))
+            self.turns.keeping.find(self._crewing.scalers.made())
             facts = [(f"loader {number}", batches.described()) for number, batches in enumerate(self.loaders)]
             facts += self.turns.keeping.described()
             self._bound = Binding(
-                self._crewing, self._models, self._optimizer, self.space, settings, self.turns.keeping, facts
+                self._crewing, self._models, self.optimizer, self.space, settings, self.turns.keeping, facts
             )
             self._tempo, self._together = SchedulerSteps(settings), ScriptPosition(self._bound)
             self._bound.enter()
@@ -138,6 +143,7 @@ class Training:
         """The binding has a new member: have it ask us what only we know."""
         member = self.bound.member
         member.before_wait = lambda: self.check_together(member.changed)
+        member.scaled = self.turns.keeping.any_of(torch.amp.GradScaler)
         member.samples_of = lambda step, lane: self.samples_of(step, lane)
         self.note_written()
 
@@ -198,7 +204,7 @@ class Training:
             for index, parameter in enumerate(self.space.trainable):
                 state = self._bound.optimizer.state_of(index)
                 if state:
-                    self._optimizer.state[parameter] = state
+                    owner(self.optimizer, self.space.groups[index])[0].state[parameter] = state
 
     def _refuse_load(self) -> None:
         if self._bound is not None and not self.own.used:
@@ -211,7 +217,7 @@ class Training:
         """Refuse what became trainable, or of another dtype, after `prepare`: it has no place in the arena."""
         self.space.check_dtypes()
         known = {id(p) for p in self.space.trainable}
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.requires_grad and id(parameter) not in known:
                     raise NotExact(
@@ -233,11 +239,11 @@ class Training:
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs from the crew's current one on."""
         board = self.bind().board
-        before = self._epochs_asked  # a script may call this several times; the crew's count goes on
-        self._epochs_asked += number
+        before = self.epochs_asked  # a script may call this several times; the crew's count goes on
+        self.epochs_asked += number
         if not self.bound.late:
             steps = sum(b.steps for b in self.loaders[:1])
-            board.put_plan(steps, self._epochs_asked, self.loaders[0].batch if self.loaders else 0)
+            board.put_plan(steps, self.epochs_asked, self.loaders[0].batch if self.loaders else 0)
         for epoch in range(before, before + number):
             now, first_op = board.epoch()
             if epoch < now:
@@ -333,6 +339,11 @@ class Training:
 
     def new_pass(self, batches: Batches) -> Pass:
         """The script begins a loop over a prepared loader."""
+        if len(several := each(self.optimizer)) > 1:
+            raise NotExact(
+                f"a plain loop over a prepared loader was begun, with {len(several)} optimizers",
+                "Use the loop by steps, `for step in run.steps(loader)`, where each makes steps of its own.",
+            )
         began = ordinal(self.bind().board.op()[0])
         going = self.begin_op(0)
         order, at = self.next_order(batches), 0
@@ -350,7 +361,9 @@ class Training:
         self._tempo.begin_pass()
         begun = Pass(self, batches, order, going, at)
         if not going and self.bound.late and self.bound.relaxed is None:
-            begun.rehearsal = self.turns.past(begun, batches, order)
+            steps = StepBatches([batches], 1, self.seed)
+            steps.number([order])
+            begun.rehearsal = self.turns.past(begun, steps)
         self._open = weakref.ref(begun)
         return begun
 
@@ -428,8 +441,8 @@ class Training:
         board.put(cells.R_UNIT_LANE, lane)
         board.put(cells.R_UNIT_STEP, work.step)
 
-    def begin_unit(self, work: StepWork, lane: int) -> None:
-        """Set the stage for a unit: buffers, gradients and randomness as they must be."""
+    def begin_unit(self, work: StepWork, lane: int, *, parts: int = 1) -> None:
+        """Set the stage for a unit, which comes in so many parts: buffers, gradients, randomness as they must be."""
         binding = self.bound
         if binding.relaxed is None:
             binding.buffers.load(work.version)
@@ -440,13 +453,14 @@ class Training:
         self.clip_norm = self.clip_value = 0.0
         self.tap.reset()
         binding.settings.begin_unit(turn=work.turn)
-        binding.member.begin(lane)
+        if parts == 1:  # else gradients that come are not the unit's
+            binding.member.begin(lane)
         seed_everything(compute_key(self._crewing.seed, work.step, lane))
 
-    def end_unit(self) -> None:
-        """`optimizer.step()`: end the turn; in relaxed modes, take the unit's gradient."""
+    def end_unit(self, optimizer: int = 0) -> None:
+        """`optimizer.step()` of this one: end a turn, or a phase of it; in relaxed modes, take the unit's gradient."""
         if self.turns.turn is not None:
-            self.turns.turn.end("optimizer.step()")
+            self.turns.turn.end("optimizer.step()", optimizer)
             return
         if self.shares is not None:
             self.shares.end()
@@ -465,7 +479,7 @@ class Training:
         if self._filled:
             raise NotExact(
                 f"optimizer.step() was called twice in unit (step {work.step}, lane {lane})",
-                "Call it once per batch; for several optimizers or inner steps use several runs.",
+                "Call it once per batch; for several steps or optimizers, use the loop by steps (run.steps).",
             )
         self.bound.member.hyper = self._tempo.hyper(work.step, self.step)
         self._fill()
@@ -477,11 +491,12 @@ class Training:
         work, lane, request = self.unit
         self.check_written(f"before the end of unit (step {work.step}, lane {lane})")
         self.turns.keeping.modules.check(f"unit (step {work.step}, lane {lane})")
-        loss = self.tap.value()
-        if self.bound.member.finite and not math.isfinite(loss):
+        loss, member = self.tap.value(), self.bound.member
+        checked = member.finite and not (work.turn and member.scaled)
+        if checked and not math.isfinite(loss):
             raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)
         gradients = [parameter.grad for parameter in self.space.trainable]
-        if self.bound.member.finite and (bad := self.bound.member.unclean(gradients)):
+        if checked and (bad := self.bound.member.unclean(gradients)):
             what = f"the gradient of {self.space.few(bad)} is not finite, with a loss of {loss:.6g}"
             raise NonFinite.in_unit(work.step, lane, what, request)
         self.bound.member.fill(lane, gradients, UnitResult(loss, self.clip_norm, self.clip_value))
@@ -520,8 +535,8 @@ class Training:
         board.put(cells.R_UNIT_NS, spent if before == 0 else (7 * before + spent) // 8)
         self.unit = None
 
-    def take_unit(self) -> None:
-        """In a turn: the unit's user code is through, so take its gradient and show it."""
+    def end_part(self, weight: float) -> None:
+        """In a turn: a part of the unit is through, which counts so much in its mean."""
         assert self.unit is not None
         work, lane, _ = self.unit
         if not self.tap.backwards:
@@ -529,6 +544,10 @@ class Training:
                 f"unit (step {work.step}, lane {lane}) called no backward()",
                 "Call it for every batch of the inner loop: `for x, y in step: loss_of(model(x), y).backward()`.",
             )
+        self.tap.end_part(weight)
+
+    def take_unit(self) -> None:
+        """In a turn: the unit's user code is through, so take its gradient and show it."""
         self._fill()
         self._show_unit()
         self.bound.settings.leave_units()

@@ -198,7 +198,7 @@ class Queue(nn.Module):
 
 def test_a_queue_is_refused_by_name(join) -> None:
     run, model = join(lanes=4), Queue()
-    model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.05), loader_of(points()))
+    model, _optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.05), loader_of(points()))
     text = (
         r"buffer queue \(torch\.float32, of a Queue\) ended with different values in different lanes\. A forward pass "
         r"sees one lane's samples: write what comes of the whole batch in the turn, after the inner loop, to an object "

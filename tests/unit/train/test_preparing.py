@@ -9,7 +9,7 @@ import torch
 from torch import nn, optim
 
 import holdfast as hf
-from holdfast.errors import ConfigError, NotExact, UsageError
+from holdfast.errors import ConfigError, UsageError
 from tests.unit.train.problems import loader_of, net, points, train
 
 
@@ -35,14 +35,8 @@ def test_prepare_again_after_a_refusal(join) -> None:
 
 
 def test_prepare_nothing_known(join) -> None:
-    with pytest.raises(UsageError, match=r"run\.prepare got a int. It takes models, one optimizer, DataLoaders and"):
+    with pytest.raises(UsageError, match=r"run\.prepare got a int. It takes models, optimizers, DataLoaders and"):
         join().prepare(net(), 5)
-
-
-def test_two_optimizers(join) -> None:
-    model = net()
-    with pytest.raises(NotExact, match=r"run\.prepare got 1 models and 2 optimizers. Hand over at least one model and"):
-        join().prepare(model, optim.SGD(model.parameters()), optim.SGD(model.parameters()), loader_of(points()))
 
 
 def test_join_twice(join) -> None:

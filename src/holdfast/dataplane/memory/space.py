@@ -46,6 +46,7 @@ class Space:
         names = {id(p): n for n, p in _named(models, "parameters")}
         self.trainable: list[nn.Parameter] = []
         self.groups: list[int] = []
+        taken: set[int] = set()
         for index, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 if id(parameter) not in names:
@@ -54,6 +55,11 @@ class Space:
                         f"the optimizer holds a parameter of shape {shape} that is in no prepared model",
                         "Hand every model whose parameters are trained to run.prepare(...).",
                     )
+                if id(parameter) in taken:
+                    raise NotExact(
+                        f"parameter {names[id(parameter)]} is in two optimizers", "Give it to one of them."
+                    )
+                taken.add(id(parameter))
                 if parameter.requires_grad:
                     _check(names[id(parameter)], parameter)
                     self.trainable.append(parameter)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -98,12 +98,14 @@ class Member:
         self.settle_backlog: Callable[[Sequence[ShareFacts]], Sequence[LostPart]] = lambda came: ()
         self.finite = True  #: refuse NaN and infinities
         self.sums = False  #: losses are sums, and so are gradients of steps
+        self.scaled = False  #: but in turns, before their end, leave them to the script's gradient scaler
         self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit
         self.guarded = True  #: copy a slice before it is changed; off only where nobody could ever take over
         self.facts = StepFacts(math.nan, 0, 0.0)  #: of the newest committed step
         self.whole: StepGradient | None = None  #: the script's view of a turn's gradient
         self._absent: frozenset[int] = frozenset()  # parameters without a gradient in the turn at hand
-        self._drops = self._extra = False  # the turn at hand ends without an update; makes no step
+        self._moves: Collection[int] = ()  # the groups that the turn at hand makes a step of
+        self._extra = False  # it ends with a version beyond those of steps
         self._applying = 0  # when the slice at hand was begun, in nanoseconds
         self._marks = b""  # of the board, from before it was last looked at
         self._seen: decide.BoardView | None = None
@@ -150,15 +152,16 @@ class Member:
         return self._act(work, closing=not work.turn)
 
     def finish(
-        self, work: StepWork, *, absent: frozenset[int] = frozenset(), drop: bool = False, extra: bool = False
+        self, work: StepWork, *, groups: Collection[int], absent: frozenset[int] = frozenset(), extra: bool = False
     ) -> None:
         """The script's code of this turn is through: act and wait until the next version is complete.
 
-        `absent` parameters have no gradient. With `drop`, parameters and state stay as they are. With `extra`, the
-        version is one beyond those of steps.
+        Of these parameter `groups` the optimizer makes a step; the others stay as they are. `absent` parameters have no
+        gradient. With `extra`, the version is one beyond those of steps. Work without lanes goes on with the sums of
+        the version before.
         """
-        self._absent, self._drops, self._extra = absent, drop, extra
-        self.board.put(cells.R_ENDED, work.version << 2 | extra << 1 | drop)
+        self._absent, self._moves, self._extra = absent, groups, extra
+        self.board.put(cells.R_ENDED, work.version << 2 | extra << 1 | (not groups))
         lane = self._act(work, closing=True)
         assert lane is None, f"lane {lane} of step {work.step} is to be computed after the step's sums were here"
 
@@ -190,7 +193,7 @@ class Member:
 
     def complete(self, work: StepWork) -> None:
         """Act and wait until the step is complete."""
-        self._drops = self._extra = False
+        self._extra = False
         lane = self._act(work, closing=True)
         assert lane is None, f"lane {lane} of step {work.step} is to be computed after all shares were here"
 
@@ -225,9 +228,11 @@ class Member:
 
     @property
     def turn_loss(self) -> float:
-        """The mean loss of the turn at hand, once its units are through."""
-        step = self._work.version
-        return self.board.step_facts(step + 1).loss if self.version > step else self._loss()
+        """The mean loss of the turn at hand, once its units are through; NaN where the crew is far beyond them."""
+        step, version = self._work.version, self.version
+        if version > step + 2:
+            return math.nan
+        return self.board.step_facts(step + 1).loss if version > step else self._loss()
 
     def _act(self, work: StepWork, *, closing: bool) -> int | None:
         work = replace(work, sums=True) if self.sums else work
@@ -367,6 +372,8 @@ class Member:
     def _loss(self) -> float:
         """The mean loss of the step at hand, weighted by samples, in lane order; their sum where losses are sums."""
         step = self._work.version
+        if not self._work.lanes:
+            return self.board.step_facts(step).loss
         if self.sums:
             return sum(self.board.result(lane, step)[1] for lane in self._work.lanes)
         total = sum(self.board.result(lane, step)[1] * self._work.counts[lane] for lane in self._work.lanes)
@@ -385,16 +392,19 @@ class Member:
 
     def _sum(self, slices: Sequence[int]) -> None:
         work, nodes = self._settle(), self.board.nodes(self._work.version)
-        clips = self.board.result(work.lanes[0], work.version)[2] > 0.0
+        clips = bool(work.lanes) and self.board.result(work.lanes[0], work.version)[2] > 0.0
         sums, pieces = self.at.sums(work.version), self.gradients.pieces
         self._begin_applying()
         for index in slices:
+            if not work.lanes:  # what was summed last still lies there
+                self.board.publish_norm(index, work.version + 1, 0.0)
+                continue
             piece = self.space.layout.slices[index]
             total = self.gradients.sum_of(piece)
             partial = [*nodes, *pieces.nodes(work.version, index, but=nodes)] if sums else nodes
             # Where nobody looks at it before, the factor is applied where the sum is used: one way through memory less.
             self.gradients.total(piece, partial, work.lanes, work.factor if clips or work.turn else 1.0, total)
-            if sums and self.finite and not finite(total):
+            if sums and self.finite and not (work.turn and self.scaled) and not finite(total):
                 raise self._not_finite(index, partial)  # here lie the lanes apart, elsewhere only their sum
             self.board.publish_norm(index, work.version + 1, norm_of(total) if clips else 0.0)
             if self.at.summer:  # it is all that I do with it
@@ -405,7 +415,7 @@ class Member:
     def _finish(self, slices: Sequence[int]) -> None:
         work, board, optimizer = self._settle(), self.board, self.optimizer
         nodes = board.nodes(work.version)
-        drops = self._drops or not any(work.counts)
+        empty = work.shares and not any(work.counts)
         absent = self._absent if work.turn else self.gradients.absent(work.version, work.lanes)
         clip_norm, clip_value = (0.0, 0.0) if work.turn else self._clipping()
         grad_norm = self._grad_norm() if clip_norm > 0.0 else 0.0
@@ -424,7 +434,8 @@ class Member:
                 self.gradients.total(piece, nodes, work.lanes, work.factor, gradient)
             if clip_value > 0.0:
                 gradient.clamp_(-clip_value, clip_value)
-            if self.finite and not drops and not finite(gradient):
+            moves = (not work.turn or piece.group in self._moves) and not empty
+            if self.finite and moves and not finite(gradient):
                 raise self._not_finite(index, nodes)
             if self.guarded and not self._undo_free():
                 return
@@ -439,7 +450,7 @@ class Member:
                 board.put_step(work.version + 1, facts)
                 if work.shares:
                     self._put_backlog(work.version + 1)
-            if not drops:
+            if moves:
                 optimizer.apply(index, self.hyper[piece.group], absent, gradient)
             self._end_change(index, work.version)
 

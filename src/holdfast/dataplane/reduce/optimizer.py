@@ -23,6 +23,7 @@ from holdfast.core.slices import Slice
 from holdfast.dataplane.memory.arena import Sections
 from holdfast.dataplane.memory.space import Space, dtype_name, typed
 from holdfast.dataplane.reduce.schema import Schema, clone
+from holdfast.dataplane.reduce.several_optimizers import owner
 from holdfast.errors import NotExact
 
 __all__ = ["SliceOptimizer", "add_sections", "state_kinds", "state_sizes", "undo_bytes"]
@@ -75,7 +76,8 @@ class SliceOptimizer:
         self._scratch = {n: torch.empty(_longest(space, n), dtype=d) for (n, d), _ in _totals(space)}
         self._twins: dict[int, torch.optim.Optimizer] = {}
         self._takes: dict[int, int] = {}  # slice -> where its twin takes gradients from
-        self._step = _bare_step(type(optimizer))
+        groups = range(len(optimizer.param_groups))
+        self._steps = [_bare_step(type(owner(optimizer, group)[0])) for group in groups]  # of each group
         self._guarded: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
 
     def scratch(self, piece: Slice) -> Tensor:
@@ -88,10 +90,11 @@ class SliceOptimizer:
             window.copy_(parameter.detach())
         for index, piece in enumerate(self._pieces()):
             parameter = self._space.trainable[piece.entry]
-            state = self._optimizer.state.get(parameter)
+            group = self._space.groups[piece.entry]
+            state = owner(self._optimizer, group)[0].state.get(parameter)
             if not state:
                 continue
-            schema = self._schemas[self._space.groups[piece.entry], dtype_name(parameter.dtype)]
+            schema = self._schemas[group, dtype_name(parameter.dtype)]
             for key in schema.tensors:
                 if state.get(key) is not None:
                     part = state[key].detach().flatten()[piece.offset : piece.offset + piece.stop - piece.start]
@@ -137,7 +140,7 @@ class SliceOptimizer:
         if absent or len(set(ready)) > 1:
             self._step_apart(piece, twin, ready, absent, gradient)
         else:
-            self._step(twin)
+            self._steps[piece.group](twin)
         self._settle(slice_, twin, absent)
 
     def _step_apart(
@@ -150,7 +153,7 @@ class SliceOptimizer:
                 there = part.entry not in absent and had == turn
                 tensor.grad = gradient[part.start - piece.start : part.stop - piece.start] if there else None
             if any(tensor.grad is not None for tensor, _, _ in pieces):
-                self._step(twin)
+                self._steps[piece.group](twin)
         _let_take(twin, piece, gradient)
 
     def state_of(self, parameter_index: int) -> dict[str, Any]:

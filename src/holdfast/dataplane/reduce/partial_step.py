@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.dataplane.reduce.schema import clone, initial_state
+from holdfast.dataplane.reduce.several_optimizers import owner
 
 __all__ = ["scaled", "wholly"]
 
@@ -32,13 +33,13 @@ def scaled(groups: Sequence[dict[str, Any]], part: float) -> list[dict[str, Any]
 
 def wholly(optimizer: torch.optim.Optimizer) -> str:
     """Why this optimizer takes whole steps only; empty where it takes parts."""
-    name = type(optimizer).__name__
     tried: set[str] = set()
     for number, group in enumerate(optimizer.param_groups):
+        name = type(owner(optimizer, number)[0]).__name__
         which = f" (group {number})" if len(optimizer.param_groups) > 1 else ""
         if "lr" not in group:
             return f"{name} has no lr{which}"
-        options = repr(sorted((key, value) for key, value in group.items() if key not in _ALIKE))
+        options = name + repr(sorted((key, value) for key, value in group.items() if key not in _ALIKE))
         if options in tried:  # there may be one for each layer
             continue
         tried.add(options)

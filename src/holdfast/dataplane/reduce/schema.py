@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.dataplane.reduce.several_optimizers import each, owner
 from holdfast.errors import NotExact
 
 __all__ = ["Schema", "Schemas", "clone", "initial_state", "optimizer_parts", "pin", "probe"]
@@ -43,14 +44,18 @@ Schemas = dict[tuple[int, str], Schema]  #: by group and dtype
 
 def optimizer_parts(optimizer: torch.optim.Optimizer, schemas: Schemas) -> list[tuple[str, str]]:
     """What two workers must agree on (see `fitness`): the class, and each group's options and state."""
-    groups = optimizer.param_groups
-    parts = [("optimizer", f"{type(optimizer).__name__} with {len(groups)} group{'s' * (len(groups) != 1)}")]
-    for number, group in enumerate(groups):
+    told = (f"{type(one).__name__} with {_counted(len(one.param_groups))}" for one in each(optimizer))
+    parts = [("optimizer", ", ".join(told))]
+    for number, group in enumerate(optimizer.param_groups):
         parts.append((f"optimizer options of group {number}", ", ".join(sorted(k for k in group if k != "params"))))
     for (number, dtype), schema in schemas.items():
         kept = ", ".join(sorted([*schema.tensors, *schema.scalars, *schema.numbers])) or "nothing"
         parts.append((f"optimizer state of group {number}, {dtype}", kept))
     return parts
+
+
+def _counted(groups: int) -> str:
+    return f"{groups} group{'s' * (groups != 1)}"
 
 
 def pin(optimizer: torch.optim.Optimizer) -> None:
@@ -72,6 +77,7 @@ def pin(optimizer: torch.optim.Optimizer) -> None:
 
 def clone(optimizer: torch.optim.Optimizer, group: int, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
     """The same optimizer over other tensors, with empty state."""
+    optimizer, group = owner(optimizer, group)
     twin = type(optimizer).__new__(type(optimizer))
     ours = ("step", "zero_grad", "state_dict", "load_state_dict")
     twin.__dict__.update({k: v for k, v in optimizer.__dict__.items() if k not in ours})
@@ -82,6 +88,7 @@ def clone(optimizer: torch.optim.Optimizer, group: int, parameters: Sequence[Ten
 
 def probe(optimizer: torch.optim.Optimizer, group: int, dtype: torch.dtype) -> Schema:
     """Try the optimizer on a few numbers. Raises NotExact when it cannot be cut into slices."""
+    optimizer, group = owner(optimizer, group)
     name = type(optimizer).__name__
     for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
         if getattr(optimizer, hooks, None):
@@ -165,6 +172,7 @@ def _outside(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 def initial_state(optimizer: torch.optim.Optimizer, group: int, twin: torch.optim.Optimizer, like: Tensor) -> None:
     """Some optimizers (Adagrad) make their state in the constructor: carry its shape over to the probe."""
+    optimizer, group = owner(optimizer, group)
     for parameter in optimizer.param_groups[group]["params"]:
         for key, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor) and value.shape == parameter.shape and value.dim() > 0:

@@ -92,6 +92,17 @@ class Keeping:
         """Keep these, too: before all that the script asks for."""
         self.modules = modules
         self._objects += modules
+    def find(self, objects: Sequence[Stateful]) -> None:
+        """Keep these as well, which the script need not name."""
+        self._objects += [thing for thing in objects if not self.holds(thing)]
+
+    def holds(self, thing: object) -> bool:
+        """Is this object kept?"""
+        return any(thing is one for one in self._objects)
+
+    def any_of(self, kind: type) -> bool:
+        """Is an object of this kind kept?"""
+        return any(isinstance(one, kind) for one in self._objects)
 
     # ------------------------------------------------------------ the arena
 

@@ -28,6 +28,7 @@ from holdfast.dataplane.memory.arena import Arena, Sections
 from holdfast.dataplane.memory.arena_view import CELL as _CELL
 from holdfast.dataplane.memory.arena_view import CELL_HEAD as _HEAD
 from holdfast.dataplane.memory.results import NESTED
+from holdfast.dataplane.reduce.several_optimizers import each
 from holdfast.errors import NotExact
 
 __all__ = ["LatePlace", "Settings", "add_sections", "find_schedulers"]
@@ -55,6 +56,7 @@ class Settings:
         self._tag_written, self._cell = 0, 0
         self._cells: memoryview | None = None
         self._row = 0
+        self._entered: _Cell | None = None
         self._scheduled = _scheduled(optimizer)
         for index, scheduler in enumerate(self._schedulers):
             _take_over(scheduler, index, self)
@@ -155,12 +157,15 @@ class Settings:
         self.enter(step, op)
         return _tag(step, _before(op))
 
-    def enter_turn(self, step: int, op: int, version: int, variables: Mapping[str, str], at: int = -1) -> int:
+    def enter_turn(
+        self, step: int, op: int, version: int, variables: Mapping[str, str], *, phase: int = 0, at: int = -1
+    ) -> int:
         """Turn `at` of operation `op`, a loop, begins with `version`: leave the settings it begins with.
 
-        `variables` are what the script's loop has changed in its frame. Returns the tag of that place.
+        `variables` are what the script's loop has changed in its frame. In a later `phase` of the turn, leave those
+        that the phase begins with. Returns the tag of that place.
         """
-        return self._write_place(step, _entry(op // NESTED), op, version, variables, at)
+        return self._write_place(step, _entry(op // NESTED, phase), op, version, variables, at)
 
     def leave_turns(self, step: int, op: int, version: int) -> int:
         """The loop `op` is over when `version` is there: leave the settings it ends with. Returns its tag."""
@@ -179,7 +184,7 @@ class Settings:
         at: int = -1,
     ) -> int:  # fmt: skip
         now = self._plain()
-        self._write(_tag(step, entry), now[0], now, step, ((op, version, at), dict(variables)))
+        self._write(_tag(step, entry), now[0], now, step, ((op, version, entry, at), dict(variables)))
         return _tag(step, entry)
 
     def enter_late(self, op: int, version: int, among: Collection[int] | None = None) -> LatePlace:
@@ -188,13 +193,21 @@ class Settings:
         With `among`, only places with these tags count.
         """
         tags = [self._tag_of(cell) for cell in range(self._num_cells)]
-        places = {tag for tag in tags if tag & _ENTRIES in (_entry(op), _exit(op))}
+        places = {tag for tag in tags if _entry(op) <= tag & _ENTRIES <= _exit(op)}
         for tag in sorted(places if among is None else places.intersection(among), reverse=True):
             found = self._newest(tag)
             if found is not None and found.tag == tag and found.place is not None and found.place[1] <= version:
                 self._take(found)
-                return LatePlace(tag >> 32, *found.place, tag, tag & _ENTRIES == _exit(op))
-        return LatePlace(-1, -1, -1, -1, 0, False)
+                self._entered = found
+                left, (newest, began, _, at) = tag & _ENTRIES == _exit(op), found.place
+                phase = 0 if left else (tag & _ENTRIES) - _entry(op)
+                return LatePlace(tag >> 32, newest, began, at, tag, left, phase)
+        return LatePlace(-1, -1, -1, -1, 0, False, 0)
+
+    def enter_phase_late(self) -> None:
+        """Take over once more what was found at the place that was entered late: its own phase begins."""
+        if self._entered is not None:
+            self._take(self._entered)
 
     def write(self, step: int, applied: list[dict[str, Any]], least: int) -> int:
         """Before a unit of `step` is shown: leave its settings for whoever comes later.
@@ -222,7 +235,7 @@ class Settings:
     def _write(
         self, tag: int, made: list[Any], now: list[Any], least: int, place: tuple[Any, ...] = (None, {})
     ) -> None:
-        """`place` is one in a loop by steps, ((operation, version), variables): found whatever the settings are."""
+        """`place` is one in a loop by steps, ((operation, version, entry), variables): found whatever is set there."""
         if self._cells is None:
             return
         data = _encoder.encode([made, now, self._pending, *place])
@@ -318,11 +331,11 @@ def find_schedulers(optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> l
     """
     import gc
 
-    found = list(given)
-    if "step" in optimizer.__dict__ or _scheduled(optimizer):
+    found, several = list(given), each(optimizer)
+    if any("step" in one.__dict__ for one in several) or _scheduled(optimizer):
         for holder in gc.get_objects():
             # By type, not isinstance: that would wake lazy attributes of strangers' objects.
-            if issubclass(type(holder), LRScheduler) and holder.optimizer is optimizer and holder not in found:
+            if issubclass(type(holder), LRScheduler) and holder.optimizer in several and holder not in found:
                 found.append(holder)
     return _outermost(found)
 
@@ -362,6 +375,7 @@ class LatePlace(NamedTuple):
     at: int  #: turn of the loop, where steps do not tell
     tag: int
     left: bool  #: the loop is over
+    phase: int  #: of the turn, with which what was found there begins
 
 
 class _Cell(NamedTuple):
@@ -371,26 +385,28 @@ class _Cell(NamedTuple):
     applied: Any  #: the settings that the step before was made with
     now: Any  #: (settings, schedulers)
     pending: Any  #: calls of schedulers that are still to be made
-    place: tuple[int, int, int] | None  #: (newest operation, version from which on it counts, turn), in a loop
+    #: (newest operation, version from which on it counts, entry, turn), in a loop
+    place: tuple[int, int, int, int] | None
     variables: dict[str, str]  #: what the loop has changed in its frame
 
 
 _ENTRIES = 0xFFFFFFFF
+_PLACES = 1 << 10  #: of one operation
 
 
-def _entry(op: int) -> int:
-    """What holds when operation `op` is entered; in a loop by steps, each of its turns."""
-    return 4 * op + 1
+def _entry(op: int, phase: int = 0) -> int:
+    """What holds when operation `op` is entered; in a loop by steps, each phase of each of its turns."""
+    return _PLACES * op + 1 + min(phase, _PLACES - 4)
 
 
 def _exit(op: int) -> int:
     """What holds when a loop by steps is over."""
-    return 4 * op + 2
+    return _PLACES * op + _PLACES - 2
 
 
 def _before(op: int) -> int:
     """What holds when an epoch begins whose first operation this is."""
-    return 4 * op - 1
+    return _PLACES * op - 1
 
 
 def _tag(step: int, entry: int = 0) -> int:

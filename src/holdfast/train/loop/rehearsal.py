@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.data.batches import Batches
-from holdfast.data.randomness import compute_key, data_key, seed_everything
+from holdfast.data.randomness import compute_key, seed_everything
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import UsageError
+from holdfast.train.loop.step_batches import StepBatches
 
 if TYPE_CHECKING:
     from holdfast.train.training import Training
@@ -26,10 +26,11 @@ class Rehearsal:
     """What the script holds as its step in such a turn."""
 
     in_units = whole = dropped = False
+    phases = 1
 
-    def __init__(self, training: Training, batches: Batches, order: int, first: int) -> None:
+    def __init__(self, training: Training, batches: StepBatches, first: int) -> None:
         """`first` is the first step of the loop, if those before it were not left early."""
-        self._training, self._batches, self._order, self._first = training, batches, order, first
+        self._training, self._batches, self._first = training, batches, first
         self._loss = training.bound.board.step_facts(training.bound.version).loss
 
     @property
@@ -43,23 +44,24 @@ class Rehearsal:
         return self._loss
 
     def __iter__(self) -> Iterator[Any]:
-        training, batches, seed = self._training, self._batches, self._training.seed
+        training, batches = self._training, self._batches
         counts = batches.counts(0)
         lane = next(number for number, count in enumerate(counts) if count)
-        request = batches.request(data_key(seed, self._order, 0, lane), self._order, 0, lane)
-        batch = batches.fetch(request, lambda: iter([request]))
-        seed_everything(compute_key(seed, self._first, lane))
-        training.unit = StepWork(self._first, (lane,), counts), lane, request
+        part = batches.parts(0, lane)[0]
+        batch = batches.fetch(part, lambda: iter([part]))
+        seed_everything(compute_key(training.seed, self._first, lane))
+        training.unit = StepWork(self._first, (lane,), counts), lane, part[0]
         try:
             yield batch
         finally:
             training.unit = None
-            batches.close()
+            for loader in training.loaders:
+                loader.close()
 
     def skip(self) -> None:
         """There is nothing to leave out."""
 
-    def end(self, caller: str) -> None:
+    def end(self, caller: str, optimizer: int | None = None, *, drop: bool = False) -> None:
         """`optimizer.step()`: there is nothing to apply."""
 
     def leave(self) -> None:

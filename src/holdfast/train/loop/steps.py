@@ -12,6 +12,11 @@ begun, with the settings of its top. Where the crew has made that step already, 
 inner loop is empty, `.grad` is what it was for the others, `optimizer.step()` returns at once, and the code around them
 runs.
 
+**Phases.** A turn may go through the units several times, each time followed by the step of an optimizer. Each is a
+*phase*, with the same samples, other random numbers and a version of its own. Several optimizers may also use one
+gradient after the other: that makes versions without units. The first version of a turn counts as its step, the others
+are extra ones.
+
 A step that is given up (`step.skip()`, or a loop that is left before `optimizer.step()`) takes a version, as all
 workers must know that its units are not those of the next step; parameters stay as they are.
 """
@@ -20,14 +25,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.data.batches import Batches, UnitRequest
-from holdfast.data.randomness import data_key
+from holdfast.data.batches import UnitRequest
+from holdfast.data.randomness import compute_key, seed_everything
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, UsageError
 from holdfast.train.loop.counters import advance
+from holdfast.train.loop.step_batches import Part, PartsMean, StepBatches
 
 if TYPE_CHECKING:
     from holdfast.train.loop.rehearsal import Rehearsal
@@ -48,11 +55,14 @@ class Stage(enum.Enum):
 class Step:
     """One turn. Iterating it gives the batches of this worker's lanes."""
 
-    def __init__(self, turns: Turns, batches: Batches, order: int, work: StepWork, at: int) -> None:
-        self._turns, self._batches, self._order, self._work, self._at = turns, batches, order, work, at
+    def __init__(self, turns: Turns, batches: StepBatches, work: StepWork, at: int) -> None:
+        self._turns, self._batches, self._work, self._at = turns, batches, work, at
         self._training = turns.training
         self._stage = Stage.TOP
         self.dropped = False  #: the loop was left before the step's end
+        self._lanes, self._phase = work.lanes, 0
+        self._counted = False  # a version of this turn is its step
+        self._used: set[int | None] = set()  # optimizers that have used the gradient of this phase; None: it is dropped
         self._loss = float("nan")
 
     @property
@@ -69,6 +79,11 @@ class Step:
         return self._loss
 
     @property
+    def phases(self) -> int:
+        """How often the script has gone through the units so far."""
+        return self._phase + 1
+
+    @property
     def in_units(self) -> bool:
         """Is the script going through the units?"""
         return self._stage is Stage.UNITS
@@ -81,33 +96,46 @@ class Step:
     def __iter__(self) -> Iterator[Any]:
         if self._turns.turn is not self:
             raise UsageError(f"Step {self.number} is over: iterate over the step of the turn at hand.")
-        if self._stage is not Stage.TOP:
+        if self._stage is Stage.UNITS or (self._stage is Stage.WHOLE and not self._turns.gradient.given_up):
             raise UsageError(
-                f"Step {self.number} was iterated over twice ({self._stage.value}). Go through its batches once a "
-                "turn; what needs them again belongs into the same pass through them."
+                f"Step {self.number} was iterated over again ({self._stage.value}). Use the gradient of the first time "
+                "before: with optimizer.step(), or optimizer.zero_grad() or step.skip() to drop it."
             )
-        self._turns.begin_units()
+        if self._stage is Stage.WHOLE:
+            self._complete(None)
+        if self._stage is Stage.OVER:
+            self._go_on(self._lanes)
+            self._used.clear()
+            self._phase += 1
+        self._turns.begin_units(self._work, self._phase)
         self._stage = Stage.UNITS
         return self._units()
 
     def _units(self) -> Iterator[Any]:
         training, work = self._training, self._work
         while (lane := training.bound.member.next_lane(work)) is not None:
-            request = self._request(lane)
-            training.open_unit(work, lane, request)
-            batch = self._batches.fetch(request, partial(self._ahead, lane))
-            training.begin_unit(work, lane)
-            yield batch
+            parts = self._batches.parts(self._at, lane)
+            training.open_unit(work, lane, _whole(parts))
+            mean = PartsMean(training.space.trainable, parts, sums=training.bound.member.sums)
+            for number, part in enumerate(parts):
+                batch = self._batches.fetch(part, partial(self._ahead, (lane, number)))
+                if number == 0:
+                    training.begin_unit(work, lane, parts=len(parts))
+                if self._phase or number:
+                    seed_everything(compute_key(training.seed, work.step, lane, self._phase, number))
+                yield batch
+                training.end_part(mean.weight(number))
+                mean.end_part(number)
             training.take_unit()
         self._loss = self._turns.end_units(work)
         self._stage = Stage.WHOLE
 
     def skip(self) -> None:
         """End the step without an update: its batch is used up, parameters stay as they are."""
-        self.end("step.skip()", drop=True)
+        self.end("step.skip()")
 
-    def end(self, caller: str, *, drop: bool = False, extra: bool = False) -> None:
-        """Complete the version: with an update, or as a step without one, or as none."""
+    def end(self, caller: str, optimizer: int | None = None, *, drop: bool = False) -> None:
+        """Complete a version: with an update by this optimizer; without one, if there is none or it is to `drop` it."""
         if self._turns.turn is not self:
             raise UsageError(f"{caller} was called for step {self.number}, which is over.")
         match self._stage:
@@ -122,11 +150,23 @@ class Step:
                     "once, after that loop has come to its end by itself."
                 )
             case Stage.OVER:
-                raise UsageError(
-                    f"{caller} was called in step {self.number} after the step had ended. A turn ends once: by "
-                    "optimizer.step() or by step.skip()."
-                )
-        self._turns.end_turn(self._work, drop=drop, extra=extra)
+                if self._used & {None, optimizer} or optimizer is None:
+                    raise UsageError(
+                        f"{caller} was called in step {self.number} after the step had ended. A turn ends once: by "
+                        "optimizer.step() or by step.skip()."
+                    )
+                self._go_on(())
+        self._complete(optimizer, drop=drop)
+
+    def _go_on(self, lanes: tuple[int, ...]) -> None:
+        """Another version of this turn begins."""
+        self._work = replace(self._work, lanes=lanes, ahead=self._work.ahead + 1)
+
+    def _complete(self, optimizer: int | None, *, drop: bool = False, extra: bool = False) -> None:
+        """Complete the version at hand. It is the turn's step, unless that is there or it is an `extra` one."""
+        self._turns.end_turn(self._work, optimizer=optimizer, drop=drop, extra=extra or self._counted)
+        self._counted = True
+        self._used.add(optimizer)
         self._stage = Stage.OVER
 
     def leave(self) -> None:
@@ -138,11 +178,13 @@ class Step:
             )
         if self._stage is Stage.WHOLE:
             self._turns.write_exit(self._work.version + 1)  # before the version is there, by which it counts
-            self.end("leaving the loop", drop=True, extra=True)
+            self._complete(None, extra=True)
             self.dropped = True
 
     def check_over(self) -> None:
         """Refuse to begin another turn while this one's step has not ended."""
+        if self._stage is Stage.WHOLE and self._counted and self._turns.gradient.given_up:
+            self._complete(None)
         if self._stage in (Stage.TOP, Stage.WHOLE):
             before = "its units and " if self._stage is Stage.TOP else ""
             worker = f" in worker {self._training.steered.worker}" if self._training.steered is not None else ""
@@ -151,32 +193,30 @@ class Step:
                 "Call it once a turn, after the loop over the step's units; step.skip() ends a step without an update.",
             )
 
-    def _request(self, lane: int) -> UnitRequest:
-        step = self._work.step
-        return _request(self._batches, self._training.seed, self._order, step - self._at, step, lane)
-
-    def _ahead(self, lane: int) -> Iterator[UnitRequest]:
-        """This unit, and those this worker will be given if nothing changes."""
-        mine, at, step = self._training.bound.member.driven(), self._at, self._work.step
+    def _ahead(self, first: tuple[int, int]) -> Iterator[Part]:
+        """This part, the `first` as (lane, number), and those this worker will be given if nothing changes."""
+        mine, at, phase = self._training.bound.member.driven(), self._at, self._phase
         while at < self._batches.steps:
             counts = self._batches.counts(at)
-            for other in mine:
-                if other >= lane and counts[other]:
-                    yield _request(self._batches, self._training.seed, self._order, step - at, step, other)
-            at, step, lane = at + 1, step + 1, 0
+            for _ in range(phase, max(phase + 1, self._turns.phases)):
+                for other in mine:
+                    parts = self._batches.parts(at, other) if counts[other] else ()
+                    yield from (part for number, part in enumerate(parts) if (other, number) >= first)
+                first = 0, 0
+            at, phase = at + 1, 0
 
 
 class Steps:
     """The iterator behind `for step in run.steps(loader)`. The loop was left when nobody holds it any more."""
 
-    def __init__(self, turns: Turns, batches: Batches, order: int, *, entered: bool, going: bool) -> None:
+    def __init__(self, turns: Turns, batches: StepBatches, *, entered: bool, going: bool) -> None:
         """`entered`: a late worker enters a turn that the crew has begun, perhaps ended."""
-        self._turns, self._batches, self._order = turns, batches, order
+        self._turns, self._batches = turns, batches
         training = turns.training
         self._entered, self._going = entered, going
         self.rehearsal: Rehearsal | None = None  #: the crew has made this loop without this worker
         # Of this loop's units, whoever computes them.
-        training.samples_of = partial(_request, batches, training.seed, order, training.first_step)
+        training.samples_of = partial(batches.samples, training.first_step)
 
     def __iter__(self) -> Steps:
         return self
@@ -194,6 +234,7 @@ class Steps:
         if turns.turn is not None:
             turns.turn.check_over()
             turns.turn.leave()
+            turns.phases = turns.turn.phases
             turns.turn = None
         if not self._going:
             if self.rehearsal is None or turns.open_steps() is not self:
@@ -212,12 +253,14 @@ class Steps:
         counts = self._batches.counts(at)
         lanes = tuple(lane for lane, count in enumerate(counts) if count)
         work = StepWork(training.step, lanes, counts, training.bound.ahead, turn=True)
-        step = turns.turn = Step(turns, self._batches, self._order, work, at)
+        step = turns.turn = Step(turns, self._batches, work, at)
         turns.begin_turn(work)
         return step
 
 
-def _request(batches: Batches, seed: int, order: int, first: int, step: int, lane: int) -> UnitRequest:
-    """The samples of a unit of a loop whose first step is `first`."""
-    at = step - first
-    return batches.request(data_key(seed, order, at, lane), order, at, lane)
+def _whole(parts: list[Part]) -> UnitRequest:
+    """All samples of a unit."""
+    first = parts[0][0]
+    if len(parts) == len(parts[0]) == 1:
+        return first
+    return UnitRequest([number for part in parts for one in part for number in one], first.seed, first.step, first.lane)

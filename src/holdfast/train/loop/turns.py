@@ -8,7 +8,7 @@ gradient. At the end the version is completed.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -20,11 +20,14 @@ from holdfast.data.randomness import seed_everything, turn_key
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, OutOfSync, UsageError
+from holdfast.train.loop.gone_gradient import check_none_is_gone, show_as_gone
+from holdfast.train.loop.gradient_use import GradientUse
 from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.loop_variables import LateVariables, script_line
 from holdfast.train.loop.optimizer_settings import LatePlace
 from holdfast.train.loop.rehearsal import Rehearsal
 from holdfast.train.loop.script_position import STEPS, ordinal
+from holdfast.train.loop.step_batches import StepBatches
 from holdfast.train.loop.steps import Step, Steps
 
 if TYPE_CHECKING:
@@ -44,10 +47,14 @@ class Turns:
         self.turn: Step | Rehearsal | None = None  #: the newest turn, until the script goes on after its loop
         self._steps: weakref.ref[Steps | Pass] | None = None  # that loop
         self._past = False  # the crew has made it without this worker
-        self._gone = 0  # steps of such loops
-        self._shown = False  # `.grad` is a step's gradient, and was not set to zero since
+        self._steps_past = 0  # of such loops
+        self.gradient = GradientUse(training.space, training.optimizer)  #: what becomes of what `.grad` shows
+        self.phases = 1  #: how often the newest turn that is over went through its units
         self._came_late = False  # what is kept was taken over, and not written since
         self._said = False  # that this script loops by steps
+        self._top: tuple[int, int, int, dict[str, str]] = (0, 0, 0, {})  # of the turn at hand: what was left there
+        self._late_place: LatePlace | None = None  # in a later phase of the turn that was entered
+        self._gone = False  # the gradient of the phase at hand is not there any more
 
     def attach(self, bound: Binding) -> None:
         """Training has begun."""
@@ -70,9 +77,10 @@ class Turns:
 
     # ------------------------------------------------------------ loops
 
-    def begin(self, batches: Batches) -> Steps:
-        """The script begins a loop by steps over a prepared loader."""
+    def begin(self, loaders: Sequence[Batches], accumulate: int) -> Steps:
+        """The script begins a loop by steps over prepared loaders, so many batches of each to a step."""
         training = self.training
+        batches = StepBatches(loaders, accumulate, training.seed)
         bound = training.bind()
         if bound.relaxed is not None:
             raise NotExact(
@@ -83,27 +91,29 @@ class Turns:
         self._say(bound)
         began = ordinal(bound.board.op()[0])
         going = training.begin_op(STEPS)
-        order = training.next_order(batches)
+        batches.number([training.next_order(loader) for loader in reversed(loaders)][::-1])
         training.idle = entered = False
         if not going:
             training.step = training.committed()
         if bound.late and ordinal(training.op) <= began:
             going, place = self.enter_late(going=going)
             entered = place.step >= 0
+        if not bound.late and training.epoch >= 0:
+            bound.board.put_plan(batches.steps, training.epochs_asked, batches.batch)
         bound.board.note_units(cells.UNIT_LANE)
-        begun = Steps(self, batches, order, entered=entered, going=going)
+        begun = Steps(self, batches, entered=entered, going=going)
         self._steps, self._past = weakref.ref(begun), False
         training.idle = not going
         if not going:
-            begun.rehearsal = self.past(begun, batches, order)
+            begun.rehearsal = self.past(begun, batches)
         return begun
 
-    def past(self, loop: Steps | Pass, batches: Batches, order: int) -> Rehearsal:
+    def past(self, loop: Steps | Pass, batches: StepBatches) -> Rehearsal:
         """The crew has made this loop without this worker: the one turn that it takes of it."""
         self._steps, self._past = weakref.ref(loop), True
         self.training.bound.settings.others_stepped()
-        rehearsal = Rehearsal(self.training, batches, order, self._gone)
-        self._gone += batches.steps
+        rehearsal = Rehearsal(self.training, batches, self._steps_past)
+        self._steps_past += batches.steps
         return rehearsal
 
     @property
@@ -167,19 +177,29 @@ class Turns:
         training, settings = self.training, self.training.bound.settings
         training.check_written(f"before the turn of step {work.step}")
         moved = self._variables.look(work.step)
-        self._keep(settings.enter_turn(work.step, training.op, work.version, moved, at), work.version)
+        self._top = work.step, training.op, work.version, moved
+        self._keep(settings.enter_turn(*self._top, at=at), work.version)
         seed_everything(turn_key(training.seed, work.version, 0))
 
-    def begin_units(self) -> None:
-        """The script goes through the units of the turn: gradients begin with nothing."""
-        left = (p.grad for p in self.training.space.trainable if p.grad is not None) if self._shown else ()
-        if any(bool(gradient.any()) for gradient in left):
-            raise NotExact(
-                f"step {self.training.step} would begin with the gradients of the step before it",
-                "Call optimizer.zero_grad() once a turn, after optimizer.step() or before the loop over the units.",
-            )
-        self._shown = False
+    def begin_units(self, work: StepWork, phase: int) -> None:
+        """The script goes through the units of the turn, in this phase: gradients begin with nothing."""
+        if phase:
+            self._begin_phase(phase, work.version)
+        self._gone = self._late_place is not None and phase < self._late_place.phase
+        self.gradient.begin(work.step)
         self.keeping.modules.note()
+
+    def _begin_phase(self, phase: int, version: int) -> None:
+        """Leave what a worker needs that comes late: its own code had no gradient of the phases before to look at."""
+        settings, late = self.training.bound.settings, self._late_place
+        if late is not None and phase <= late.phase:
+            if phase < late.phase:
+                return
+            settings.enter_phase_late()
+            if self.keeping and not self.keeping.load(late.tag):
+                raise _lost(late.step)
+        self._late_place = None
+        self._keep(settings.enter_turn(*self._top, phase=phase), version)
 
     def end_units(self, work: StepWork) -> float:
         """The gradient of the whole step is here: show it. Returns the step's loss."""
@@ -189,26 +209,34 @@ class Turns:
         binding.by_steps().show(member.absent())
         for parameter in training.space.fixed:  # it may require a gradient, and then has that of its own lanes
             parameter.grad = None
-        self._shown = True
+        if self._gone:
+            show_as_gone(training.space.trainable, training.space.names, work.step)
+        self.gradient.shown()
         seed_everything(turn_key(training.seed, work.version, 1))
         return member.turn_loss
 
-    def end_turn(self, work: StepWork, *, drop: bool, extra: bool) -> None:
-        """Complete the version that a turn makes: an update, or none; a step, or none."""
+    def end_turn(self, work: StepWork, *, optimizer: int | None, drop: bool, extra: bool) -> None:
+        """Complete a version that a turn makes: an update by an optimizer, or none; a step, or none.
+
+        An optimizer may also `drop` the gradient at hand.
+        """
         training, binding = self.training, self.training.bound
+        if optimizer is not None:
+            self.gradient.use(optimizer, work.step)
         training.check_written(f"in the turn of step {work.step}")
         binding.member.hyper = binding.settings.hyper()
-        absent = binding.by_steps().take() if not drop else frozenset()
+        moves = optimizer is not None and not drop
+        absent: frozenset[int] = frozenset()
+        if moves and not self._gone:
+            check_none_is_gone(training.space.trainable, training.space.names, work.step)
+            absent = binding.by_steps().take()
+        groups = self.gradient.groups[optimizer] if optimizer is not None and moves else ()
         binding.board.put(cells.R_LINE, script_line())
-        binding.member.finish(work, absent=absent, drop=drop, extra=extra)
+        binding.member.finish(work, groups=groups, absent=absent, extra=extra)
         training.note_facts()
         binding.extra += extra
         training.step += not extra
         seed_everything(turn_key(training.seed, work.version, 2))
-
-    def zeroed(self) -> None:
-        """`optimizer.zero_grad()` was called."""
-        self._shown = False
 
     def guard_backward(self) -> Callable[[], None] | None:
         """Refuse a backward outside of units that reaches what is trained here."""
@@ -240,6 +268,7 @@ class Turns:
         going = going and not place.left
         if going and place.step >= 0:
             training.step, training.op = place.step, place.op
+            training.bound.extra += place.version - place.step - training.bound.ahead
             training.bound.board.put(cells.R_OP, training.op)
         return going, place
 
@@ -253,13 +282,10 @@ class Turns:
             if place.step < 0 or not keeping or keeping.load(place.tag):
                 break
         if place.step >= 0 and keeping:
-            if not place.left and (place.version < version - 1 or not going):
-                raise OutOfSync(
-                    f"What run.keep holds is lost: its newest copy is from the top of step {place.step}, and the crew "
-                    "went on from there. The worker that was to write the next one was lost while it did, and then all "
-                    "others were. Start the run again."
-                )
+            if not place.left and (place.step < training.bound.steps_of(version) - 1 or not going):
+                raise _lost(place.step)
             self._came_late = True
+        self._late_place = place if place.phase else None
         return place
 
     def begin_epoch(self, tag: int) -> None:
@@ -286,3 +312,11 @@ class Turns:
         if self._came_late or at.worker == min(at.on_host):
             keeping.write(tag, version)
         self._came_late = False  # whoever was to write this one may have been lost while it did
+
+
+def _lost(step: int) -> OutOfSync:
+    return OutOfSync(
+        f"What run.keep holds is lost: its newest copy is from the top of step {step}, and the crew went on from "
+        "there. The worker that was to write the next one was lost while it did, and then all others were. Start the "
+        "run again."
+    )

@@ -74,7 +74,7 @@ def test_a_target_network_follows_as_on_one_machine(join, update: Update) -> Non
 def test_a_unit_that_changes_it_is_refused(join) -> None:
     run, model = join(lanes=2), net()
     teacher = nn.Sequential(net(), nn.BatchNorm1d(2))
-    model, teacher, optimizer, loader = run.prepare(
+    model, teacher, _optimizer, loader = run.prepare(
         model, teacher, optim.SGD(model.parameters(), lr=0.05), loader_of(points())
     )
     text = (

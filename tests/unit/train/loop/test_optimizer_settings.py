@@ -280,6 +280,24 @@ def test_settings_made_between_two_loops_are_found_with_the_operation() -> None:
     assert rates(other)[0] == 0.77
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_later_phase_of_a_turn_is_a_place_of_its_own(moved: bool) -> None:
+    arena = arena_of(2)
+    optimizer, _, settings = worker("StepLR", arena, 0)
+    top = settings.enter_turn(3, 0, 5, {})
+    if moved:
+        optimizer.param_groups[0]["lr"] = 0.77
+    second = settings.enter_turn(3, 0, 5, {}, phase=1)
+    assert top < second < settings.enter_turn(4, 0, 7, {}), "also where nothing has moved"
+    other, _, theirs = worker("StepLR", arena, 1)
+    place = theirs.enter_late(0, 6, {top, second})
+    assert (place.step, place.version, place.tag, place.phase, place.left) == (3, 5, second, 1, False)
+    other.param_groups[0]["lr"] = 0.5  # by the script's code of the phase before
+    theirs.enter_phase_late()
+    assert rates(other)[0] == (0.77 if moved else 0.1)
+    assert theirs.enter_late(0, 6, {top}).phase == 0
+
+
 @pytest.mark.parametrize("done", [0, 2, 3])
 def test_a_worker_that_was_further_than_all_stand_goes_back_to_there(done: int) -> None:
     """It made units of three steps of the pass, some for a host that was lost before others held what came of them."""

@@ -294,6 +294,13 @@ def twice(step: Any, model: nn.Module, optimizer: optim.Optimizer) -> None:
             loss_of(model, batch).backward()
 
 
+def in_units_again(step: Any, model: nn.Module, optimizer: optim.Optimizer) -> None:
+    for batch in step:
+        loss_of(model, batch).backward()
+        for other in step:
+            loss_of(model, other).backward()
+
+
 def written(model: nn.Module) -> None:
     with torch.no_grad():
         next(model.parameters()).clamp_(-0.1, 0.1)
@@ -325,7 +332,13 @@ MISUSES: dict[str, tuple[Script, type[Exception], str]] = {
         after_units(lambda step, model, optimizer: [optimizer.step(), step.skip()]), UsageError,
         r"step\.skip\(\) was called in step 0 after the step had ended",
     ),
-    "units twice": (twice, UsageError, r"Step 0 was iterated over twice \(with its gradient\)\. Go through its"),
+    "units twice": (
+        twice, UsageError,
+        r"Step 0 was iterated over again \(with its gradient\)\. Use the gradient of the first time before: with",
+    ),
+    "units in units": (
+        in_units_again, UsageError, r"Step 0 was iterated over again \(in its units\)\. Use the gradient of the first",
+    ),
     "no backward": (no_backward, NotExact, r"unit \(step 0, lane 0\) called no backward\(\)"),
     "backward outside of the units": (
         after_units(lambda step, model, optimizer: (model[0].weight ** 2).sum().backward()), UsageError,
