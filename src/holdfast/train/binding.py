@@ -58,6 +58,7 @@ class CrewSettings(Protocol):
     lanes: int
     seed: int
     finite: bool
+    verify: float | None  #: in which share of the steps a unit is computed twice
     worker: int
     row: int
     steered: ControlLink | None  #: None in a run of one process
@@ -225,6 +226,11 @@ class Binding:
         member = kind(self._space, self.board, self._gradients, self.optimizer, self.buffers, self.controls)
         member.finite = self._crewing.finite
         return member
+
+    def isolate(self) -> None:
+        """From now on nobody sees what this process writes: for a forked copy of a worker."""
+        for arena in {id(arena): arena for arena in (self.arena, self._mode_sections)}.values():
+            arena.isolate()
 
     def count_extra(self) -> None:
         """Note how many versions the run has made beyond one a step. Valid while nobody makes the next one."""

@@ -28,6 +28,7 @@ from holdfast.config.worker_spec import OUTER, WorkerSpec
 from holdfast.core.keys import STREAM_START, key
 from holdfast.core.sync.modes import Mode, advised, parse
 from holdfast.core.sync.staleness import COMPENSATION, Staleness, used
+from holdfast.core.verify import SHARE
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything
 from holdfast.dataplane.relaxed import ages
@@ -65,7 +66,7 @@ def current() -> Run | None:
     return _current
 
 
-def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True) -> Run:
+def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True, verify: float | None = None) -> Run:
     """Join the run: alone under plain `python`, as one worker of the crew under `holdfast run` or `torchrun`.
 
     >>> run = join(lanes=2)          # doctest: +SKIP
@@ -78,11 +79,14 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
         threads: torch threads per worker; part of the result, because sums depend on it.
         finite: do not use a loss or gradient that is NaN or infinite. Its unit is computed once more by another
             worker, where there is one; then the run stops, and says where.
+        verify: in which share of the later steps of a loop by steps a unit is computed twice and compared, as in some
+            of the first ones; 0: in none at all. By default in 0.01 of them, as far as that takes no more than 1% of
+            the time.
 
     Raises:
         ConfigError: a value that cannot be, or a second `join` in one process.
 
-    `holdfast run` overrides `lanes`, `seed` and `threads` where its options say so.
+    `holdfast run` overrides `lanes`, `seed`, `threads` and `verify` where its options say so.
     """
     global _current
     if _current is not None:
@@ -98,6 +102,10 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
     for name, least in (("lanes", 1), ("seed", 0), ("threads", 1)):
         if not isinstance(said[name], int) or said[name] < least:
             raise ConfigError(name, said[name], f"must be a whole number of at least {least}", source=source[name])
+    if spec is not None and spec.verify is not None:
+        verify = spec.verify
+    if verify is not None and not 0.0 <= verify <= 1.0:
+        raise ConfigError("verify", verify, "must be a share of the steps, 0 to 1", source="hf.join")
     if said["lanes"] > CONTROL.max_lanes:
         most = f"more than {CONTROL.max_lanes}, the most a crew can have"
         raise ConfigError("lanes", said["lanes"], most, source=source["lanes"])
@@ -117,7 +125,9 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
 
         spec, steered, rank_exit = adopt(world, said)
         enlist(spec, steered)
-    _current = Run(said["lanes"], said["seed"], said["threads"], finite=finite, spec=spec, steered=steered)
+    _current = Run(
+        said["lanes"], said["seed"], said["threads"], finite=finite, verify=verify, spec=spec, steered=steered
+    )
     if rank_exit is not None:
         rank_exit.watch()
     return _current
@@ -149,9 +159,10 @@ class Run:
     """One process's part in a run. Made by `join`."""
 
     def __init__(
-        self, lanes: int, seed: int, threads: int, *, finite: bool, spec: WorkerSpec | None, steered: ControlLink | None
-    ) -> None:
-        self.lanes, self.seed, self.threads, self.finite = lanes, seed, threads, finite
+        self, lanes: int, seed: int, threads: int, *, finite: bool, verify: float | None, spec: WorkerSpec | None,
+        steered: ControlLink | None,
+    ) -> None:  # fmt: skip
+        self.lanes, self.seed, self.threads, self.finite, self.verify = lanes, seed, threads, finite, verify
         self.mode = _mode(spec.sync if spec is not None else "exact", lanes)
         self._stale = (spec.staleness, spec.compensation) if spec is not None else ("auto", COMPENSATION)
         self.outer = spec.outer if spec is not None else OUTER
@@ -410,6 +421,7 @@ class Run:
             "lanes": self.lanes,
             "seed": self.seed,
             "threads": self.threads,
+            "verify": SHARE if self.verify is None else self.verify,
             **ages.read(training.bound.board.words).facts(),
         }
 

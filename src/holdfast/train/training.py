@@ -42,6 +42,7 @@ from holdfast.train.loop.scheduler_steps import SchedulerSteps
 from holdfast.train.loop.script_position import FINISHED, NONE, STEPS, ScriptPosition, ordinal
 from holdfast.train.loop.turns import Turns
 from holdfast.train.patches import LossTap, take_optimizer
+from holdfast.train.stray_optimizers import refuse_stray_optimizers
 
 __all__ = ["Training"]
 
@@ -65,7 +66,7 @@ class Training:
         self.tap = LossTap(self.turns.guard_backward)
         self.loaders: list[Batches] = []
         taken = take_optimizer(optimizer, self.end_unit, self.turns.zeroed, self._fill_state, self._refuse_load)
-        self.undo = [taken, self.tap.close]
+        self.undo = [taken, self.tap.close, refuse_stray_optimizers(self._place)]
         self.tap.open()
         self._bound: Binding | None = None
         self.op = NONE  #: the script's newest collective operation
@@ -175,6 +176,10 @@ class Training:
                 state = self._bound.optimizer.state_of(index)
                 if state:
                     self._optimizer.state[parameter] = state
+
+    def _place(self) -> str:
+        """In which step the script is; nothing outside of its loops."""
+        return f"step {self.step}" if self.unit is not None or self.turns.going else ""
 
     def _refuse_load(self) -> None:
         if self._bound is not None:

@@ -101,6 +101,11 @@ class Buffers:
         """The live buffers as they are now."""
         return [live.detach().clone() for live in self._live]
 
+    def live(self) -> list[tuple[str, Tensor]]:
+        """Each buffer's name and tensor, as a unit has left it."""
+        self.settle()
+        return list(zip(self._names, self._live, strict=True))
+
     def put(self, values: Sequence[Tensor]) -> None:
         """Make the live buffers these, of no version; the next `load` brings back what is published."""
         with torch.no_grad():

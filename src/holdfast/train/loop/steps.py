@@ -91,8 +91,10 @@ class Step:
             request = self._request(lane)
             training.open_unit(work, lane, request)
             batch = self._batches.fetch(request, partial(self._ahead, lane))
+            self._turns.purity.begin_unit(work, lane, batch)
             training.begin_unit(work, lane)
             yield batch
+            yield from self._turns.purity.again(work, lane, self._batches, request)
             training.take_unit()
         self._loss = self._turns.end_units(work)
         self._stage = Stage.WHOLE

@@ -23,6 +23,7 @@ from holdfast.errors import NotExact, OutOfSync, UsageError
 from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.loop_variables import LateVariables
 from holdfast.train.loop.optimizer_settings import LatePlace
+from holdfast.train.loop.purity import Purity
 from holdfast.train.loop.script_position import STEPS, ordinal
 from holdfast.train.loop.steps import Step, Steps
 
@@ -38,6 +39,7 @@ class Turns:
 
     def __init__(self, training: Training) -> None:
         self.training = training
+        self.purity = Purity(training, training._crewing.verify)  #: looks whether units are pure
         self.keeping = Keeping()  #: what the script keeps besides
         self.turn: Step | None = None  #: the newest turn, until the script goes on after its loop
         self._steps: weakref.ref[Steps] | None = None  # that loop
@@ -129,7 +131,7 @@ class Turns:
         """A turn of a loop by steps begins: leave what a worker needs that comes late."""
         training, settings = self.training, self.training.bound.settings
         training.check_written(f"before the turn of step {work.step}")
-        moved = self._variables.look(work.step)
+        moved = {**self._variables.look(work.step), **self.purity.begin_turn(work)}
         self._keep(settings.enter_turn(work.step, training.op, work.version, moved), work.version)
         seed_everything(turn_key(training.seed, work.version, 0))
 
@@ -159,12 +161,14 @@ class Turns:
         """Complete the version that a turn makes: an update, or none; a step, or none."""
         training, binding = self.training, self.training.bound
         training.check_written(f"in the turn of step {work.step}")
+        self.purity.end_turn(work)
         binding.member.hyper = binding.settings.hyper()
         absent = binding.by_steps().take() if not drop else frozenset()
         binding.member.finish(work, absent=absent, drop=drop, extra=extra)
         training.note_facts()
         binding.extra += extra
         training.step += not extra
+        self.purity.over(work)
         seed_everything(turn_key(training.seed, work.version, 2))
 
     def zeroed(self) -> None:
