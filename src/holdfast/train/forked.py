@@ -116,10 +116,11 @@ def _let_go(keep: int) -> None:
         if fd in (keep, null):
             continue
         try:
-            kind, access = os.fstat(fd).st_mode, fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
+            kind, flags = os.fstat(fd).st_mode, fcntl.fcntl(fd, fcntl.F_GETFL)
         except OSError:
             continue  # of the listing itself
-        if stat.S_ISREG(kind) and access != os.O_WRONLY:
+        access = flags & os.O_ACCMODE
+        if stat.S_ISREG(kind) and access != os.O_WRONLY and not flags & os.O_APPEND and fd not in (1, 2):
             own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
             os.lseek(own, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
             os.dup2(own, fd)
@@ -136,6 +137,7 @@ def _leave_no_trace(give_up: Callable[[str], NoReturn]) -> None:
         return opened(os.devnull if set(mode) & set("wax+") else file, mode, *args, **kwargs)
 
     builtins.open = io.open = quiet
+    sys.stdout = sys.stderr = opened(os.devnull, "w")  # whatever the script has put in their place
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
         writes = event == "open" and isinstance(args[2], int) and args[2] & _WRITES and args[0] != os.devnull

@@ -79,7 +79,7 @@ def summary(ending: Ending, record: dict[str, Any], seconds: float) -> dict[str,
         told["samples_per_second"] = round(told["samples"] / ending.trained, 1)
     config = dict(record["config"])
     for name, default in SAID_BY_JOIN.items():  # the script may have stated its own
-        if config[name] is None:
+        if config.get(name, default) is None:
             config[name] = result.get(name, default)
     told["config"] = config
     return told

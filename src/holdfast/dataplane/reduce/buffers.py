@@ -80,6 +80,9 @@ class Buffers:
     def distrust(self) -> None:
         """The script may have run the model outside of a unit: `load` brings back what such a run changes silently."""
         self._dirty = [dirty or silent for dirty, silent in zip(self._dirty, self._silent, strict=True)]
+        for index, (module, key) in enumerate(self._homes):
+            if module._buffers[key] is not self._live[index]:
+                module._buffers[key], self._dirty[index] = self._live[index], True
 
     def load(self, step: int, *, everything: bool = False) -> None:
         """Make the live buffers those of version `step`: at a unit's start, or all of them on joining."""
