@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.harness import SCRIPTS, Launch, environment, golden
+from tests.process.joined import LOOPBACK, Joined
 from tests.process.schedules import draw, play
 
 pytestmark = pytest.mark.process
@@ -111,6 +112,18 @@ def test_turns_with_code_in_all_places_are_no_alarm(tmp_path: Path) -> None:
         [sys.executable, str(script), "--stop", "12"], env=environment(), capture_output=True, text=True, check=True
     )
     assert run.out == alone.stdout
+
+
+@pytest.mark.sharing
+@pytest.mark.parametrize("kind", ["nothing", "kept", "hidden"])
+def test_on_two_hosts(tmp_path: Path, kind: str) -> None:
+    with Launch(tmp_path, IMPURE, *LOOPBACK, "--hosts", 2, "--workers", 1, "--verify", 1, args=kind) as run, \
+            Joined(tmp_path, run) as other:  # fmt: skip
+        assert run.end() == (0 if kind == "nothing" else 14), run.err
+        other.end()
+    if kind != "nothing":
+        what, why = KINDS[kind]
+        assert what in run.err and f"The cause is {why}" in run.err, run.err
 
 
 def test_off_looks_at_nothing(tmp_path: Path) -> None:

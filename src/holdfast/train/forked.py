@@ -55,13 +55,19 @@ class Forked:
     """One such process. True in itself, false in its parent. Resources: `report` ends it; `close` waits for its end."""
 
     def __init__(self, isolate: Callable[[], None]) -> None:
-        """`isolate` lets go of shared memory; called in the new process."""
+        """`isolate` lets go of shared memory; called in the new process. Raises OSError where there can be none."""
         self._gone = False
         self._ours, theirs = os.pipe()
         parent = os.getpid()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads that wait do no harm, those that hold a lock
-            self._pid = os.fork()  # are given up on (`await_report`)
+        try:
+            with warnings.catch_warnings():
+                # Threads that wait do no harm; a copy that waits for a lock of one is given up (`await_report`).
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._pid = os.fork()
+        except OSError:
+            os.close(self._ours)
+            os.close(theirs)
+            raise
         if self._pid:
             os.close(theirs)
             return
@@ -71,6 +77,8 @@ class Forked:
             die_with_parent(parent)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
+            with open("/proc/self/oom_score_adj", "w") as file:
+                file.write("1000")  # where memory is short, it is this process that goes
             isolate()
             _let_go(keep=theirs)
             _leave_no_trace(lambda why: self.report(Report([], 0, why)))

@@ -151,7 +151,11 @@ class Purity:
             reports: list[Report] = []
             for _ in range(3):
                 self._reap()
-                copy = self._copy = Forked(training.bound.isolate)
+                try:
+                    copy = self._copy = Forked(training.bound.isolate)
+                except OSError as error:  # short of memory or processes
+                    reports.append(Report([], 0, f"no process could be forked ({error.strerror})"))
+                    break
                 if copy:
                     yield from self._in_copy(copy, first, self._staged(copy, work, lane, batches, request))
                 reports.append(copy.await_report(WORKER.second + WORKER.second_factor * took))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import warnings
@@ -231,6 +232,15 @@ def test_what_cannot_be_done_twice_is_said_once_and_is_no_alarm(join, tmp_path: 
         "which cannot be done a second time unseen. Units of worker 0 are not verified any more."
     ]
     assert len(tried.units) == 1 and len(list(tmp_path.iterdir())) == 60
+
+
+def test_where_no_process_can_be_had_that_is_said(join, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.warns(UserWarning, match=r"no process could be forked \(Cannot allocate memory\)\. Unit"):
+        assert turns(join, lambda model, batch, _: loss_of(model, batch)) == 60
 
 
 @pytest.mark.parametrize("leave", ["raise", "break"])
