@@ -22,6 +22,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import stat
 import sys
 import warnings
@@ -117,6 +118,10 @@ class Forked:
             self._gone = True
 
 
+#: What stands for sockets: what is written to one is read by nobody, and nothing comes from it.
+_held: list[tuple[socket.socket, socket.socket]] = []
+
+
 def _let_go(keep: int) -> None:
     """Have nothing in common with the original's files and connections."""
     null = os.open(os.devnull, os.O_RDWR)
@@ -133,6 +138,12 @@ def _let_go(keep: int) -> None:
             os.lseek(own, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
             os.dup2(own, fd)
             os.close(own)
+        elif stat.S_ISSOCK(kind):
+            with socket.socket(fileno=os.dup(fd)) as theirs:
+                nowhere = socket.socketpair(socket.AF_UNIX, theirs.type)
+            _held.append(nowhere)
+            os.dup2(nowhere[0].fileno(), fd)
+            os.set_blocking(fd, not flags & os.O_NONBLOCK)
         elif not stat.S_ISDIR(kind) and not (stat.S_ISCHR(kind) and access == os.O_RDONLY):
             os.dup2(null, fd)
 
