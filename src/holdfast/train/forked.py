@@ -118,7 +118,7 @@ class Forked:
             self._gone = True
 
 
-#: What stands for sockets: what is written to one is read by nobody, and nothing comes from it.
+#: What stands for sockets: what is written to one is read by nobody, and what comes from it is its end.
 _held: list[tuple[socket.socket, socket.socket]] = []
 
 
@@ -141,6 +141,7 @@ def _let_go(keep: int) -> None:
         elif stat.S_ISSOCK(kind):
             with socket.socket(fileno=os.dup(fd)) as theirs:
                 nowhere = socket.socketpair(socket.AF_UNIX, theirs.type)
+            nowhere[1].shutdown(socket.SHUT_WR)
             _held.append(nowhere)
             os.dup2(nowhere[0].fileno(), fd)
             os.set_blocking(fd, not flags & os.O_NONBLOCK)

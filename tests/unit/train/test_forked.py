@@ -64,6 +64,7 @@ def test_what_it_prints_and_writes_goes_nowhere(tmp_path: Path, capfd: pytest.Ca
         appended.write("seen?")
         os.write(out, b"seen?")
         os.write(theirs.fileno(), b"seen?")
+        assert theirs.recv(10) == b"", "nobody answers it"
         with open(opened, "w") as file:
             file.write("seen?")
         opened.write_text("seen?")
