@@ -80,8 +80,8 @@ def join(*, lanes: int = 4, seed: int = 0, threads: int = 1, finite: bool = True
         finite: do not use a loss or gradient that is NaN or infinite. Its unit is computed once more by another
             worker, where there is one; then the run stops, and says where.
         verify: in which share of the later steps of a loop by steps a unit is computed twice and compared, as in some
-            of the first ones; 0: in none at all. By default in 0.01 of them, as far as that takes no more than 1% of
-            the time.
+            of the first ones; 0: in none at all. By default in 0.01 of them, as long as all of it takes no more than
+            1% of the time.
 
     Raises:
         ConfigError: a value that cannot be, or a second `join` in one process.

@@ -50,7 +50,7 @@ class Purity:
     def __init__(self, training: Training, share: float | None) -> None:
         self._training, self._share = training, verify.SHARE if share is None else share
         self._thrifty = share is None  # to spend no more than a part of the time
-        self._began, self._spent = time.monotonic(), 0.0  # when turns began; what units of later steps have taken
+        self._began, self._spent = time.monotonic(), 0.0  # when that began; what second computations have taken
         self._here = not _may_fork()  # whether units are computed twice in this process
         self._parameters: tuple[int, Digests] | None = None  # (version, what they were when it was there)
         self._lane: int | None = None  # whose unit of the turn at hand is computed twice
@@ -164,7 +164,7 @@ class Purity:
             self._judge((work.step, lane), reports)
         spent = time.perf_counter_ns() - began
         training._unit_started += spent  # it says nothing about how fast this worker is
-        self._spent += spent / 1e9 if work.step not in verify.FIRST else 0.0
+        self._spent += spent / 1e9
 
     def _affordable(self, step: int) -> bool:
         if not self._thrifty or step in verify.FIRST:
