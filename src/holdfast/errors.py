@@ -12,6 +12,7 @@
     │   ├── CrewLost                  workers die faster than they make progress  exit 6
     │   ├── OutOfSync                 two workers are at different places of the script  exit 9
     │   ├── NotKept                   a late worker lacks what others have in a variable  exit 13
+    │   ├── Impure                    what was computed twice is not the same     exit 14
     │   └── Stopped                   this worker was told to end: not its fault
     ├── ResourceError                 disk, memory or descriptors are used up     exit 7
     ├── DirectoryBusy                 the run's directory belongs to another run  exit 8
@@ -202,6 +203,72 @@ class NotKept(RunError):
             "`kept = run.keep(gradients=None)` before the loop, and kept.gradients for what you set aside.",
         )
         return error
+
+
+class Impure(RunError):
+    """What was computed twice is not the same: a unit follows from more than parameters, samples and seed."""
+
+    exit_code = 14
+
+    @classmethod
+    def twice(cls, worker: int, unit: tuple[int, int], what: str, *, again: bool | None) -> Impure:
+        """A worker has computed a unit (step, lane) twice.
+
+        `again` says whether two more computations, from one state, gave the same; None: that could not be tried.
+
+        >>> str(Impure.twice(1, (3, 2), "the loss", again=True))[:99]
+        'Worker 1 computed unit (step 3, lane 2) twice, and the second time it gave something else: the loss'
+        """
+        kept = (
+            "Begin every batch with the same: reset what the script carries from batch to batch (hidden state, "
+            "counters, caches) at the top of the loop's body, and draw random numbers from torch, numpy.random or "
+            "random, which are seeded for each unit, not from a generator of your own"
+        )
+        drawn = (
+            "Look for numbers that are drawn from the system or read from a clock, and for operations that "
+            "torch.use_deterministic_algorithms(True) refuses"
+        )
+        state, chance = "state that is kept between batches", "an operation that is not deterministic"
+        why, fix = {
+            True: (f"The cause is {state}: two more tries from one and the same state gave equal results.", kept),
+            False: (f"The cause is {chance}: two more tries from one and the same state differed as well.", drawn),
+            None: (f"The cause is {state}, or {chance}.", f"{kept}. {drawn}"),
+        }[again]
+        step, lane = unit
+        return cls(
+            f"Worker {worker} computed unit (step {step}, lane {lane}) twice, and the second time it gave something "
+            f"else: {what}. The step was not committed. {why} {fix}. Until that is so, another crew gives another "
+            "result; hf.join(verify=0) or --verify off does not look."
+        )
+
+    @classmethod
+    def written(cls, worker: int, where: str, names: str) -> Impure:
+        """A worker has found parameters written to that only the optimizer may change.
+
+        >>> str(Impure.written(0, "in unit (step 3, lane 2)", "fc.weight"))[:74]
+        'Worker 0 found parameters changed in unit (step 3, lane 2) by the script: '
+        """
+        return cls(
+            f"Worker {worker} found parameters changed {where} by the script: {names}. The cause is a write past the "
+            "optimizer, as through .data: every worker would do it once more, and who computes a unit again begins "
+            "with something else. Let the optimizer change them, or change .grad after the loop over the units; "
+            "hf.join(verify=0) or --verify off does not look."
+        )
+
+    @classmethod
+    def apart(cls, step: int, what: str, groups: Sequence[Sequence[int]]) -> Impure:
+        """Workers came to a step with different things that must be the same; `groups` are those that agree.
+
+        >>> str(Impure.apart(9, "what run.keep holds", [[0, 2], [1]]))[:81]
+        'At the top of step 9 what run.keep holds differs between workers: that of 0, 2 is'
+        """
+        told = ", that of ".join(listed(group) for group in groups[1:])
+        return cls(
+            f"At the top of step {step} {what} differs between workers: that of {listed(groups[0])} is not that of "
+            f"{told}. The cause is code outside of the units that is not the same in every worker (a clock, a random "
+            "number of its own, run.lead), other numerics, or a broken machine. Let every worker do the same there, "
+            "and look at the machine of who is alone; hf.join(verify=0) or --verify off does not look."
+        )
 
 
 class Stopped(RunError):

@@ -21,6 +21,7 @@ EXIT_CODES = {
     "CrewLost": 6,
     "OutOfSync": 9,
     "NotKept": 13,
+    "Impure": 14,
     "Stopped": 1,
     "ResourceError": 7,
     "DirectoryBusy": 8,
@@ -47,7 +48,8 @@ PARENTS = {
     "NotExact": errors.UsageError,
     "RunError": errors.HoldfastError,
     **dict.fromkeys(
-        ("ScriptFailed", "BadUnit", "NonFinite", "Hang", "CrewLost", "OutOfSync", "NotKept", "Stopped"), errors.RunError
+        ("ScriptFailed", "BadUnit", "NonFinite", "Hang", "CrewLost", "OutOfSync", "NotKept", "Impure", "Stopped"),
+        errors.RunError,
     ),
     "ResourceError": errors.HoldfastError,
     "DirectoryBusy": errors.HoldfastError,
@@ -116,6 +118,47 @@ def test_not_kept() -> None:
         "place of best."
     )
     assert (error.name, error.mine, error.theirs, error.step) == ("best", "inf", "0.31", 7)
+
+
+def test_impure_units() -> None:
+    kept = (
+        "Begin every batch with the same: reset what the script carries from batch to batch (hidden state, counters, "
+        "caches) at the top of the loop's body, and draw random numbers from torch, numpy.random or random, which are "
+        "seeded for each unit, not from a generator of your own"
+    )
+    drawn = (
+        "Look for numbers that are drawn from the system or read from a clock, and for operations that "
+        "torch.use_deterministic_algorithms(True) refuses"
+    )
+    causes = {
+        True: "The cause is state that is kept between batches: two more tries from one and the same state gave equal "
+              f"results. {kept}.",
+        False: "The cause is an operation that is not deterministic: two more tries from one and the same state "
+               f"differed as well. {drawn}.",
+        None: "The cause is state that is kept between batches, or an operation that is not deterministic. "
+              f"{kept}. {drawn}.",
+    }  # fmt: skip
+    for again, cause in causes.items():
+        assert str(errors.Impure.twice(1, (3, 2), "the loss, the gradient of w", again=again)) == (
+            "Worker 1 computed unit (step 3, lane 2) twice, and the second time it gave something else: the loss, the "
+            f"gradient of w. The step was not committed. {cause} Until that is so, another crew gives another result; "
+            "hf.join(verify=0) or --verify off does not look."
+        )
+
+
+def test_impure_parameters_and_workers() -> None:
+    assert str(errors.Impure.written(1, "in unit (step 3, lane 2)", "fc.weight")) == (
+        "Worker 1 found parameters changed in unit (step 3, lane 2) by the script: fc.weight. The cause is a write "
+        "past the optimizer, as through .data: every worker would do it once more, and who computes a unit again "
+        "begins with something else. Let the optimizer change them, or change .grad after the loop over the units; "
+        "hf.join(verify=0) or --verify off does not look."
+    )
+    assert str(errors.Impure.apart(9, "run.keep(best=...)", [[0, 2], [1], [3]])) == (
+        "At the top of step 9 run.keep(best=...) differs between workers: that of 0, 2 is not that of 1, that of 3. "
+        "The cause is code outside of the units that is not the same in every worker (a clock, a random number of its "
+        "own, run.lead), other numerics, or a broken machine. Let every worker do the same there, and look at the "
+        "machine of who is alone; hf.join(verify=0) or --verify off does not look."
+    )
 
 
 def test_not_exact() -> None:

@@ -29,6 +29,7 @@ def parser() -> Parser:
     it.add_argument("--lanes", type=int, metavar="L", help="lanes of a step (default: the script's, or 4)")
     it.add_argument("--threads", type=int, metavar="T", help="threads per worker (default: the script's, or 1)")
     it.add_argument("--seed", type=int, metavar="K", help="seed of the run (default: the script's, or 0)")
+    it.add_argument("--verify", metavar="SHARE", help="of later steps, in which a unit is computed twice; off: of none")
     it.add_argument("--sync", metavar="MODE", help="exact, bounded:S, async, quorum:K or local:H")
     it.add_argument("--dir", metavar="DIR", help="the run's directory (default: a new one under runs/)")
     it.add_argument("--listen", metavar="ADDRESS[:PORT]", help="let other machines join here: 0.0.0.0 or :: for any")
@@ -57,7 +58,7 @@ def configure(argv: Sequence[str]) -> tuple[Resolved, argparse.Namespace]:
         sources.file(options.config, text)
     for text in options.set:
         sources.assign(text)
-    crew = ("workers", "servers", "replicas", "lanes", "threads", "seed", "sync")
+    crew = ("workers", "servers", "replicas", "lanes", "threads", "seed", "verify", "sync")
     for name in (*crew, "dir", "on", "listen", "hosts", "tls"):
         sources.flag(name, getattr(options, name))
     sources.flag("token_file", options.token_file, "--token-file")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.config.limits import FIXED, Seconds
-from holdfast.config.run_config import DEFAULTS_OF_JOIN, ENGINES, SECTIONS, RunConfig, check
+from holdfast.config.run_config import ENGINES, SAID_BY_JOIN, SECTIONS, RunConfig, Share, check
 from holdfast.errors import ConfigError, UsageError
 
 __all__ = ["Resolved", "Sources"]
@@ -33,7 +33,7 @@ _TYPES: dict[str, Any] = {
 _CLUSTERS = frozenset(ENGINES) - {"local"}
 _MUST_BE = {
     int: "must be a whole number", int | None: "must be a whole number", float: "must be a number",
-    Seconds: "must be a time such as 30s",
+    Seconds: "must be a time such as 30s", Share | None: "must be a share such as 0.01, or off",
 }  # fmt: skip
 
 
@@ -60,7 +60,7 @@ class Resolved(NamedTuple):
             if name == "workers" and value is None:
                 value, source, mark = 0, "default: one per CPU, at most one per lane", "# "
             elif value is None:
-                value, source, mark = DEFAULTS_OF_JOIN[name], "default, unless the script's join() says otherwise", "# "
+                value, source, mark = SAID_BY_JOIN[name], "default, unless the script's join() says otherwise", "# "
             text = msgspec.json.encode(value).decode()
             lines.append(f"{mark + name + ' = ' + text:<32} # {source}")
         for section, limits in FIXED.items():
@@ -130,6 +130,8 @@ def _convert(name: str, value: Any, source: str) -> Any:
     kind = _TYPES[name]
     if isinstance(value, str) and kind is Seconds:
         value = _seconds(value)
+    if kind == Share | None and value == "off":
+        value = 0.0
     try:
         return msgspec.convert(value, kind, strict=not isinstance(value, str))
     except msgspec.ValidationError:

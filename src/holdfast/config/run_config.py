@@ -2,13 +2,14 @@
 
 Rules of this file: values and sentences only. Where a value comes from (default, file, flag) is the
 business of `resolve`; no value is read from the environment. `lanes`, `seed` and `threads` fix the
-result: `None` means that nobody overrode them, so the script's own `join()` decides.
+result: `None` means that nobody overrode them, so the script's own `join()` decides; it does for `verify`, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
+from typing import Annotated
 
 import msgspec
 
@@ -19,15 +20,21 @@ from holdfast.config.ray_config import RayConfig
 from holdfast.config.worker_spec import OUTER
 from holdfast.core.sync import modes
 from holdfast.core.sync.staleness import COMPENSATION, TREATMENTS, treatment
+from holdfast.core.verify import SHARE
 from holdfast.errors import ConfigError
 
 __all__ = [
-    "DEFAULTS_OF_JOIN", "ENGINES", "SECTIONS", "LocalSgdConfig", "RunConfig",
+    "DEFAULTS_OF_JOIN", "ENGINES", "SAID_BY_JOIN", "SECTIONS", "LocalSgdConfig", "RunConfig", "Share",
     "board_rows", "check",
 ]  # fmt: skip
 
+#: A part of something. People write off for 0.
+Share = Annotated[float, msgspec.Meta(title="share")]
+
 #: What `hf.join()` takes when neither the script nor the command line says anything.
 DEFAULTS_OF_JOIN = {"lanes": 4, "seed": 0, "threads": 1}
+#: The same, with what does not change the result.
+SAID_BY_JOIN: dict[str, float] = {**DEFAULTS_OF_JOIN, "verify": SHARE}
 
 #: What a run can be on (`cli.launch.engine_table`).
 ENGINES = ("local", "ray", "slurm", "kubernetes")
@@ -61,6 +68,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lanes: int | None = None
     seed: int | None = None
     threads: int | None = None
+    #: Of how many steps of a loop by steps a unit is computed twice and compared; 0 (`off`): of none.
+    verify: Share | None = None
     sync: str = "exact"
     #: What becomes of a push that was computed from older parameters (`core.sync.staleness`): "plain" (it counts like
     #: any other), "scale" (the less the staler), "compensate" (it is moved to where the parameters are now), or "auto":
@@ -120,6 +129,8 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         raise wrong("threads", config.threads, "must be 1 or more", "Use --threads 1.")
     if config.seed is not None and not 0 <= config.seed < 2**63:
         raise wrong("seed", config.seed, "must be 0 to 2**63 - 1", "Use --seed 0.")
+    if config.verify is not None and not 0.0 <= config.verify <= 1.0:
+        raise wrong("verify", config.verify, "must be a share of the steps, 0 to 1", "Use --verify 0.01, or off.")
     if (config.workers or 0) > (most := CONTROL.max_lanes if config.lanes is None else config.lanes):
         raise wrong(
             "workers", config.workers, f"more than lanes = {most}, and a lane has one worker at a time",

@@ -13,7 +13,7 @@ OUTER = (0.8, 0.3)
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """One worker. `lanes`, `seed` and `threads` are overrides; None leaves them to the script's `join()`.
+    """One worker. `lanes`, `seed`, `threads` and `verify` are overrides; None leaves them to the script's `join()`.
 
     `crew` is how many workers were asked for by name, so that `join()` can refuse more workers than
     lanes in its first line; 0 means that nobody asked for a number. `scratch` is where short-lived files go.
@@ -28,6 +28,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     lanes: int | None = None
     seed: int | None = None
     threads: int | None = None
+    verify: float | None = None
     sync: str = "exact"
     staleness: str = "auto"
     compensation: float = COMPENSATION

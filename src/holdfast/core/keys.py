@@ -24,6 +24,7 @@ __all__ = [
     "STREAM_ORDER",
     "STREAM_START",
     "STREAM_TURN",
+    "STREAM_VERIFY",
     "key",
     "mix64",
 ]
@@ -36,6 +37,7 @@ STREAM_COMPUTE: Final = 5  #: dropout and the like while a unit is computed
 STREAM_EVALUATE: Final = 6  #: an evaluation's batches
 STREAM_TURN: Final = 7  #: what a turn of a loop by steps draws outside of units
 STREAM_AFTER: Final = 8  #: what the script draws between its loops and evaluations
+STREAM_VERIFY: Final = 9  #: which units are computed twice
 
 _MASK: Final = (1 << 64) - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15

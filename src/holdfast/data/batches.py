@@ -150,6 +150,10 @@ class Batches:
         self.close()
         return self._streamed(request, ahead)
 
+    def fetch_again(self, request: UnitRequest) -> Any:
+        """The same batch once more, fetched in this process whoever fetches them otherwise."""
+        return self._collate(self._dataset.__getitems__(request))
+
     def _streamed(self, request: UnitRequest, ahead: Callable[[], Iterator[UnitRequest]]) -> Any:
         if self._stream is None or not self._stream.serves(request):
             self.close()

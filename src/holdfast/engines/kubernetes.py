@@ -30,6 +30,7 @@ from holdfast.errors import (
     CrewLost,
     DirectoryBusy,
     Hang,
+    Impure,
     NonFinite,
     NotKept,
     OutOfSync,
@@ -60,7 +61,8 @@ _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _MISSING = "Install it, or use --dry-run, which prints what would be applied."
 #: A bug of ours, and what a shell says when it cannot find or start a command.
 _NO_USE = sorted({70, 126, 127, *(error.exit_code for error in (
-    UsageError, ScriptFailed, BadUnit, NonFinite, Hang, CrewLost, DirectoryBusy, NotKept, OutOfSync, StoreError,
+    UsageError, ScriptFailed, BadUnit, NonFinite, Hang, CrewLost, DirectoryBusy, NotKept, Impure, OutOfSync,
+    StoreError,
 ))})  # fmt: skip
 
 _START_TEXT = """\

@@ -61,6 +61,7 @@ class CrewSettings(Protocol):
     seed: int
     finite: bool
     reduction: str  #: of losses and lanes' gradients (`loss_reduction`)
+    verify: float | None  #: in which share of the steps a unit is computed twice
     worker: int
     row: int
     steered: ControlLink | None  #: None in a run of one process
@@ -244,6 +245,11 @@ class Binding:
         member = kind(self._space, self.board, self._gradients, self.optimizer, self.buffers, self.controls)
         member.finite, member.sums = self._crewing.finite, self._crewing.reduction == SUM
         return member
+
+    def isolate(self) -> None:
+        """From now on nobody sees what this process writes: for a forked copy of a worker."""
+        for arena in {id(arena): arena for arena in (self.arena, self._mode_sections)}.values():
+            arena.isolate()
 
     def count_extra(self) -> None:
         """Note how many versions the run has made beyond one a step. Valid while nobody makes the next one."""

@@ -28,6 +28,7 @@ from holdfast.config.limits import CONTROL, STORE
 from holdfast.config.worker_spec import OUTER, WorkerSpec
 from holdfast.core.sync.modes import Mode, advised, parse
 from holdfast.core.sync.staleness import COMPENSATION, Staleness, used
+from holdfast.core.verify import SHARE
 from holdfast.data.batches import Batches
 from holdfast.dataplane.memory.board import units
 from holdfast.dataplane.reduce.several_optimizers import together
@@ -82,7 +83,7 @@ def current() -> Run | None:
 
 def join(
     *, lanes: int = 4, seed: int | None = None, threads: int | None = None, finite: bool = True,
-    reduction: str | None = None,
+    reduction: str | None = None, verify: float | None = None,
 ) -> Run:  # fmt: skip
     """Join the run: alone under plain `python`, as one worker of the crew under `holdfast run` or `torchrun`.
 
@@ -100,11 +101,14 @@ def join(
             worker, where there is one; then the run stops, and says where.
         reduction: "sum" where the script's losses are sums over their batches: the gradients of lanes are then added
             up, and `step.loss` is the sum. "mean", as without it, averages them; said, no loss is taken for a sum.
+        verify: in which share of the later steps of a loop by steps a unit is computed twice and compared, as in some
+            of the first ones; 0: in none at all. By default in 0.01 of them, as long as all of it takes no more than
+            1% of the time.
 
     Raises:
         ConfigError: a value that cannot be, or a second `join` in one process.
 
-    `holdfast run` overrides `lanes`, `seed` and `threads` where its options say so.
+    `holdfast run` overrides `lanes`, `seed`, `threads` and `verify` where its options say so.
     """
     global _current
     if _current is not None:
@@ -132,6 +136,10 @@ def join(
     for name, least in (("lanes", 1), ("seed", 0), ("threads", 1)):
         if not isinstance(said[name], int) or said[name] < least:
             raise ConfigError(name, said[name], f"must be a whole number of at least {least}", source=source[name])
+    if spec is not None and spec.verify is not None:
+        verify = spec.verify
+    if verify is not None and not 0.0 <= verify <= 1.0:
+        raise ConfigError("verify", verify, "must be a share of the steps, 0 to 1", source="hf.join")
     if said["lanes"] > CONTROL.max_lanes:
         most = f"more than {CONTROL.max_lanes}, the most a crew can have"
         raise ConfigError("lanes", said["lanes"], most, source=source["lanes"])
@@ -157,8 +165,9 @@ def join(
     own = torch.get_num_threads() if threads is None and spec is None else said["threads"]
     seeding.start(said["seed"], taken=taken)
     _current = Run(
-        said["lanes"], said["seed"], said["threads"], finite=finite, reduction=reduction, spec=spec, steered=steered
-    )
+        said["lanes"], said["seed"], said["threads"], finite=finite, reduction=reduction, verify=verify, spec=spec,
+        steered=steered,
+    )  # fmt: skip
     _current.own_threads = own
     if rank_exit is not None:
         rank_exit.watch()
@@ -200,10 +209,10 @@ class Run:
     """One process's part in a run. Made by `join`."""
 
     def __init__(
-        self, lanes: int, seed: int, threads: int, *, finite: bool, reduction: str | None, spec: WorkerSpec | None,
-        steered: ControlLink | None,
+        self, lanes: int, seed: int, threads: int, *, finite: bool, reduction: str | None, verify: float | None,
+        spec: WorkerSpec | None, steered: ControlLink | None,
     ) -> None:  # fmt: skip
-        self.lanes, self.seed, self.threads, self.finite = lanes, seed, threads, finite
+        self.lanes, self.seed, self.threads, self.finite, self.verify = lanes, seed, threads, finite, verify
         self.own_threads = threads  #: of a plain loop in a run of one process
         self.reduction = reduction or MEAN
         self.losses = LossCheck(self.reduction, lanes, trusted=reduction is not None)
@@ -495,6 +504,7 @@ class Run:
             "units": units(training.bound.board.words),
             "samples_left_out": training.left_out(),
             "reduction": self.reduction,
+            "verify": SHARE if self.verify is None else self.verify,
             **ages.read(training.bound.board.words).facts(),
         }
 

@@ -49,6 +49,7 @@ from holdfast.train.loop.share_turns import ShareTurns
 from holdfast.train.loop.step_batches import StepBatches
 from holdfast.train.loop.turns import Turns
 from holdfast.train.patches import LossTap, take_optimizer
+from holdfast.train.stray_optimizers import refuse_stray_optimizers
 
 __all__ = ["Training"]
 
@@ -74,7 +75,7 @@ class Training:
         self.turns.keeping.add_modules(KeptModules(self.space.kept))
         self.tap = LossTap(self.turns.guard_backward, self._look_at_loss)
         self.loaders: list[Batches] = []
-        self.undo = [self.tap.close]
+        self.undo = [self.tap.close, refuse_stray_optimizers(self._place)]
         for number, one in enumerate(each(optimizer)):
             end, zeroed = partial(self.end_unit, number), partial(self.turns.gradient.zero, number)
             taken = take_optimizer(one, end, self._own_step, zeroed, self.fill_state, self._refuse_load)
@@ -205,6 +206,13 @@ class Training:
                 state = self._bound.optimizer.state_of(index)
                 if state:
                     owner(self.optimizer, self.space.groups[index])[0].state[parameter] = state
+
+    def _place(self) -> str:
+        """In which step the script is; nothing outside of its loops."""
+        if self.own.used and not self.turns.going:
+            return ""  # the script's own business
+        plain = self.shares is not None and not self.shares.left
+        return f"step {self.step}" if self.unit is not None or self.turns.going or plain else ""
 
     def _refuse_load(self) -> None:
         if self._bound is not None and not self.own.used:

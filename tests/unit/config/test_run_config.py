@@ -26,6 +26,12 @@ def test_defaults_leave_the_result_to_the_script() -> None:
     assert resolve(lanes=8, seed=0).overrides() == {"lanes": 8, "seed": 0}
 
 
+@pytest.mark.parametrize(("said", "share"), [("off", 0.0), ("0", 0.0), ("0.25", 0.25), ("1", 1.0)])
+def test_the_share_that_is_verified_may_be_off(said: str, share: float) -> None:
+    assert resolve(verify=said).verify == resolve(sets=(f"verify={said}",)).verify == share
+    assert resolve(file='verify = "off"').verify == 0.0 and resolve().verify is None
+
+
 def test_the_later_source_wins() -> None:
     file = 'workers = 2\nlanes = 6\n[crew]\nsettle = 2.5\njoin_grace = "1m"\n'
     config = resolve(file=file, sets=("lanes=8", "crew.settle=500ms"), workers=3)
@@ -186,6 +192,11 @@ def test_what_is_shown_of_a_plain_run_decides_nothing_more_as_a_file() -> None:
         ({"on": "rey"}, "on = rey: unknown; there is local, ray, slurm, kubernetes (set by --on). Use --on ray."),
         ({"sets": ("crew.settle=0s",)}, "crew.settle = 0.0: must be more than 0 (set by --set). The default is 1.0."),
         ({"sets": ("crew.settle=soon",)}, "crew.settle = soon: must be a time such as 30s (set by --set)."),
+        ({"sets": ("verify=often",)}, "verify = often: must be a share such as 0.01, or off (set by --set)."),
+        (
+            {"verify": "2"},
+            "verify = 2.0: must be a share of the steps, 0 to 1 (set by --verify). Use --verify 0.01, or off.",
+        ),
         ({"sets": ("lanes=many",)}, "lanes = many: must be a whole number (set by --set)."),
         ({"file": "lanes = 2.5"}, "lanes = 2.5: must be a whole number (set by run.toml)."),
         (

@@ -22,8 +22,11 @@ def test_of_ourselves() -> None:
 
 
 def test_with_which_words_one_was_started() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()", "two words"], stdin=subprocess.PIPE) as child:
-        assert processes.command_line(child.pid)[1:] == [b"-c", b"input()", b"two words", b""]
+    script = "print(flush=True); input()"
+    words = [sys.executable, "-c", script, "two words"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline()  # it is that program by now
+        assert processes.command_line(child.pid)[1:] == [b"-c", script.encode(), b"two words", b""]
         child.kill()
 
 

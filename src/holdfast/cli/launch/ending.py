@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.config.run_config import DEFAULTS_OF_JOIN
+from holdfast.config.run_config import SAID_BY_JOIN
 from holdfast.control.protocol.commands import EndRun, FailRun
 from holdfast.observe.meter import RunView
 from holdfast.observe.progress import short_number
@@ -78,8 +78,8 @@ def summary(ending: Ending, record: dict[str, Any], seconds: float) -> dict[str,
     if ending.trained > 0 and isinstance(told["samples"], int):
         told["samples_per_second"] = round(told["samples"] / ending.trained, 1)
     config = dict(record["config"])
-    for name, default in DEFAULTS_OF_JOIN.items():  # the script may have stated its own
-        if config[name] is None:
+    for name, default in SAID_BY_JOIN.items():  # the script may have stated its own
+        if config.get(name, default) is None:
             config[name] = result.get(name, default)
     told["config"] = config
     return told

@@ -142,8 +142,8 @@ class _Launcher:
         self._workers = config.workers if config.workers is not None else 1 if alone else _default_workers(config)
         self._spec = WorkerSpec(
             worker=-1, row=-1, script=config.script, args=config.args, dir=str(directory.path),
-            crew=config.workers or 0, scratch=directory.scratch, audit=config.audit, sync=config.sync,
-            staleness=config.staleness, compensation=config.compensation,
+            crew=config.workers or 0, scratch=directory.scratch, audit=config.audit, verify=config.verify,
+            sync=config.sync, staleness=config.staleness, compensation=config.compensation,
             outer=(config.local.lr, config.local.momentum), **config.overrides(),
         )
         self._story_writer = RunStoryWriter(directory, screen)

@@ -10,6 +10,7 @@ maps bytes. Nothing in it is ever unpickled: sections hold plain numbers.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from collections.abc import Iterable
@@ -18,6 +19,10 @@ from dataclasses import dataclass, field
 __all__ = ["Arena", "PrivateSection", "Sections", "discard", "grow"]
 
 _ALIGN = 4096  # a page: sections never share one, so that each can be accounted for and advised alone
+_MAP_FIXED = 0x10  # at this very address, in place of what is mapped there; Python has no name for it
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 
 
 @dataclass(slots=True)
@@ -72,7 +77,10 @@ class Arena:
 
     def __init__(self, sections: Sections, *, fd: int | None = None, begin: int = 0) -> None:
         self.sections = sections
-        self._map = mmap.mmap(-1 if fd is None else fd, sections.size, offset=begin)
+        if fd is None:
+            self._map = mmap.mmap(-1, sections.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        else:
+            self._map = mmap.mmap(fd, sections.size, offset=begin)
         self._fd, self._begin = fd, begin
 
     def section(self, name: str) -> memoryview:
@@ -90,6 +98,18 @@ class Arena:
             return PrivateSection(self.section(name), None)
         second = mmap.mmap(self._fd, _pages(size), flags=mmap.MAP_PRIVATE, offset=self._begin + start)
         return PrivateSection(memoryview(second)[:size], second)
+
+    def isolate(self) -> None:
+        """From now on nobody sees what this process writes, at the same addresses: for a process that was forked.
+
+        What it has not written to shows what the arena holds. Memory without `fd` is copied by the fork itself.
+        """
+        if self._fd is None:
+            return
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        readable, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
+        if _libc.mmap(address, self.sections.size, readable, flags, self._fd, self._begin) != address:
+            raise OSError(ctypes.get_errno(), "the arena could not be mapped again")
 
     def close(self) -> None:
         """Unmap where nothing looks into it any more."""

@@ -85,6 +85,9 @@ class Buffers:
     def distrust(self) -> None:
         """The script may have run the model outside of a unit: `load` brings back what such a run changes silently."""
         self._dirty = [dirty or silent for dirty, silent in zip(self._dirty, self._silent, strict=True)]
+        for index, (module, key) in enumerate(self._homes):
+            if module._buffers[key] is not self._live[index]:
+                module._buffers[key], self._dirty[index] = self._live[index], True
 
     def load(self, step: int, *, everything: bool = False) -> None:
         """Make the live buffers those of version `step`: at a unit's start, or all of them on joining."""
@@ -105,6 +108,11 @@ class Buffers:
     def copies(self) -> list[Tensor]:
         """The live buffers as they are now."""
         return [live.detach().clone() for live in self._live]
+
+    def live(self) -> list[tuple[str, Tensor]]:
+        """Each buffer's name and tensor, as a unit has left it."""
+        self.settle()
+        return list(zip(self._names, self._live, strict=True))
 
     def put(self, values: Sequence[Tensor]) -> None:
         """Make the live buffers these, of no version; the next `load` brings back what is published."""

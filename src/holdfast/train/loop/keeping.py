@@ -10,6 +10,7 @@ Nothing is pickled: a copy is msgpack of plain values, and the bytes of tensors 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from torch import Tensor
 from holdfast.dataplane.memory.arena import Arena, Sections
 from holdfast.errors import UsageError
 from holdfast.train.loop.kept_modules import KeptModules
+from holdfast.train.loop.loop_variables import is_clock
 
 __all__ = ["Keeping", "Kept", "Stateful"]
 
@@ -28,6 +30,7 @@ _HEAD = 4 * 8  # of a copy: tag of its turn, bytes of the tree, version from whi
 _LEAST = 256 << 10  #: bytes that each copy has at least: what is kept may grow
 _ALIGN = 64
 _TENSOR, _TUPLE = 1, 2  # msgpack extensions
+_NAMED = 64  # things that are compared by name
 _PLAIN = (bool, int, float, str, bytes)
 
 
@@ -130,6 +133,18 @@ class Keeping:
         heads = [_head(copy) for copy in self._copies]
         return {head[0] for head in heads if head[0] and head[2] <= version}
 
+    def digests(self) -> dict[str, int]:
+        """What it holds, by name, as hashes of what that is now; readings of a clock are left out."""
+        things = {f"{type(thing).__name__} ({number}) in run.keep": thing.state_dict
+                  for number, thing in enumerate(self._objects)}
+        found = {name: _digest(state(), name) for name, state in things.items()}
+        for name, value in self.values._values.items():
+            if not is_clock(value):
+                found[f"run.keep({name}=...)"] = _digest(value, name)
+        if len(found) <= _NAMED:
+            return found
+        return {"what run.keep holds": zlib.crc32(msgspec.msgpack.encode(list(found.items())))}
+
     def newest(self) -> int:
         """The newest place of which a whole copy is here; 0: none is."""
         return max((_head(copy)[0] for copy in self._copies), default=0)
@@ -217,6 +232,15 @@ def _plain(value: Any, tensors: list[Tensor], where: str) -> Any:
         f"run.keep cannot store {where}: a {type(value).__name__}. What is kept are numbers, strings, lists, dicts and "
         "tensors, and objects whose state_dict is made of those."
     )
+
+
+def _digest(value: Any, where: str) -> int:
+    tensors: list[Tensor] = []
+    found = zlib.crc32(msgspec.msgpack.encode(_plain(value, tensors, where)))
+    for tensor in tensors:
+        if tensor.numel():
+            found = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, found)
+    return found
 
 
 def _decode(data: bytes, extension: Any) -> Any:

@@ -27,7 +27,9 @@ import torch
 from holdfast.config.limits import WORKER
 from holdfast.errors import NotKept
 
-__all__ = ["Difference", "LateVariables", "LoopVariables", "apart", "differing", "loop_frame", "script_line"]
+__all__ = [
+    "Difference", "LateVariables", "LoopVariables", "apart", "differing", "is_clock", "loop_frame", "script_line",
+]  # fmt: skip
 
 _SIMPLE = (bool, int, float, str, type(None))
 _OURS = str(Path(__file__).resolve().parents[1])
@@ -73,11 +75,11 @@ class LoopVariables:
                 self._first[name] = value
             elif name not in self._moved and not _equal(self._first[name], value) and len(self._moved) < _MOST:
                 self._moved[name] = None
-        return {name: _told(values[name]) for name in self._moved if name in values and not _clock(values[name])}
+        return {name: _told(values[name]) for name in self._moved if name in values and not is_clock(values[name])}
 
     def all(self, frame: FrameType | None) -> dict[str, str]:
         """All simple values of the frame, as they are told."""
-        return {name: _told(value) for name, value in _simple(frame).items() if not _clock(value)}
+        return {name: _told(value) for name, value in _simple(frame).items() if not is_clock(value)}
 
 
 def apart(several: Sequence[Mapping[str, str]]) -> set[str]:
@@ -183,6 +185,6 @@ def _told(value: Any) -> str:
     return text if len(text) <= _LONG else f"{text[: _LONG - 12]}...#{zlib.crc32(text.encode()):08x}"
 
 
-def _clock(value: Any) -> bool:
+def is_clock(value: Any) -> bool:
     """Is it what the clock shows about now?"""
     return type(value) is float and abs(value - time.time()) < WORKER.clock_near

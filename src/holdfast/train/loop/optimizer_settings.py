@@ -179,6 +179,19 @@ class Settings:
                 found.setdefault(told.tag >> 32, []).append(told.variables)
         return found
 
+    def told(self, step: int) -> dict[int, dict[str, str]]:
+        """Row -> what its worker has told at the top of the turn of `step`, where that is still here."""
+        found = {}
+        for cell in range(self._num_cells):
+            told = self._read(cell)
+            if told is not None and told.place is not None and told.tag >> 32 == step and told.variables:
+                found[cell // 3] = told.variables
+        return found
+
+    def digest(self) -> int:
+        """Of the settings and of the schedulers, as they are now."""
+        return zlib.crc32(_encoder.encode(self._plain()))
+
     def _write_place(
         self, step: int, entry: int, op: int, version: int, variables: Mapping[str, str] = MappingProxyType({}),
         at: int = -1,

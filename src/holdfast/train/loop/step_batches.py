@@ -86,6 +86,13 @@ class StepBatches:
         )
         return several if len(several) > 1 else several[0]
 
+    def fetch_again(self, part: Part) -> Any:
+        """The same once more, fetched in this process."""
+        several = tuple(
+            loader.fetch_again(request) for loader, request in zip(self._loaders, part, strict=True)
+        )
+        return several if len(several) > 1 else several[0]
+
     def _of(self, at: int) -> range:
         """The batches of a step."""
         return range(at * self._accumulate, min((at + 1) * self._accumulate, self._batches))

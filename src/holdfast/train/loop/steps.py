@@ -116,19 +116,30 @@ class Step:
         while (lane := training.bound.member.next_lane(work)) is not None:
             parts = self._batches.parts(self._at, lane)
             training.open_unit(work, lane, _whole(parts))
-            mean = PartsMean(training.space.trainable, parts, sums=training.bound.member.sums)
-            for number, part in enumerate(parts):
-                batch = self._batches.fetch(part, partial(self._ahead, (lane, number)))
-                if number == 0:
-                    training.begin_unit(work, lane, parts=len(parts))
-                if self._phase or number:
-                    seed_everything(compute_key(training.seed, work.step, lane, self._phase, number))
-                yield batch
-                training.end_part(mean.weight(number))
-                mean.end_part(number)
+            self._turns.purity.begin_unit()
+            yield from self._unit(lane, parts)
+            yield from self._turns.purity.again(work, lane, partial(self._unit, lane, parts, again=True))
             training.take_unit()
         self._loss = self._turns.end_units(work)
         self._stage = Stage.WHOLE
+
+    def _unit(self, lane: int, parts: list[Part], *, again: bool = False) -> Iterator[Any]:
+        """The batches of one unit; `again` fetches them anew."""
+        training, work = self._training, self._work
+        mean = PartsMean(training.space.trainable, parts, sums=training.bound.member.sums)
+        for number, part in enumerate(parts):
+            if again:
+                batch = self._batches.fetch_again(part)
+            else:
+                batch = self._batches.fetch(part, partial(self._ahead, (lane, number)))
+            self._turns.purity.see(lane, batch)
+            if number == 0:
+                training.begin_unit(work, lane, parts=len(parts))
+            if self._phase or number:
+                seed_everything(compute_key(training.seed, work.step, lane, self._phase, number))
+            yield batch
+            training.end_part(mean.weight(number))
+            mean.end_part(number)
 
     def skip(self) -> None:
         """End the step without an update: its batch is used up, parameters stay as they are."""

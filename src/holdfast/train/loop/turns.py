@@ -25,6 +25,7 @@ from holdfast.train.loop.gradient_use import GradientUse
 from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.loop_variables import LateVariables, script_line
 from holdfast.train.loop.optimizer_settings import LatePlace
+from holdfast.train.loop.purity import Purity
 from holdfast.train.loop.rehearsal import Rehearsal
 from holdfast.train.loop.script_position import STEPS, ordinal
 from holdfast.train.loop.step_batches import StepBatches
@@ -43,6 +44,7 @@ class Turns:
 
     def __init__(self, training: Training) -> None:
         self.training = training
+        self.purity = Purity(training, training._crewing.verify)  #: looks whether units are pure
         self.keeping = Keeping()  #: what the script keeps besides
         self.turn: Step | Rehearsal | None = None  #: the newest turn, until the script goes on after its loop
         self._steps: weakref.ref[Steps | Pass] | None = None  # that loop
@@ -177,6 +179,8 @@ class Turns:
         training, settings = self.training, self.training.bound.settings
         training.check_written(f"before the turn of step {work.step}")
         moved = self._variables.look(work.step)
+        if work.turn:
+            moved = {**moved, **self.purity.begin_turn(work)}
         self._top = work.step, training.op, work.version, moved
         self._keep(settings.enter_turn(*self._top, at=at), work.version)
         seed_everything(turn_key(training.seed, work.version, 0))
@@ -224,6 +228,7 @@ class Turns:
         if optimizer is not None:
             self.gradient.use(optimizer, work.step)
         training.check_written(f"in the turn of step {work.step}")
+        self.purity.end_turn(work)
         binding.member.hyper = binding.settings.hyper()
         moves = optimizer is not None and not drop
         absent: frozenset[int] = frozenset()
@@ -236,6 +241,7 @@ class Turns:
         training.note_facts()
         binding.extra += extra
         training.step += not extra
+        self.purity.over(work)
         seed_everything(turn_key(training.seed, work.version, 2))
 
     def guard_backward(self) -> Callable[[], None] | None:

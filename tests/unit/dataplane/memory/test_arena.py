@@ -49,6 +49,36 @@ def test_two_arenas_over_one_descriptor_share_their_bytes_and_outlive_it() -> No
     two.close()
 
 
+@pytest.mark.parametrize("begin", [0, 8192])
+def test_an_isolated_arena_keeps_its_place_and_what_it_writes_to_itself(begin: int) -> None:
+    made = sections()
+    fd = os.memfd_create("test")
+    os.ftruncate(fd, begin + made.size)
+    one, two = Arena(made, fd=fd, begin=begin), Arena(made, fd=fd, begin=begin)
+    mine, theirs = one.section("two"), two.section("two")
+    mine[0] = theirs[4999] = 5
+    one.isolate()
+    assert (mine[0], mine[4999]) == (5, 5), "what was there is there, where it was"
+    mine[0] = 6
+    assert (mine[0], theirs[0]) == (6, 5)
+    os.close(fd)
+
+
+def test_memory_of_one_process_is_copied_by_a_fork() -> None:
+    arena = Arena(sections())
+    arena.section("one")[0] = 1
+    ours, theirs = os.pipe()
+    if (pid := os.fork()) == 0:
+        arena.isolate()
+        arena.section("one")[0] += 1
+        os.write(theirs, bytes(arena.section("one")[:1]))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(ours, 1) == b"\x02" and arena.section("one")[0] == 1
+    os.close(ours)
+    os.close(theirs)
+
+
 def test_close_leaves_memory_that_is_still_looked_at() -> None:
     arena = Arena(sections())
     section = arena.section("one")

@@ -1,0 +1,132 @@
+"""A script whose units are not pure is stopped in its first steps, on every crew; a pure one sees nothing of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.harness import SCRIPTS, Launch, environment, golden
+from tests.process.joined import LOOPBACK, Joined
+from tests.process.schedules import draw, play
+
+pytestmark = pytest.mark.process
+
+IMPURE = SCRIPTS / "impure.py"
+STATE, CHANCE = "state that is kept between batches", "an operation that is not deterministic"
+KINDS = {
+    "hidden": ("computed unit (step 0, lane 5) twice, and the second time it gave something else: the loss, ", STATE),
+    "counter": ("computed unit (step 0, lane 5) twice, and the second time it gave something else: the loss, ", STATE),
+    "random": ("computed unit (step 0, lane 5) twice, and the second time it gave something else: the loss, ", STATE),
+    "samples": ("computed unit (step 0, lane 5) twice, and the second time it gave something else: the batch, ", STATE),
+    "system": ("computed unit (step 0, lane 5) twice, and the second time it gave something else: the loss, ", CHANCE),
+    "data": ("found parameters changed ", "a write past the optimizer"),
+    "after": ("found parameters changed before step 3 by the script: out.weight", "a write past the optimizer"),
+    "between": ("found parameters changed after the units of step 6 by the", "a write past the optimizer"),
+    "settings": ("At the top of step 6 what optimizer and schedulers are set to differs between", "code outside"),
+    "kept": ("At the top of step 6 run.keep(mine=...) differs between workers: that of 0 is not that", "code outside"),
+}
+TRIED = [
+    ("hidden", 1), ("data", 2), ("counter", 3), ("random", 2), ("system", 3), ("samples", 1), ("after", 2),
+    ("settings", 2), ("kept", 3),
+]  # fmt: skip
+EVERY = [(kind, workers) for kind in KINDS for workers in (1, 2, 3) if kind not in ("settings", "kept") or workers > 1]
+
+
+@pytest.mark.sharing
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [*TRIED, *(pytest.param(*one, marks=pytest.mark.chaos) for one in EVERY if one not in TRIED)],
+)
+def test_it_is_stopped_in_its_first_steps(tmp_path: Path, kind: str, workers: int) -> None:
+    with Launch(tmp_path, IMPURE, "--workers", workers, args=kind) as run:
+        assert run.end() == 14, run.err
+    what, why = KINDS[kind]
+    assert what in run.err and f"The cause is {why}" in run.err, run.err
+    assert run.summary["error"].startswith("Impure: ") and run.summary["steps"] < 20
+
+
+@pytest.mark.sharing
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_what_a_pure_script_counts_prints_and_logs_is_its_own(tmp_path: Path, workers: int) -> None:
+    args = f"nothing --log {tmp_path}/units"
+    with Launch(tmp_path, IMPURE, "--workers", workers, "--verify", 1, args=args) as run:
+        assert run.end() == 0, run.err
+    assert "a second time" not in run.err
+    counted = 0
+    for worker in range(workers):
+        log = (run.dir / "logs" / f"worker-{worker}.log").read_text().splitlines()
+        assert not [line for line in log if "Warning" in line]
+        units = int(next(line for line in log if line.startswith(f"worker {worker}: ")).split()[2])
+        assert [int(line.split()[2]) for line in log if line.startswith("unit ")] == list(range(1, units + 1))
+        for name in ("kept", "opened") if units else ():
+            lines = (tmp_path / f"units.{worker}.{name}").read_text().splitlines()
+            assert [int(line.split()[1]) for line in lines] == list(range(1, units + 1))
+        counted += units
+    assert counted == 6 * 20
+    alone = subprocess.run(
+        [sys.executable, str(IMPURE), "nothing"], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert alone.stdout.splitlines()[-1] == f"weights_sha256 {run.sha256}"
+
+
+@pytest.mark.sharing
+@pytest.mark.parametrize(
+    ("model", "options", "more"),
+    [
+        ("lenet", ["--workers", 3, "--lanes", 6], ""), ("normed", ["--workers", 2, "--lanes", 4], " --fetchers 1"),
+        ("transformer", ["--workers", 2, "--servers", 1], ""),
+    ],
+)  # fmt: skip
+def test_no_false_alarm_where_every_step_is_verified(
+    tmp_path: Path, model: str, options: list[object], more: str
+) -> None:
+    with Launch(tmp_path, model, *options, "--verify", 1, args=f"--steps{more}") as run:
+        assert run.end() == 0, run.err
+        run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
+        assert run.trace.tries == len(run.trace.units), "the trace has seen a unit twice"
+    lanes = int(str(options[options.index("--lanes") + 1])) if "--lanes" in options else 4
+    assert run.sha256 == golden(model, lanes, "--steps")
+
+
+@pytest.mark.parametrize(("model", "seed", "lanes", "workers"), [("normed", 3001, 4, 2), ("transformer", 3002, 6, 3)])
+def test_no_false_alarm_where_workers_are_lost(
+    tmp_path: Path, model: str, seed: int, lanes: int, workers: int
+) -> None:
+    faults = draw(seed, 6 * 16, lanes)
+    options = ["--workers", workers, "--lanes", lanes, "--verify", 1, "--set", "crew.frozen_limit=0.6s"]
+    with Launch(tmp_path, model, *options, args="--epochs 6 --steps --pace 0.003") as run:
+        play(run, faults)
+        assert run.end() == 0, f"{faults}\n{run.err}"
+    assert run.sha256 == golden(model, lanes, "--epochs", "6", "--steps"), f"{faults}\n{run.err}"
+
+
+@pytest.mark.sharing
+def test_turns_with_code_in_all_places_are_no_alarm(tmp_path: Path) -> None:
+    script = SCRIPTS / "turns.py"
+    with Launch(tmp_path, script, "--workers", 3, "--verify", 1, args="--stop 12") as run:
+        assert run.end() == 0, run.err
+    alone = subprocess.run(
+        [sys.executable, str(script), "--stop", "12"], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert run.out == alone.stdout
+
+
+@pytest.mark.sharing
+@pytest.mark.parametrize("kind", ["nothing", "kept", "hidden"])
+def test_on_two_hosts(tmp_path: Path, kind: str) -> None:
+    with Launch(tmp_path, IMPURE, *LOOPBACK, "--hosts", 2, "--workers", 1, "--verify", 1, args=kind) as run, \
+            Joined(tmp_path, run) as other:  # fmt: skip
+        assert run.end() == (0 if kind == "nothing" else 14), run.err
+        other.end()
+    if kind != "nothing":
+        what, why = KINDS[kind]
+        assert what in run.err and f"The cause is {why}" in run.err, run.err
+
+
+def test_off_looks_at_nothing(tmp_path: Path) -> None:
+    with Launch(tmp_path, IMPURE, "--workers", 2, "--verify", "off", args="hidden") as run:
+        assert run.end() == 0, run.err
+    assert run.summary["config"]["verify"] == 0.0 and run.summary["steps"] == 20
