@@ -47,14 +47,17 @@ from holdfast.control.protocol.events import (
 )
 from holdfast.control.protocol.messages import FromWorker, Install, Welcome
 from holdfast.testing.clock import Clock
-from holdfast.testing.config import Config, draw, draw_hosts
+from holdfast.testing.config import Config, draw, draw_hosts, draw_plain, draw_plain_hosts
 from holdfast.testing.fake_host import FakeHost
 from holdfast.testing.fake_worker import FakeWorker
 from holdfast.testing.faults import At, HostFault, Timed, UnitFault
 from holdfast.testing.model import Violation
 from holdfast.testing.relaxed_session import Witness
+from holdfast.testing.share_history import ShareHistory
 
-__all__ = ["Config", "SimCluster", "SimReport", "draw", "draw_hosts", "simulate"]
+__all__ = [
+    "Config", "SimCluster", "SimReport", "draw", "draw_hosts", "draw_plain", "draw_plain_hosts", "simulate",
+]  # fmt: skip
 
 
 #: Virtual seconds after which somebody brings another host, if the first generation still waits for one.
@@ -110,7 +113,7 @@ class SimCluster:
         ))
         self.decide = config.decide
         self.hosts: dict[int, FakeHost] = {}
-        self.witness = Witness()
+        self.witness, self.history = Witness(), ShareHistory(config.model)
         self.workers: dict[int, FakeWorker] = {}
         self.outcome: EndRun | FailRun | None = None
         self._random = random.Random(seed ^ 0x5EED)
@@ -396,5 +399,7 @@ class SimCluster:
             kept = host.arena.pace.reached
             if last != (kept.step, kept.sync):
                 raise Violation(f"the machine says {last}, but on host {host.number} lanes kept step by {kept}")
+        if model.shares:
+            self.history.check_end(steps)
         if steps and not ended:
             raise Violation(f"the summary says {end.result}, but nobody has ended")

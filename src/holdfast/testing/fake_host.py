@@ -22,6 +22,8 @@ from holdfast.control.protocol.messages import Finished, FromWorker, Install, Pa
 from holdfast.core.sync.modes import parse
 from holdfast.testing.fake_catch_up import FakeCatchUp
 from holdfast.testing.model import Violation
+from holdfast.testing.share_arena import ShareArena
+from holdfast.testing.share_history import HostHistory
 
 if TYPE_CHECKING:
     from holdfast.testing.cluster import SimCluster
@@ -38,6 +40,8 @@ class FakeHost:
         self.cluster, self.number, self.slots = cluster, number, slots
         model = cluster.config.model
         self.arena = cluster.config.arena(model, board_rows(model.lanes), cluster.config.plan)
+        if isinstance(self.arena, ShareArena):
+            self.arena.history = HostHistory(cluster.history, self)
         self.session: FakeSession | None = None
         self.follower: FakeCatchUp | None = None
         self.workers: dict[int, FakeWorker] = {}
@@ -106,7 +110,7 @@ class FakeHost:
             self.hear(event)
 
     def _say_level(self) -> None:
-        self.hear(HostLevel(self.number, self.arena.level(), self.arena.of()))
+        self.hear(HostLevel(self.number, self.arena.level(), self.arena.of(), self.arena.given()))
 
     def send(self, worker: int, message: ToWorker) -> None:
         """Pass a message of the coordinator on to a worker."""
