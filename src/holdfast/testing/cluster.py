@@ -47,7 +47,7 @@ from holdfast.control.protocol.events import (
 )
 from holdfast.control.protocol.messages import FromWorker, Install, Welcome
 from holdfast.testing.clock import Clock
-from holdfast.testing.config import Config, draw, draw_hosts, draw_plain, draw_plain_hosts
+from holdfast.testing.config import Config, draw, draw_hosts
 from holdfast.testing.fake_host import FakeHost
 from holdfast.testing.fake_worker import FakeWorker
 from holdfast.testing.faults import At, HostFault, Timed, UnitFault
@@ -55,9 +55,7 @@ from holdfast.testing.model import Violation
 from holdfast.testing.relaxed_session import Witness
 from holdfast.testing.share_history import ShareHistory
 
-__all__ = [
-    "Config", "SimCluster", "SimReport", "draw", "draw_hosts", "draw_plain", "draw_plain_hosts", "simulate",
-]  # fmt: skip
+__all__ = ["Config", "SimCluster", "SimReport", "draw", "draw_hosts", "simulate"]
 
 
 #: Virtual seconds after which somebody brings another host, if the first generation still waits for one.
@@ -400,6 +398,6 @@ class SimCluster:
             if last != (kept.step, kept.sync):
                 raise Violation(f"the machine says {last}, but on host {host.number} lanes kept step by {kept}")
         if model.shares:
-            self.history.check_end(steps)
+            self.history.check_end(host.arena.committed for host in ended if not host.cut and host.up)
         if steps and not ended:
             raise Violation(f"the summary says {end.result}, but nobody has ended")

@@ -110,7 +110,8 @@ class FakeHost:
             self.hear(event)
 
     def _say_level(self) -> None:
-        self.hear(HostLevel(self.number, self.arena.level(), self.arena.of(), self.arena.given()))
+        arena = self.arena
+        self.hear(HostLevel(self.number, arena.level(), arena.of(), arena.given(), arena.model.shares))
 
     def send(self, worker: int, message: ToWorker) -> None:
         """Pass a message of the coordinator on to a worker."""

@@ -141,6 +141,8 @@ def _wanted(arena: FakeArena, what: Transfer | dict[int, int]) -> bool:
     """Whether the other host has any use for it; what belongs to a step that it needs nobody for may be torn."""
     if isinstance(what, SumPiece):
         return arena.step() <= what.step and not arena.complete(what.step)
+    if isinstance(what, Facts):
+        return False  # they are copied before they are sent
     if not isinstance(what, SliceSums):
         return True
     return any(arena.versions[s] == what.step and arena.summed[s] <= what.step for s in range(what.first, what.last))

@@ -1,8 +1,8 @@
 """The shared memory of one simulated host in a plain loop, where a unit is a worker's whole share of a step.
 
-A share is shown as its first lane, like on the real board, which is followed here cell by cell: what shares were (in two
-turns), of which shares the step at hand consists, and the backlog (in two copies). What a step is made of hangs on who
-was there, so there is no golden chain. Instead every sum is checked against what the shares were by the facts that
+A share is shown as its first lane, like on the real board, which is followed here cell by cell: what shares were (steps
+take turns), of which shares the step at hand consists, and the backlog (two copies). What a step is made of hangs on
+who was there, so there is no golden chain. Instead every sum is checked against what the shares were by the facts that
 are here, every commit against the commits of other hosts (`share_history`), and its samples against those there were.
 """
 
@@ -143,6 +143,8 @@ class ShareArena(FakeArena):
         for lane in range(self.model.lanes):
             if lane not in but and self.share(step, lane):
                 self._known[step % 2][lane] = 0
+                self._slots.get(step, {}).pop(lane, None)
+                self._nodes.pop(step, None)
             if self.share(step + 1, lane):
                 self._known[(step + 1) % 2][lane] = 0
 
@@ -167,7 +169,7 @@ class ShareArena(FakeArena):
     def _came(self, step: int) -> list[FakeShare]:
         found = [self.share(step, lane) for lane in self.lanes_at(step)]
         if not all(found):
-            raise Violation(f"step {step} is made of lanes {self.lanes_at(step)}, of which {self.known(step)} are known")
+            raise Violation(f"step {step} is made of lanes {self.lanes_at(step)}, but {self.known(step)} are known")
         return [share for share in found if share]
 
     def _settle(self, step: int) -> None:

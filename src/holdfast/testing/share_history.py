@@ -6,7 +6,7 @@ that are gone may be made again, of other shares.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,8 +69,9 @@ class ShareHistory:
             raise Violation(f"the state that was fetched is not what step {version - 1} led to")
         known.hosts.append(host)
 
-    def check_end(self, steps: int) -> None:
-        """All samples of the run were used once, or are left over."""
+    def check_end(self, committed: Iterable[int]) -> None:
+        """All samples of the run were used once, or are left over, where so many steps are committed."""
+        steps = max(committed, default=0)
         made = [self._versions[step + 1].made for step in range(steps)]
         used = [part for shares in made for share in shares for part in share.parts]
         there = [LostPart(0, 0, step, lane) for step in range(steps) for lane in self._model.lanes_at(step)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.control.protocol.messages import Install
-from holdfast.core.shares import Share, shares
+from holdfast.core.shares import LostPart, Share, shares
 from holdfast.core.sync.exact import Finish, Gather, Sum
 from holdfast.core.tree import maximal_nodes
 from holdfast.testing.fake_view import FakeView
@@ -34,7 +34,7 @@ class ShareView(FakeView):
 
     def __init__(self, arena: ShareArena, worker: int, install: Install) -> None:
         super().__init__(arena, worker, install)
-        self._shares, self._worker = arena, worker
+        self._shares, self._worker, self.following = arena, worker, self._at.following
         version = arena.step()
         if version not in (self._at.carried, self._at.alone):  # it may be of other shares now
             arena.forget_work(version)
@@ -43,6 +43,8 @@ class ShareView(FakeView):
 
     def expected(self, version: int) -> tuple[int, ...] | None:
         """The shares that a step consists of, if that was settled before this generation: the first lanes of each."""
+        if self._at.following:
+            return ()  # others settle it, maybe those of a newer generation
         if self._at.begun(version):
             return tuple(sorted(self._at.given))
         if version in (self._at.carried, self._at.alone):
@@ -63,7 +65,7 @@ class ShareView(FakeView):
         found = [share for share in self._plan(step).values() if self.samples(step, share)]
         return tuple(sorted(share.first for share in found))
 
-    def samples(self, step: int, share: Share) -> tuple[object, ...]:
+    def samples(self, step: int, share: Share) -> tuple[LostPart, ...]:
         """What a share consists of."""
         own = [part for part in self._shares.whole(step) if share.first <= part.lane < share.last]
         return (*own, *self._shares.backlog(step)[share.begin : share.end])
@@ -114,6 +116,9 @@ class ShareWorker(FakeWorker):
         if self._renews:
             self._renew()
         step = self.step
+        if self._board_view is not None and self._board_view.following and all(at > step for at in arena.summed):
+            self._lanes = tuple(arena.known(step))  # on a host that follows a step consists of what came of it
+            self._show_work()
         with arena.seen(self._lanes):
             goes_on = super()._act()
         if self.step > step:
@@ -149,6 +154,11 @@ class ShareWorker(FakeWorker):
             self.later(duration, self._gives)
         return False
 
+    def _end(self) -> bool:
+        if self.turns and self.turns[-1] != self.step - 1:
+            raise Violation(f"worker {self.number} ends before step {self.step}, having run those of {self.turns}")
+        return super()._end()
+
     def _of(self, share: Share) -> FakeShare:
         assert self._board_view is not None
         model = self.arena.model
@@ -159,8 +169,12 @@ class ShareWorker(FakeWorker):
         if self._share is not None:
             self.arena.give(self.step, self._share)
             self.measured = True
-        self.arena.put_work(self.step, self._lanes)
+        self._show_work()
         self._acted()
+
+    def _show_work(self) -> None:
+        if self._lanes:
+            self.arena.put_work(self.step, self._lanes)
 
     def _renew(self) -> None:
         """There is another generation while this worker completes a step: of what that consists now."""
@@ -172,7 +186,7 @@ class ShareWorker(FakeWorker):
             if mine is not None and mine.first in self._lanes and mine.first not in arena.given_at(step):
                 arena.give(step, self._of(Share(mine.first, mine.first)))
                 self.cluster.wake(self.number)
-        arena.put_work(step, self._lanes)
+        self._show_work()
 
     def _compute(self, lane: int) -> bool:
         raise Violation(f"worker {self.number} is to compute lane {lane} of step {self.step} after it gave its share")
