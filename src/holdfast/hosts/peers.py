@@ -237,9 +237,9 @@ class Peers:
         """What other hosts have sent, in a generation in which there were some, is of no use to one that is alone."""
         view = host_memory.view()
         if view is not None and not self._shared and not view.manifest.relaxed:
-            view.forget_shares(install.given)  # a share of which not all is here
+            view.forget_shares(install.given_on(self._me))  # a share of which not all is here
         elif view is not None and self._shared:
-            view.begin(frozenset(range(len(install.drivers))), frozenset(install.given))
+            view.begin(frozenset(range(len(install.drivers))), install.given_on(self._me))
             if view.manifest.relaxed:
                 PrimarySync(view).pushes.guard(None)
 

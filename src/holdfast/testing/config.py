@@ -19,7 +19,7 @@ from holdfast.testing.model import Model
 from holdfast.testing.share_arena import ShareArena
 from holdfast.testing.share_worker import ShareWorker
 
-__all__ = ["Config", "draw", "draw_hosts", "draw_plain", "draw_plain_hosts"]
+__all__ = ["Config", "draw", "draw_hosts", "draw_plain", "draw_plain_hosts", "plain"]
 
 
 _MODES = ("exact", "bounded:2", "async", "local:4")
@@ -94,15 +94,15 @@ def _struck_in_turns(seed: int, model: Model, workers: int, schedule: Schedule) 
 
 def draw_plain(seed: int) -> Config:
     """The cluster and schedule of a seed, with a script that has a plain loop."""
-    return _plain(draw(seed))
+    return plain(draw(seed))
 
 
 def draw_plain_hosts(seed: int) -> Config:
     """The cluster of several hosts and the schedule of a seed, with a script that has a plain loop."""
-    return _plain(draw_hosts(seed))
+    return plain(draw_hosts(seed))
 
 
-def _plain(config: Config) -> Config:
+def plain(config: Config) -> Config:
     """The same with a plain loop. Steps of relaxed modes know no shares, so the mode stays."""
     faults = tuple(fault for fault in config.schedule.faults if fault.what != "sync")
     return replace(

@@ -234,13 +234,13 @@ class FakeArena:
                 self._check_carried(step, slice_)
                 total = self.sums[slice_]
             if slice_ == 0:
-                self._settle(step)
+                self.settle(step)
             self.state[slice_] = update(self.state[slice_], total, slice_, norms)
             self.versions[slice_] = step + 1
         if min(self.versions) > step:
             self._commit(step)
 
-    def _settle(self, step: int) -> None:
+    def settle(self, step: int) -> None:
         """What has to be written down before the first slice of a step is finished."""
 
     def gather(self, step: int, places: Sequence[int]) -> None:
@@ -342,7 +342,7 @@ class FakeArena:
     def begin_generation(self, lanes: frozenset[int], given: frozenset[int] = frozenset()) -> None:
         """Several hosts begin a generation in which these lanes are this host's: others say everything again.
 
-        Of a step of shares, those that begin with `given` have come.
+        Of a step of shares, those that are here and begin with `given` count.
 
         Sums of a step that this host can not complete alone are made again, too: whoever has all of them may take it
         that everybody else could make them.

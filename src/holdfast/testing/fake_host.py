@@ -131,6 +131,9 @@ class FakeHost:
             self.session.close()
         if self.follower is not None:
             self.follower.close()
+        if isinstance(self.arena, ShareArena):
+            stays = self.session is not None and self.session.generation == install.generation - 1
+            self.arena.stayed = stays and self.number not in install.sources
         if len(homes := set(install.hosts) - set(install.sources)) > 1 and not parse(install.reached.sync).exact:
             raise Violation(f"hosts {sorted(homes)} are all to hold the state in {install.reached.sync}")
         self.arena.turn(install.reached, fetches=install.donor >= 0 or self.number in install.sources)

@@ -163,7 +163,7 @@ class FakeSession:
         elsewhere = {lane for lane, there in install.given.items() if there != me}
         #: The lanes that are this host's in the step at hand; where shares of it have come, no others have work.
         self._at_hand = frozenset(range(len(install.drivers))) - elsewhere if install.given else self._lanes
-        self._given = frozenset(install.given)
+        self._given = install.given_on(me)
         self._source = install.sources.get(me)
         self._replica = me in install.replicas  # it holds each version as it comes
         self.level = arena.level()  #: before anybody acts: what it can come to by itself

@@ -42,6 +42,7 @@ class ShareArena(FakeArena):
     """What workers of one host share, in a plain loop."""
 
     history: HostHistory  #: of the run, as this host writes it
+    stayed = False  #: this host was in the generation before the one that begins, and has the newest state
 
     def __init__(self, model: Model, rows: int, plan: Callable[..., tree.Plan] = tree.plan) -> None:
         super().__init__(model, rows, plan)
@@ -133,10 +134,13 @@ class ShareArena(FakeArena):
 
     def begin_generation(self, lanes: frozenset[int], given: frozenset[int] = frozenset()) -> None:
         step = min(self.versions)
-        decided = self.level() > step
+        decided, came = self.level() > step, self.given_at(step)
         super().begin_generation(lanes, given)
-        if not decided:
-            self.forget_shares(step, given)
+        if decided:
+            return
+        if self.stayed and not given.issuperset(came):
+            raise Violation(f"of step {step} shares {came} have come, and {sorted(given)} are to count")
+        self.forget_shares(step, given)
 
     def forget_shares(self, step: int, but: Collection[int]) -> None:
         """What other lanes gave for a step, and the one after it, is of shares that will never come."""
@@ -172,7 +176,7 @@ class ShareArena(FakeArena):
             raise Violation(f"step {step} is made of lanes {self.lanes_at(step)}, but {self.known(step)} are known")
         return [share for share in found if share]
 
-    def _settle(self, step: int) -> None:
+    def settle(self, step: int) -> None:
         came = self._came(step)
         if {share.clips for share in came} != {came[0].clips}:
             raise Violation(f"step {step} is made of shares that are clipped, and others that are not")

@@ -91,8 +91,10 @@ class ShareWorker(FakeWorker):
     def torn(self, part: float) -> None:
         if self.unit is not None and self._share is not None and part > 0.8 and self.hung_since is None:
             self.arena.give(self.step, self._share, whole=part > 0.9)
-        super_part = 0.0 if self.unit is not None else part
-        super().torn(super_part)
+        if 0 in self._finishing and part * len(self._finishing) < 1:  # the first slice is not finished
+            with self.arena.seen(self._lanes):
+                self.arena.settle(self.step)
+        super().torn(0.0 if self.unit is not None else part)
 
     def _stand_in(self, install: Install) -> FakeView:
         self._renews = self._begun
