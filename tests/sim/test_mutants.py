@@ -226,18 +226,18 @@ class ServesEarly(FakeSession):
 class KeepsSums(FakeArena):
     """Goes into a generation with whatever sums came in the one before."""
 
-    def begin_generation(self, lanes: frozenset[int]) -> None:
+    def begin_generation(self, lanes: frozenset[int], given: frozenset[int] = frozenset()) -> None:
         summed = list(self.summed)
-        super().begin_generation(lanes)
+        super().begin_generation(lanes, given)
         self.summed = summed
 
 
 class KeepsMerged(FakeArena):
     """Takes what was merged for other lanes for what is to be sent now."""
 
-    def begin_generation(self, lanes: frozenset[int]) -> None:
+    def begin_generation(self, lanes: frozenset[int], given: frozenset[int] = frozenset()) -> None:
         gathered = list(self.gathered)
-        super().begin_generation(lanes)
+        super().begin_generation(lanes, given)
         self.gathered = gathered
 
 

@@ -152,6 +152,7 @@ class Machine:
     def _host_level(self, event: events.HostLevel) -> None:
         host = self._run.hosts.live[event.host]
         host.level, host.of, host.given = event.level, event.of, tuple(event.given)
+        host.shares = event.shares
 
     def _worker_started(self, event: events.WorkerStarted) -> None:
         if worker := self._run.crew.workers.get(event.worker):

@@ -5,7 +5,8 @@ all lost, and they are about to come back. So whatever leaves or starts,
 
 * a worker stays on, or comes to, a host that *holds* the newest state or the one before it. Only where no worker can be
   had on such a host any more does the run go back to what others hold. In modes other than `exact` nothing but the
-  newest will do, and nobody goes back to a state from before the mode was changed while there is one from after it;
+  newest will do, and nobody goes back to a state from before the mode was changed while there is one from after it.
+  So it is with steps of shares: made once more of other shares, a step differs from what the host ahead holds;
 * a host that wants to leave goes only when another one that stays holds it.
 
 In relaxed modes, the version before the newest is another matter: others may have seen the newest. They
@@ -43,7 +44,8 @@ def holding(run: RunState) -> frozenset[int]:
         )
     there = set() if quiet else {worker.host for worker in crew.driving()}
     era, best = newest
-    least = era, best if run.central else max(best - 1, min(best, run.modes[-1].version))
+    newest_only = run.central or any(host.shares for host in live.values())
+    least = era, best if newest_only else max(best - 1, min(best, run.modes[-1].version))
     return frozenset(host.number for host in usable if run.hosts.age(host) >= least or host.number in there)
 
 

@@ -44,7 +44,7 @@ from holdfast.control.protocol.messages import (
     encode,
 )
 from holdfast.control.protocol.ports import HostListener, Monitor, Spawner, WatchOrder
-from holdfast.dataplane.memory.board_snapshot import given, level
+from holdfast.dataplane.memory.board_snapshot import given, level, of_shares
 from holdfast.dataplane.memory.host_memory import HostMemory
 from holdfast.hosts.peers import Peers
 from holdfast.transport import memory
@@ -233,7 +233,8 @@ class LocalHost:
         now, of = (own, 0) if self._peers is None else self._peers.level(own)
         if not news or now != self._level:
             self._level = now
-            self._tell(HostLevel(self.number, now, of, given(memoryview(self._map)) if now == own else []))
+            arena = memoryview(self._map)
+            self._tell(HostLevel(self.number, now, of, given(arena) if now == own else [], of_shares(arena)))
 
     # ------------------------------------------------------------ events
 

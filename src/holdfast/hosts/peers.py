@@ -194,7 +194,7 @@ class Peers:
                 report=self._soon(self._callbacks.carried), broke=self._soon(partial(self._broke, self._callbacks)),
                 replica=self._replica,
             )  # fmt: skip
-        elif self._shared:
+        else:
             self._clear(host_memory, install)
         early, self._early = self._early, deque()
         for hello, stream in early:
@@ -233,11 +233,13 @@ class Peers:
             if view is not None:
                 self._replica.take_up(view)
 
-    @staticmethod
-    def _clear(host_memory: HostMemory, install: Install) -> None:
+    def _clear(self, host_memory: HostMemory, install: Install) -> None:
         """What other hosts have sent, in a generation in which there were some, is of no use to one that is alone."""
-        if (view := host_memory.view()) is not None:
-            view.begin(frozenset(range(len(install.drivers))), frozenset(install.given))
+        view = host_memory.view()
+        if view is not None and not self._shared and not view.manifest.relaxed:
+            view.forget_shares(install.given_on(self._me))  # a share of which not all is here
+        elif view is not None and self._shared:
+            view.begin(frozenset(range(len(install.drivers))), install.given_on(self._me))
             if view.manifest.relaxed:
                 PrimarySync(view).pushes.guard(None)
 

@@ -53,6 +53,7 @@ from holdfast.testing.fake_worker import FakeWorker
 from holdfast.testing.faults import At, HostFault, Timed, UnitFault
 from holdfast.testing.model import Violation
 from holdfast.testing.relaxed_session import Witness
+from holdfast.testing.share_history import ShareHistory
 
 __all__ = ["Config", "SimCluster", "SimReport", "draw", "draw_hosts", "simulate"]
 
@@ -110,7 +111,7 @@ class SimCluster:
         ))
         self.decide = config.decide
         self.hosts: dict[int, FakeHost] = {}
-        self.witness = Witness()
+        self.witness, self.history = Witness(), ShareHistory(config.model)
         self.workers: dict[int, FakeWorker] = {}
         self.outcome: EndRun | FailRun | None = None
         self._random = random.Random(seed ^ 0x5EED)
@@ -396,5 +397,7 @@ class SimCluster:
             kept = host.arena.pace.reached
             if last != (kept.step, kept.sync):
                 raise Violation(f"the machine says {last}, but on host {host.number} lanes kept step by {kept}")
+        if model.shares:
+            self.history.check_end(host.arena.committed for host in ended if not host.cut and host.up)
         if steps and not ended:
             raise Violation(f"the summary says {end.result}, but nobody has ended")

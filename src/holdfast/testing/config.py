@@ -16,8 +16,10 @@ from holdfast.testing.fake_session import FakeSession
 from holdfast.testing.fake_worker import FakeWorker
 from holdfast.testing.faults import STEP_POINTS, Schedule, after, at, host_swarm, swarm
 from holdfast.testing.model import Model
+from holdfast.testing.share_arena import ShareArena
+from holdfast.testing.share_worker import ShareWorker
 
-__all__ = ["Config", "draw", "draw_hosts"]
+__all__ = ["Config", "draw", "draw_hosts", "draw_plain", "draw_plain_hosts", "plain"]
 
 
 _MODES = ("exact", "bounded:2", "async", "local:4")
@@ -88,6 +90,25 @@ def _struck_in_turns(seed: int, model: Model, workers: int, schedule: Schedule) 
         for _ in range(rng.randrange(3) if _by_steps(seed) else 0)
     ]
     return replace(schedule, faults=(*schedule.faults, *strikes))
+
+
+def draw_plain(seed: int) -> Config:
+    """The cluster and schedule of a seed, with a script that has a plain loop."""
+    return plain(draw(seed))
+
+
+def draw_plain_hosts(seed: int) -> Config:
+    """The cluster of several hosts and the schedule of a seed, with a script that has a plain loop."""
+    return plain(draw_hosts(seed))
+
+
+def plain(config: Config) -> Config:
+    """The same with a plain loop. Steps of relaxed modes know no shares, so the mode stays."""
+    faults = tuple(fault for fault in config.schedule.faults if fault.what != "sync")
+    return replace(
+        config, model=replace(config.model, shares=True, by_steps=False), arena=ShareArena, worker=ShareWorker,
+        schedule=replace(config.schedule, faults=faults),
+    )
 
 
 def draw_hosts(seed: int) -> Config:

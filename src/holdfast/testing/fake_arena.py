@@ -19,16 +19,17 @@ says how far the host is, by the same rule as the real one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.control.protocol.messages import Reached
 from holdfast.core import tree
-from holdfast.core.sync.modes import parse
 from holdfast.core.tree import Node
+from holdfast.testing.fake_mode import FakeMode
 from holdfast.testing.model import Model, Violation, add, golden_chain, gradient, norm, update
 
-__all__ = ["FakeArena", "FakeMode", "FakeSum"]
+__all__ = ["FakeArena", "FakeSum"]
 
 
 @dataclass(slots=True)
@@ -45,32 +46,6 @@ _TOGETHER = frozenset({
     ("compute", "compute"), ("sum", "sum"), ("finish", "finish"), ("gather", "gather"), ("gather", "sum"),
     ("sum", "gather"),
 })  # fmt: skip
-
-
-class FakeMode:
-    """The mode that counts on one host: that it changes, when, and whether one host holds the state then."""
-
-    def __init__(self) -> None:
-        self.reached = Reached()
-
-    @property
-    def central(self) -> bool:
-        """Does one host hold the state?"""
-        return not parse(self.reached.sync).exact
-
-    def turn(self, reached: Reached, versions: Collection[int], acting: Collection[int], begun: bool) -> None:
-        """A generation of this mode begins here, where the state is at these versions; of none, if it is fetched."""
-        now = self.reached
-        if reached.serial < now.serial or (reached.serial == now.serial and reached != now):
-            raise Violation(f"a generation is in {reached}, though lanes kept step by {now} before")
-        if reached == now:
-            return
-        if acting:
-            raise Violation(f"the mode becomes {reached.sync} while workers {sorted(acting)} act")
-        same = (now.sync, now.version, now.step) == (reached.sync, reached.version, reached.step)
-        if versions and not same and (begun or set(versions) != {reached.version}):
-            raise Violation(f"the mode becomes {reached}, which has begun; slices are at {versions}")
-        self.reached = reached
 
 
 class FakeArena:
@@ -97,7 +72,7 @@ class FakeArena:
         self.mirrors = False  #: what is here only shows what another host holds
         self._known = ([0] * model.lanes, [0] * model.lanes)  # steps take turns, as on the real board
         self._plan = plan
-        self._golden = golden_chain(model)
+        self._golden = golden_chain(model) if not model.shares else ((), ())
         self._slots: dict[int, dict[int, FakeSum]] = {}  # step -> lane -> slot
         self._nodes: dict[int, list[Node]] = {}
         self._acting: dict[int, tuple[int, int, str, tuple[int, ...]]] = {}  # worker -> generation, step, what, where
@@ -175,7 +150,23 @@ class FakeArena:
         """Fill in the first weights."""
         if self._newest:
             raise Violation("the arena is filled again after training began")
-        self.state, self.seeded = list(self._golden[0][0]), True
+        self.state, self.seeded = list(range(self.model.slices)), True
+
+    def lanes_at(self, step: int) -> Sequence[int]:
+        """Lanes that have work in this step."""
+        return self.model.lanes_at(step)
+
+    def shown(self, step: int) -> Sequence[int] | None:
+        """The same, as those see it who carry what other hosts need; None while nobody can say."""
+        return self.lanes_at(step) if step < self.model.steps else None
+
+    def given(self) -> list[int]:
+        """First lanes of the shares of the step at hand that are here; none where units are lanes."""
+        return []
+
+    def image(self) -> tuple[Any, ...]:
+        """The state, as another host gets it."""
+        return tuple(self.state)
 
     def of(self) -> int:
         """The generation that its state is of."""
@@ -242,17 +233,22 @@ class FakeArena:
             if carried:
                 self._check_carried(step, slice_)
                 total = self.sums[slice_]
+            if slice_ == 0:
+                self.settle(step)
             self.state[slice_] = update(self.state[slice_], total, slice_, norms)
             self.versions[slice_] = step + 1
         if min(self.versions) > step:
             self._commit(step)
+
+    def settle(self, step: int) -> None:
+        """What has to be written down before the first slice of a step is finished."""
 
     def gather(self, step: int, places: Sequence[int]) -> None:
         """Merge what this host's workers have of these slices, to be sent as one."""
         slots = self._slots[step]
         merged, parts, _ = tree.contribution(self.nodes(step), self.model.lanes)
         assert merged is not None
-        inside = [lane for lane in self.model.lanes_at(step) if merged.lane <= lane < merged.lane + merged.span]
+        inside = [lane for lane in self.lanes_at(step) if merged.lane <= lane < merged.lane + merged.span]
         plan = tree.plan(parts, inside, self.model.lanes)
         leaves = sum(slots[part.lane].leaves for part in parts)
         for slice_ in places:
@@ -265,8 +261,11 @@ class FakeArena:
             raise Violation(f"slice {slice_} is finished for step {step} before all sums are here: {self.summed}")
         if unknown := self.unknown(step):
             raise Violation(f"step {step} is finished without the facts of lanes {unknown}")
-        if self.sums[slice_] != self._golden[1][step]:
+        if self.sums[slice_] != self._sum_of(step):
             raise Violation(f"the sum of step {step} in slice {slice_} is not the golden one")
+
+    def _sum_of(self, step: int) -> int:
+        return self._golden[1][step]
 
     def _total(self, step: int, slice_: int | None) -> int:
         slots = self._slots.get(step, {})
@@ -277,12 +276,12 @@ class FakeArena:
         for slot in slots.values():
             leaves |= slot.leaves
             counted += slot.leaves.bit_count()
-        work = self.model.lanes_at(step)
-        if leaves != (1 << len(work)) - 1 or counted != len(work):
+        work = self.lanes_at(step)
+        if leaves != tree.bits(work) or counted != len(work):
             raise Violation(f"step {step} is finished with lanes {leaves:b} ({counted} in all) of {len(work)}")
         plan = self._plan(nodes, work, self.model.lanes)
         total = tree.fold(plan, lambda lane: slots[lane].value, add)
-        if total != self._golden[1][step]:
+        if total != self._sum_of(step):
             raise Violation(f"the sum of step {step} is not the golden one")
         return total
 
@@ -306,11 +305,11 @@ class FakeArena:
     def unknown(self, step: int) -> list[int]:
         """Lanes with work whose facts of this step are missing."""
         known = self._known[step % 2]
-        return [lane for lane in self.model.lanes_at(step) if known[lane] != step + 1]
+        return [lane for lane in self.lanes_at(step) if known[lane] != step + 1]
 
     def covered(self, step: int, slice_: int) -> bool:
         """Whether the partial sums of all lanes of a slice are here, from this host and others."""
-        return not tree.uncovered(self.model.lanes_at(step), self._with_pieces(step, slice_)[1])
+        return not tree.uncovered(self.lanes_at(step), self._with_pieces(step, slice_)[1])
 
     def _with_pieces(self, step: int, slice_: int) -> tuple[dict[int, FakeSum], list[Node]]:
         slots = dict(self._slots.get(step, {}))
@@ -340,8 +339,10 @@ class FakeArena:
             if row not in rows:
                 self.arrived[row] = -1
 
-    def begin_generation(self, lanes: frozenset[int]) -> None:
+    def begin_generation(self, lanes: frozenset[int], given: frozenset[int] = frozenset()) -> None:
         """Several hosts begin a generation in which these lanes are this host's: others say everything again.
+
+        Of a step of shares, those that are here and begin with `given` count.
 
         Sums of a step that this host can not complete alone are made again, too: whoever has all of them may take it
         that everybody else could make them.
@@ -363,7 +364,11 @@ class FakeArena:
         if generation < self._newest:
             raise Violation(f"{what} of generation {generation} comes in generation {self._newest}")
 
-    def land_facts(self, step: int, lanes: Sequence[int]) -> None:
+    def facts(self, step: int, lanes: Sequence[int]) -> tuple[Any, ...]:
+        """What these lanes gave besides gradients, to be sent."""
+        return (None,) * len(lanes)
+
+    def land_facts(self, step: int, lanes: Sequence[int], facts: Sequence[Any] = ()) -> None:
         """What these lanes gave besides gradients has come."""
         for lane in lanes:
             self._known[step % 2][lane] = max(self._known[step % 2][lane], step + 1)
@@ -381,12 +386,11 @@ class FakeArena:
             self._check_unread(step)
             self.sums[slice_], self.norms[slice_], self.summed[slice_] = value, norm, step + 1
 
-    def land_state(self, generation: int, version: int, state: Sequence[int]) -> None:
+    def land_state(self, generation: int, version: int, state: Sequence[Any]) -> None:
         """The state of another host has come, all of it at once."""
         if self.seeded and version < min(self.versions) and not self.mirrors:
             raise Violation(f"a host at step {min(self.versions)} fetches the state at step {version}")
-        if tuple(state) != self._golden[0][version]:
-            raise Violation(f"the state that was fetched is not the golden one of step {version}")
+        self._check_fetched(version, state)
         if self.seeded and version < min(self.versions):  # what a mirror was ahead by has never been
             self._slots, self._nodes = {}, {}
             self._known = [0] * self.model.lanes, [0] * self.model.lanes
@@ -400,9 +404,16 @@ class FakeArena:
     def _commit(self, step: int) -> None:
         if step != self.committed:
             raise Violation(f"step {step} is committed after {self.committed} steps")
-        if tuple(self.state) != self._golden[0][step + 1]:
-            raise Violation(f"the state after step {step} is not the golden one")
+        self._check_committed(step)
         self.committed = step + 1
         for old in [old for old in self._slots if old < step]:
             self._slots.pop(old)
             self._nodes.pop(old, None)
+
+    def _check_committed(self, step: int) -> None:
+        if tuple(self.state) != self._golden[0][step + 1]:
+            raise Violation(f"the state after step {step} is not the golden one")
+
+    def _check_fetched(self, version: int, state: Sequence[Any]) -> None:
+        if tuple(state) != self._golden[0][version]:
+            raise Violation(f"the state that was fetched is not the golden one of step {version}")

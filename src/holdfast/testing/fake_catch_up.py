@@ -7,7 +7,7 @@ host had to fetch a state, or finished a step without sums, has missed that step
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.control.protocol.events import CatchUpEnded
 
@@ -24,6 +24,7 @@ _BACKLOG = 3  #: steps that may wait for a follower
 class _SumRecord(NamedTuple):
     step: int
     lanes: tuple[int, ...]
+    facts: tuple[Any, ...]
     totals: tuple[tuple[int, int], ...]
 
 
@@ -68,7 +69,7 @@ class FakeDonor:
         if arena.step() != version or len(set(arena.versions)) > 1:
             self._copy()
             return
-        cluster.clock.after(cluster.carriage(self.host.factor) * 4, self._follower.landed, version, tuple(arena.state))
+        cluster.clock.after(cluster.carriage(self.host.factor) * 4, self._follower.landed, version, arena.image())
         self._watch(version)
 
     def _watch(self, step: int) -> None:
@@ -81,7 +82,8 @@ class FakeDonor:
             return
         if step < arena.model.steps and (arena.step() > step or arena.complete(step)):
             totals = tuple(zip(arena.sums, arena.norms, strict=True))
-            self._log.append(_SumRecord(step, tuple(arena.known(step)), totals))
+            lanes = tuple(arena.known(step))
+            self._log.append(_SumRecord(step, lanes, arena.facts(step, lanes), totals))
             step += 1
             arena.recorded[id(self)] = step
             self.host.moved()
@@ -133,7 +135,7 @@ class FakeCatchUp:
         here = arena.seeded and arena.current >= self.generation and arena.step() >= step
         return here and not arena.readers_before(step)
 
-    def landed(self, version: int, state: tuple[int, ...]) -> None:
+    def landed(self, version: int, state: tuple[Any, ...]) -> None:
         """The state has come."""
         if self.closed or not self.host.up:
             return
@@ -145,7 +147,7 @@ class FakeCatchUp:
         """A step has come."""
         arena = self.host.arena
         arena.check_fence(self.generation, "a step")
-        arena.land_facts(record.step, record.lanes)
+        arena.land_facts(record.step, record.lanes, record.facts)
         for slice_, (total, norm) in enumerate(record.totals):
             arena.land_total(record.step, slice_, total, norm)
         self.host.moved()

@@ -22,6 +22,8 @@ from holdfast.control.protocol.messages import Finished, FromWorker, Install, Pa
 from holdfast.core.sync.modes import parse
 from holdfast.testing.fake_catch_up import FakeCatchUp
 from holdfast.testing.model import Violation
+from holdfast.testing.share_arena import ShareArena
+from holdfast.testing.share_history import HostHistory
 
 if TYPE_CHECKING:
     from holdfast.testing.cluster import SimCluster
@@ -38,6 +40,8 @@ class FakeHost:
         self.cluster, self.number, self.slots = cluster, number, slots
         model = cluster.config.model
         self.arena = cluster.config.arena(model, board_rows(model.lanes), cluster.config.plan)
+        if isinstance(self.arena, ShareArena):
+            self.arena.history = HostHistory(cluster.history, self)
         self.session: FakeSession | None = None
         self.follower: FakeCatchUp | None = None
         self.workers: dict[int, FakeWorker] = {}
@@ -106,7 +110,8 @@ class FakeHost:
             self.hear(event)
 
     def _say_level(self) -> None:
-        self.hear(HostLevel(self.number, self.arena.level(), self.arena.of()))
+        arena = self.arena
+        self.hear(HostLevel(self.number, arena.level(), arena.of(), arena.given(), arena.model.shares))
 
     def send(self, worker: int, message: ToWorker) -> None:
         """Pass a message of the coordinator on to a worker."""
@@ -126,6 +131,9 @@ class FakeHost:
             self.session.close()
         if self.follower is not None:
             self.follower.close()
+        if isinstance(self.arena, ShareArena):
+            stays = self.session is not None and self.session.generation == install.generation - 1
+            self.arena.stayed = stays and self.number not in install.sources
         if len(homes := set(install.hosts) - set(install.sources)) > 1 and not parse(install.reached.sync).exact:
             raise Violation(f"hosts {sorted(homes)} are all to hold the state in {install.reached.sync}")
         self.arena.turn(install.reached, fetches=install.donor >= 0 or self.number in install.sources)

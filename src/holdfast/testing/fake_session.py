@@ -64,8 +64,9 @@ class _Sender:
         while True:
             sent = self._sent
             step = sent.step
-            work = arena.model.lanes_at(step) if step < arena.model.steps else None
-            view = HostProgress(version, arena.known(step), arena.nodes(step), work, arena.gathered, arena.summed)
+            view = HostProgress(
+                version, arena.known(step), arena.nodes(step), arena.shown(step), arena.gathered, arena.summed
+            )
             self._due = due(self._route, view, sent)
             if self._due:
                 for transfer in self._due:
@@ -88,8 +89,10 @@ class _Sender:
             if what.merged:
                 return [arena.merged[slice_] for slice_ in range(what.first, what.last)]
             return [arena.slot(what.step, what.node.lane)] * (what.last - what.first)
-        if isinstance(what, dict | Facts):
+        if isinstance(what, dict):
             return None
+        if isinstance(what, Facts):
+            return arena.facts(what.step, what.lanes)
         return [(arena.sums[slice_], arena.norms[slice_]) for slice_ in range(what.first, what.last)]
 
     def _bring(self, what: Transfer | dict[int, int], taken: object) -> None:
@@ -120,7 +123,8 @@ class _Sender:
             for row, arrived in what.items():
                 arena.arrived[row] = arrived
         elif isinstance(what, Facts):
-            arena.land_facts(what.step, what.lanes)
+            assert isinstance(taken, tuple)
+            arena.land_facts(what.step, what.lanes, taken)
         else:
             assert isinstance(taken, list)
             for slice_, value in zip(range(what.first, what.last), taken, strict=True):
@@ -137,6 +141,8 @@ def _wanted(arena: FakeArena, what: Transfer | dict[int, int]) -> bool:
     """Whether the other host has any use for it; what belongs to a step that it needs nobody for may be torn."""
     if isinstance(what, SumPiece):
         return arena.step() <= what.step and not arena.complete(what.step)
+    if isinstance(what, Facts):
+        return False  # they are copied before they are sent
     if not isinstance(what, SliceSums):
         return True
     return any(arena.versions[s] == what.step and arena.summed[s] <= what.step for s in range(what.first, what.last))
@@ -154,6 +160,10 @@ class FakeSession:
         self.rows = [row for row, at in zip(install.rows, install.hosts, strict=True) if at == me]
         where = dict(zip(install.members, install.hosts, strict=True))
         self._lanes = frozenset(lane for lane, driver in enumerate(install.drivers) if where[driver] == me)
+        elsewhere = {lane for lane, there in install.given.items() if there != me}
+        #: The lanes that are this host's in the step at hand; where shares of it have come, no others have work.
+        self._at_hand = frozenset(range(len(install.drivers))) - elsewhere if install.given else self._lanes
+        self._given = install.given_on(me)
         self._source = install.sources.get(me)
         self._replica = me in install.replicas  # it holds each version as it comes
         self.level = arena.level()  #: before anybody acts: what it can come to by itself
@@ -167,7 +177,8 @@ class FakeSession:
         where = dict(zip(install.members, install.hosts, strict=True))
         hosts = sorted(set(install.hosts))
         if len(hosts) == 1:
-            arena.begin_generation(self._lanes)  # what came from others when there were some counts no more
+            # What came from others when there were some counts no more.
+            arena.begin_generation(self._at_hand, self._given)
             return
         serving = sorted({where[server] for server in install.servers})
         home = homes(serving or hosts, arena.model.slices)
@@ -175,16 +186,16 @@ class FakeSession:
             if there != me:
                 self._senders.append(_Sender(self, there, TransferRoute(
                     self._lanes, arena.model.lanes, tuple(h == me for h in home), tuple(h == there for h in home),
-                    ("",) * len(home), (1,) * len(home), 2,
+                    ("",) * len(home), (1,) * len(home), 2, install.at_hand, self._at_hand,
                 )))  # fmt: skip
         arena.distrust(self.rows)
         if self._source is None:
-            self._begin()
+            self._begin(self._at_hand, self._given)
         else:
             host.cluster.clock.after(host.cluster.carriage(host.factor), self._ask)
 
-    def _begin(self) -> None:
-        self.host.arena.begin_generation(self._lanes)
+    def _begin(self, lanes: frozenset[int], given: frozenset[int] = frozenset()) -> None:
+        self.host.arena.begin_generation(lanes, given)
         for sender in self._senders:
             sender.begin()
 
@@ -228,24 +239,24 @@ class FakeSession:
             return
         arena = serving.host.arena
         duration = cluster.carriage(serving.host.factor) * 4
-        clock.after(duration, self._fetched, serving, arena.step(), tuple(arena.state))
+        clock.after(duration, self._fetched, serving, arena.step(), arena.image())
 
     def serves(self) -> bool:
         """Whether the state can be had from here."""
         arena = self.host.arena
         return self.current() and arena.seeded and min(arena.versions) >= self.level and len(set(arena.versions)) == 1
 
-    def _fetched(self, source: FakeSession, version: int, state: tuple[int, ...]) -> None:
+    def _fetched(self, source: FakeSession, version: int, state: tuple[object, ...]) -> None:
         if self.closed or not self.host.up:
             return
         if source.closed or not source.host.up or source.host.cut or self.host.cut:
             self.host.cluster.clock.after(_RETRY, self._ask)  # in vain, as long as the source is gone
             return
-        if tuple(source.host.arena.state) != state:
+        if source.host.arena.image() != state:
             raise Violation(f"the state of host {source.host.number} changed while host {self.host.number} fetched it")
         self.host.arena.check_fence(self.generation, "the state")
         self.host.arena.land_state(self.generation, version, state)
         if self._replica:
             self.host.arena.mirrors = False
-        self._begin()
+        self._begin(self._lanes)
         self.host.fetched()

@@ -78,7 +78,7 @@ class FakeView:
         arena, at, model = self._arena, self._at, self._arena.model
         summed = arena.summed if at.sums(step) or model.clip or model.by_steps else None
         board = BoardView(
-            model.lanes_at(step), arena.nodes(step), self._arrivals, arena.versions, summed, False,
+            arena.lanes_at(step), arena.nodes(step), self._arrivals, arena.versions, summed, False,
             closed=self._closings if model.by_steps else None,
         )
         if not at.apart(step):

@@ -235,7 +235,7 @@ class FakeWorker(FakeProcess):
         if joins or arena.step() < self.step:  # what a mirror showed may never have been where the state is
             self.step, self._stack, self._closing = arena.step(), (), False
             arena.forget_gradient(self.number)
-        self._board_view = FakeView(arena, self.number, install)
+        self._board_view = self._stand_in(install)
         for marks in (arena.arrived, arena.closed):
             marks[self.row] = min(marks[self.row], self.step - 1)  # there may be more for me to compute
         arena.installed(self.number, install.generation)
@@ -243,6 +243,10 @@ class FakeWorker(FakeProcess):
         if joins:
             self._read()
         return not self.struck("install") and not self._busy
+
+    def _stand_in(self, install: Install) -> FakeView:
+        """My place in a generation."""
+        return FakeView(self.arena, self.number, install)
 
     def _act(self) -> bool:
         """Take the next action; False when it takes time or there is none."""

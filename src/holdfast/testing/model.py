@@ -29,6 +29,7 @@ class Model:
     steps: int
     clip: bool = False
     by_steps: bool = False  #: the script has code between a step's units and its end, which reads the whole gradient
+    shares: bool = False  #: its loop is a plain one: a unit is a worker's whole share of a step
     short: int = 0  #: every third step only this many lanes have work; 0: all have
 
     def lanes_at(self, step: int) -> Sequence[int]:

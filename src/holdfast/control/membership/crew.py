@@ -224,7 +224,7 @@ class Crew:
         self.since, self.summed, self.sync, self.turn = now, summed, sync, turn
         self.owners = tuple(owners)
         self.rows = tuple(self.workers[number].row for number in members)
-        self.where = tuple(self.workers[number].host for number in members)
+        before, self.where = self.where, tuple(self.workers[number].host for number in members)
         self.servers = tuple(number for number in members if self.workers[number].server)
         self.sources = self.hosts.sources(self.where)
         if not exact:
@@ -235,7 +235,7 @@ class Crew:
             self.hosts.fence = self.generation
         self.primary = -1 if exact else primary
         self.reached = reached
-        self.at_hand, self.given = self.hosts.given(self.where) if exact else (-1, {})
+        self.at_hand, self.given = self.hosts.given(self.where, before) if exact else (-1, {})
         for number in members:
             self.workers[number].stage = Stage.MEMBER
         for host in set(self.where):

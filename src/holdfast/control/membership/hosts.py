@@ -31,6 +31,7 @@ class KnownHost:
     level: int = -1  #: the next step it has no need of others for; -1: it holds no state
     of: int = 0  #: the generation that its state is of
     given: tuple[int, ...] = ()  #: first lanes of the shares of the step at hand that are there, in a plain loop
+    shares: bool = False  #: steps were made of shares there: made once more, they are others
     leaving: str = ""  #: why it goes; empty: it stays
     arena: bool = False  #: its arena was ordered
     refills: bool = True  #: a worker that is lost there can be replaced
@@ -149,15 +150,18 @@ class Hosts:
         behind = [number for number, age in ages.items() if age < best]
         return {number: sources[index % len(sources)] for index, number in enumerate(behind)}
 
-    def given(self, numbers: Collection[int]) -> tuple[int, dict[int, int]]:
+    def given(self, numbers: Collection[int], before: Collection[int]) -> tuple[int, dict[int, int]]:
         """(version, first lane -> host) of the shares that hosts of these hold of the step that the newest is at.
 
+        Only hosts that were there `before`, in the last generation, count: what others hold was given for a step that
+        was shared out anew without them.
+
         >>> hosts = Hosts({n: KnownHost(n, "", 1, 1, level, given=(2 * n,)) for n, level in enumerate((4, 5, 5))})
-        >>> hosts.given([0, 1, 2])
-        (5, {2: 1, 4: 2})
+        >>> hosts.given([0, 1, 2], [0, 1, 2]), hosts.given([0, 1, 2], [0, 1])
+        ((5, {2: 1, 4: 2}), (5, {2: 1}))
         """
         newest = max((self.live[number].level for number in numbers), default=-1)
-        there = [self.live[number] for number in sorted(set(numbers)) if self.live[number].level == newest]
+        there = [self.live[number] for number in sorted({*numbers} & {*before}) if self.live[number].level == newest]
         given = {lane: host.number for host in there for lane in host.given}
         return (newest if given else -1), given
 

@@ -78,13 +78,15 @@ class HostLevel(_Event, frozen=True):
     it: what others have made since is newer, whatever its number.
 
     `given` are the first lanes of the shares that workers there have given for the step that begins with this level, in
-    a plain loop of mode `exact`.
+    a plain loop of mode `exact`. Where a script has had such a loop, steps are made of `shares`: made once more, with
+    others there, a step is another one.
     """
 
     host: int
     level: int
     of: int = 0
     given: list[int] = []
+    shares: bool = False
 
 
 class HostUnreached(_Event, frozen=True):

@@ -230,6 +230,10 @@ class Install(_Message, frozen=True):
     at_hand: int = -1
     given: dict[int, int] = {}
 
+    def given_on(self, host: int) -> frozenset[int]:
+        """The first lanes of the shares of the step at hand that this host holds."""
+        return frozenset(lane for lane, holder in self.given.items() if holder == host)
+
     def assignment(self, slices: int) -> Assignment:
         """The same as a worker stands in it, for a model of so many slices."""
         return Assignment(

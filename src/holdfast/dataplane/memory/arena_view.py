@@ -6,7 +6,7 @@ each is marked on the board after its bytes are there, as a worker of this host 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast.core.transfers import Facts, SliceSums, SumPiece
 from holdfast.core.tree import Node, bits, cover
@@ -237,7 +237,8 @@ class ArenaView:
     def begin(self, lanes: frozenset[int], given: frozenset[int] | None = None) -> None:
         """Make ready for a generation in which these lanes are this host's; nobody writes meanwhile.
 
-        With `given`, the step at hand is one of a plain loop: it consists of the shares that begin with these lanes.
+        With `given`, the step at hand is one of a plain loop, and of what was given here the shares that begin with these
+        lanes count. A share of an older plan may begin with the same lane as one that another host holds.
 
         Everybody says and sends again what matters. What was merged was merged of other lanes. Where the step at hand
         is decided here, or begun to be finished, this host needs nobody for it, and keeps all it has. Else sums are
@@ -250,7 +251,16 @@ class ArenaView:
         board.forget_sums(gathered_only=decided)
         if decided:
             return
-        board.forget_shares(min(board.versions(), default=0), given or ())
+        self.forget_shares(given or ())
         for node in board.nodes(min(board.versions(), default=0)):
             if not lanes.issuperset(range(node.lane, node.lane + node.span)):
                 board.open_slot(node.lane)
+
+    def forget_shares(self, given: Collection[int]) -> None:
+        """Forget what was given for the step at hand in a plain loop, but for the shares here that begin with these lanes.
+
+        Not where the step at hand is decided here: then it consists of what is here.
+        """
+        step = min(self.board.versions(), default=0)
+        if level(self.memory) <= step:
+            self.board.forget_shares(step, given)

@@ -258,10 +258,11 @@ class Board:
         return [lane for lane, _ in self.nodes(step) if lane in known and self.share(lane, step) is not None]
 
     def forget_shares(self, step: int, but: Collection[int]) -> None:
-        """What other lanes gave for `step`, and the one after it, is of shares that will never come."""
+        """What other lanes gave for `step`, and the one after it, is of shares that do not come whole, or count."""
         for lane in range(self.num_lanes):
             if lane not in but and self.share(lane, step) is not None:
                 self.words[self._facts(lane, step) + L_FACTS] = 0
+                self.open_slot(lane)
             if self.share(lane, step + 1) is not None:
                 self.words[self._facts(lane, step + 1) + L_FACTS] = 0
 
@@ -491,6 +492,11 @@ class Board:
     def note_units(self, kind: int) -> None:
         """A unit is, or was, of this kind."""
         self.words[H_UNITS] |= kind
+
+    @property
+    def of_shares(self) -> bool:
+        """Has a unit been a worker's whole share of a step?"""
+        return bool(self.words[H_UNITS] & UNIT_WORKER)
 
     def work(self, step: int) -> list[int] | None:
         """The lanes that have work in `step`; None where nobody has shown them."""

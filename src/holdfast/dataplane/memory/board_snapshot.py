@@ -44,7 +44,9 @@ from holdfast.dataplane.memory.board import (
 from holdfast.dataplane.relaxed import ages
 from holdfast.dataplane.relaxed.ages import NONE, Ages
 
-__all__ = ["BoardPlan", "BoardRow", "given", "level", "read_plan", "read_rows", "read_samples"]
+__all__ = [
+    "BoardPlan", "BoardRow", "given", "level", "of_shares", "read_plan", "read_rows", "read_samples",
+]  # fmt: skip
 
 
 class BoardRow(NamedTuple):
@@ -130,6 +132,12 @@ def given(memory: memoryview) -> list[int]:
     """The first lanes of the shares that workers here have given for the step that begins with the arena's level."""
     board = _board(memory)
     return board.given(board.level()) if board is not None else []
+
+
+def of_shares(memory: memoryview) -> bool:
+    """Has the script had a plain loop, in which steps are made of shares?"""
+    board = _board(memory)
+    return board is not None and board.of_shares
 
 
 def _board(memory: memoryview) -> Board | None:

@@ -168,7 +168,12 @@ class Member:
     # ------------------------------------------------------------ one step of shares
 
     def expected(self, version: int) -> tuple[int, ...] | None:
-        """The shares that a step consists of, if that was settled before this generation: the first lanes of each."""
+        """The shares that a step consists of, if that was settled before this generation: the first lanes of each.
+
+        Where this host follows, others settle it, maybe those of a newer generation: none, until the step is here.
+        """
+        if self.at.following:
+            return ()
         if self.at.begun(version):
             return tuple(sorted(self.at.given))
         return tuple(self.board.work(version) or ()) if version in (self.at.carried, self.at.alone) else None
@@ -207,6 +212,13 @@ class Member:
             self._work = work = replace(work, counts=tuple(counts), weighted=came[0].weighted)
         return work
 
+    def _take_followed(self) -> None:
+        """On a host that follows a step consists of what came of it, which is all before the last of its sums."""
+        version = self._work.version
+        if all(at > version for at in self.board.summed()):
+            self._work = replace(self._work, lanes=tuple(self.board.known(version)))
+            self._show_work()
+
     def _came(self) -> list[ShareFacts]:
         work = self._work
         found = [self.board.share(lane, work.version) for lane in work.lanes]
@@ -237,7 +249,7 @@ class Member:
     def _act(self, work: StepWork, *, closing: bool) -> int | None:
         work = replace(work, sums=True) if self.sums else work
         self._work, self._news = work, None
-        self.board.put_work(work.version, work.lanes)
+        self._show_work()
         self._controls.look()
         while True:
             # What is decided on is what a wait compares with: a change between the two cannot be missed.
@@ -278,7 +290,11 @@ class Member:
                     self._controls.rest(work.step)
                     if work.shares:
                         self._work = work = self.renewed()
-                    self.board.put_work(work.version, work.lanes)
+                    self._show_work()
+
+    def _show_work(self) -> None:
+        if self._work.lanes or not self._work.shares:  # else it is not known yet
+            self.board.put_work(self._work.version, self._work.lanes)
 
     def _await(self, whom: int, why: int = 0) -> None:
         """Wait until something has moved, or the link speaks; show for whom, and why (a word of `HeldBack`)."""
@@ -349,6 +365,8 @@ class Member:
 
     def _look(self) -> decide.BoardView:
         self._marks = self._marked()  # before the look: what changes during it is seen next time
+        if self.at.following and self._work.shares:
+            self._take_followed()
         return look(self.at, self._work, self.board, self.gradients.pieces, pausing=self._controls.pausing)
 
     def unclean(self, gradients: Sequence[Tensor | None]) -> list[int]:

@@ -176,7 +176,7 @@ class PeerSession:
         Board(arena, lanes, board_rows(lanes), 0).distrust_rows(self._rows)
         self._view = self._find()
         if self._view is not None and self._me not in self._install.sources:
-            self._view.begin(self._at_hand(), frozenset(self._install.given))
+            self._view.begin(self._at_hand(), self._install.given_on(self._me))
             self._guard(self._view)
 
     def _find(self) -> ArenaView | None:

@@ -229,7 +229,8 @@ class ShareTurns:
             training.bound.buffers.load(work.version)
             empty = Share(mine.first, mine.first)
             self._offer(empty, StepWork(work.step, work.lanes, (0,) * training.num_lanes, work.ahead, weighted=False),
-                        [None] * len(training.space.trainable), UnitResult(0.0, 0.0, 0.0))  # fmt: skip
+                        [None] * len(training.space.trainable),
+                        UnitResult(0.0, training.clip_norm, training.clip_value))  # fmt: skip
         return work
 
     def _settle_backlog(self, came: Sequence[ShareFacts]) -> tuple[LostPart, ...]:
