@@ -49,7 +49,7 @@ def test_weights_are_those_of_one_host(lab: Lab, tmp_path: Path, model: str, hos
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.chaos)])
 def test_by_steps(lab: Lab, tmp_path: Path, workers: int) -> None:
     """The script's code between units and end runs on all hosts, also on one that comes late and catches up."""
-    args = "--steps --epochs 6"
+    args = "--epochs 6"
     slow = f"{args} --linger {tmp_path}/go"
     with Spread(lab, tmp_path, "transformer", hosts=2, workers=workers, args=slow) as run:
         run.at_step(3)
@@ -62,9 +62,8 @@ def test_by_steps(lab: Lab, tmp_path: Path, workers: int) -> None:
 
 
 @pytest.mark.sharing
-@pytest.mark.parametrize("loop", ["--steps", pytest.param("", marks=pytest.mark.chaos)])
-def test_hosts_come_and_go(lab: Lab, tmp_path: Path, loop: str) -> None:
-    args = f"--epochs 10 {loop}".strip()
+def test_hosts_come_and_go(lab: Lab, tmp_path: Path) -> None:
+    args = "--epochs 10"
     # Slow until all has happened.
     with Spread(lab, tmp_path, "normed", "--lanes", 6, hosts=2, args=f"{args} --linger {tmp_path}/go") as run:
         run.at_step(3)
@@ -120,9 +119,9 @@ def test_the_crew_goes_on_while_a_newcomer_fetches_the_state(lab: Lab, tmp_path:
     assert run.sha256 == golden("lenet", 4, "--epochs", "6"), run.said
 
 
-def check(lab: Lab, tmp_path: Path, model: str, seed: int, loop: str = "") -> None:
+def check(lab: Lab, tmp_path: Path, model: str, seed: int) -> None:
     lanes, hosts = LANES[seed % 3], 2 + seed % 3
-    faults, args = draw(seed, STEPS, len(lab.hosts)), f"--epochs {EPOCHS} {loop}".strip()
+    faults, args = draw(seed, STEPS, len(lab.hosts)), f"--epochs {EPOCHS}"
     workers, args_ = 1 + seed % 2, f"{args} --pace 0.02"
     with Spread(lab, tmp_path, model, "--lanes", lanes, hosts=hosts, workers=workers, args=args_) as run:
         play(run, faults)
@@ -135,18 +134,15 @@ def check(lab: Lab, tmp_path: Path, model: str, seed: int, loop: str = "") -> No
 
 @pytest.mark.sharing
 @pytest.mark.parametrize(
-    ("model", "seed", "loop"),
-    [
-        ("transformer", 1002, ""), ("normed", 1003, "--steps"),
-        pytest.param("lenet", 1012, "", marks=pytest.mark.chaos),
-    ],
-)  # fmt: skip
-def test_a_schedule_changes_nothing(lab: Lab, tmp_path: Path, model: str, seed: int, loop: str) -> None:
-    check(lab, tmp_path, model, seed, loop)
+    ("model", "seed"),
+    [("transformer", 1002), ("normed", 1003), pytest.param("lenet", 1012, marks=pytest.mark.chaos)],
+)
+def test_a_schedule_changes_nothing(lab: Lab, tmp_path: Path, model: str, seed: int) -> None:
+    check(lab, tmp_path, model, seed)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("seed", range(24))
 def test_many_schedules_change_nothing(lab: Lab, tmp_path: Path, model: str, seed: int) -> None:
-    check(lab, tmp_path, model, seed, ("--steps", "")[seed // 3 % 2])
+    check(lab, tmp_path, model, seed)

@@ -83,12 +83,12 @@ def test_what_a_pure_script_counts_prints_and_logs_is_its_own(tmp_path: Path, wo
 def test_no_false_alarm_where_every_step_is_verified(
     tmp_path: Path, model: str, options: list[object], more: str
 ) -> None:
-    with Launch(tmp_path, model, *options, "--verify", 1, args=f"--steps{more}") as run:
+    with Launch(tmp_path, model, *options, "--verify", 1, args=more.strip()) as run:
         assert run.end() == 0, run.err
         run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
         assert run.trace.tries == len(run.trace.units), "the trace has seen a unit twice"
     lanes = int(str(options[options.index("--lanes") + 1])) if "--lanes" in options else 4
-    assert run.sha256 == golden(model, lanes, "--steps")
+    assert run.sha256 == golden(model, lanes)
 
 
 @pytest.mark.parametrize(("model", "seed", "lanes", "workers"), [("normed", 3001, 4, 2), ("transformer", 3002, 6, 3)])
@@ -97,10 +97,10 @@ def test_no_false_alarm_where_workers_are_lost(
 ) -> None:
     faults = draw(seed, 6 * 16, lanes)
     options = ["--workers", workers, "--lanes", lanes, "--verify", 1, "--set", "crew.frozen_limit=0.6s"]
-    with Launch(tmp_path, model, *options, args="--epochs 6 --steps --pace 0.003") as run:
+    with Launch(tmp_path, model, *options, args="--epochs 6 --pace 0.003") as run:
         play(run, faults)
         assert run.end() == 0, f"{faults}\n{run.err}"
-    assert run.sha256 == golden(model, lanes, "--epochs", "6", "--steps"), f"{faults}\n{run.err}"
+    assert run.sha256 == golden(model, lanes, "--epochs", "6"), f"{faults}\n{run.err}"
 
 
 @pytest.mark.sharing

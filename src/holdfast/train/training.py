@@ -45,7 +45,7 @@ from holdfast.train.loop.optimizer_settings import Settings, find_schedulers
 from holdfast.train.loop.passes import Pass
 from holdfast.train.loop.scheduler_steps import SchedulerSteps
 from holdfast.train.loop.script_position import FINISHED, NONE, STEPS, ScriptPosition, ordinal
-from holdfast.train.loop.share_turns import ShareTurns
+from holdfast.train.loop.share_turns import Alongside, ShareTurns
 from holdfast.train.loop.step_batches import StepBatches
 from holdfast.train.loop.turns import Turns
 from holdfast.train.patches import LossTap, take_optimizer
@@ -346,7 +346,14 @@ class Training:
         seed_everything(after_key(self.seed, ordinal(self.op) * NESTED))
 
     def new_pass(self, batches: Batches) -> Pass:
-        """The script begins a loop over a prepared loader."""
+        """The script is about to loop over a prepared loader."""
+        return Pass(self, batches)
+
+    def start_pass(self, begun: Pass, batches: Batches) -> Alongside | None:
+        """A loop over a prepared loader begins: goes along with the one that is at a turn, or is one of its own."""
+        at_hand = self._open() if self._open is not None and self._held is None else None  # else it was left
+        if at_hand is not None and self.shares is not None and self.shares.takes_along(batches):
+            return self.shares.accompany(batches)
         if len(several := each(self.optimizer)) > 1:
             raise NotExact(
                 f"a plain loop over a prepared loader was begun, with {len(several)} optimizers",
@@ -367,13 +374,13 @@ class Training:
         self.idle = not going
         self.bound.board.note_units(cells.UNIT_WORKER if self.bound.relaxed is None else cells.UNIT_LANE)
         self._tempo.begin_pass()
-        begun = Pass(self, batches, order, going, at)
+        begun.begin(order, going, at)
         if not going and self.bound.late and self.bound.relaxed is None:
             steps = StepBatches([batches], 1, self.seed)
             steps.number([order])
             begun.rehearsal = self.turns.past(begun, steps)
         self._open = weakref.ref(begun)
-        return begun
+        return None
 
     def next_order(self, batches: Batches) -> int:
         """In which order the next loop over a loader uses its data."""

@@ -172,10 +172,12 @@ def main() -> None:
 
     def by_steps() -> None:
         """A pass in turns, with code in all places of them."""
+        nonlocal loss, batches
         for step in run.steps(loader):
             time.sleep(args.pace / 2)
             for batch in step:
-                unit(*batch)
+                batches += 1
+                loss = unit(*batch)
             time.sleep(args.pace / 2)
             if scheduler is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), 0.5)

@@ -368,6 +368,34 @@ def test_two_loops_at_a_time_are_refused(join) -> None:
                 each(model, optimizer, other)
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_two_loaders_go_along(join, by_hand: bool) -> None:
+    """A turn ends when the first loader is asked again, and each sample of both is seen once."""
+    run, model = join(lanes=2), net()
+    one, two = loader_of(points()), loader_of(points(36))
+    model, optimizer, one, two = run.prepare(model, optim.SGD(model.parameters(), lr=0.05), one, two)
+
+    def pairs() -> Iterator[Any]:
+        first, second = iter(one), iter(two)
+        while True:
+            try:
+                yield next(first), next(second)
+            except StopIteration:
+                return
+
+    seen: list[list[float]] = [[], []]
+    for _ in run.epochs(1):
+        for several in pairs() if by_hand else zip(one, two, strict=False):
+            for batch, found in zip(several, seen, strict=True):
+                found += batch[0][:, 0].tolist()
+            (loss_of(model, several[0]) + loss_of(model, several[1])).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert run.step == 3, "the shorter one ends it"
+    assert len(set(seen[0])) == 36 and sorted(seen[1]) == sorted(points(36).tensors[0][:, 0].tolist())
+    assert seen[0] != seen[1]
+
+
 def test_step_twice(join) -> None:
     model, optimizer, loader = prepared(join())
     text = r"optimizer.step\(\) was called twice for one batch, at step 1\. Call it once a batch, or once for several"

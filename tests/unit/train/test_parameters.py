@@ -213,7 +213,7 @@ def test_unfreezing_later_is_refused(join) -> None:
     model[0].requires_grad_(True)
     for begin in (run.steps, iter):
         with pytest.raises(NotExact, match=r"a parameter of shape \(8, 5\) was unfrozen, or added to the optimizer"):
-            begin(loader)
+            next(begin(loader))
 
 
 def test_a_sparse_gradient_is_refused(join) -> None:

@@ -29,7 +29,7 @@ from holdfast.errors import UsageError
 from holdfast.train.loop.alone import AloneTurns
 from holdfast.train.loop.boundary import stand
 from holdfast.train.loop.counters import advance
-from holdfast.train.loop.share_turns import ShareTurns
+from holdfast.train.loop.share_turns import Alongside, ShareTurns
 
 if TYPE_CHECKING:
     from holdfast.train.loop.rehearsal import Rehearsal
@@ -41,18 +41,22 @@ __all__ = ["Pass"]
 class Pass:
     """One loop of the script over a prepared loader.
 
-    When the script breaks out of the loop, Python drops the iterator at once, so what it does next is not in the loop.
+    It begins with its first batch. One that is first asked in a turn of another loop goes along with that, as with
+    `zip`. When the script breaks out of the loop, Python drops the iterator at once, so what it does next is not in it.
     """
 
-    def __init__(self, training: Training, batches: Batches, order: int, going: bool, at: int) -> None:
-        """`at` is the turn with which this worker begins."""
-        self._training, self._batches, self._order = training, batches, order
-        self._going = going
-        self._displaced = False
-        self._gave = False
+    def __init__(self, training: Training, batches: Batches) -> None:
+        self._training, self._batches = training, batches
+        self._started = self._going = self._displaced = self._gave = False
+        self._along: Alongside | None = None  # this loop goes along with another one
+        self.rehearsal: Rehearsal | None = None  #: the crew has made this loop without this worker
+
+    def begin(self, order: int, going: bool, at: int) -> None:
+        """The loop begins; `at` is the turn with which this worker does."""
+        training, batches = self._training, self._batches
+        self._order, self._going = order, going
         self._course = Course(training.op, batches.steps, batches.counts, training.step - training.first_step)
         self._at = self._missed = at
-        self.rehearsal: Rehearsal | None = None  #: the crew has made this loop without this worker
         self._rehearsed: Iterator[Any] = iter(())
         # Of this loop's units, whoever computes them. It must not hold the pass: a loop that is left drops it.
         seed, first = training.seed, training.first_step
@@ -67,6 +71,11 @@ class Pass:
                 "Inside of a loop over a prepared loader another one, or run.evaluate, was begun; that ended the first "
                 f"at step {self._training.step}. Finish or leave (`break`) one before the next."
             )
+        if not self._started:
+            self._started = True
+            self._along = self._training.start_pass(self, self._batches)
+        if self._along is not None:
+            return self._along.next()
         if not self._going:
             return self._rehearse()
         try:

@@ -35,7 +35,27 @@ from holdfast.errors import NonFinite, NotExact, UsageError
 if TYPE_CHECKING:
     from holdfast.train.training import Training
 
-__all__ = ["ShareTurns"]
+__all__ = ["Alongside", "ShareTurns"]
+
+_LOADER, _AGAIN = 48, 40  #: bits of an order: a loader that goes along has others than the one that it goes along with
+
+
+class Alongside:
+    """Another loader that is asked in the turns of a loop, as with `zip`: this worker's shares of its batches."""
+
+    def __init__(self, turns: ShareTurns, batches: Batches, loader: int, order: int, at: int) -> None:
+        """`order` is that of its data, `at` the batch with which this worker begins."""
+        self._turns, self.batches, self.loader, self.order, self.at = turns, batches, loader, order, at
+        self.begin = at  #: the first batch of the step at hand
+
+    def next(self) -> Any:
+        """Its next batch."""
+        if self.at >= self.batches.steps:
+            raise StopIteration
+        ids, seed = self._turns.ids_along(self), self._turns.seed
+        request = UnitRequest(ids, data_key(seed, self.order, self.at, self.loader), self.at, self.loader)
+        self.at += 1
+        return self.batches.fetch(request, lambda: iter([request]))
 
 
 class ShareTurns:
@@ -51,6 +71,7 @@ class ShareTurns:
         self._work = StepWork(-1, (), ())
         self._count = 0  # samples of the step at hand that I have computed
         self._used: dict[int, list[int]] = {}  # order of the data -> samples that I have computed
+        self._along: list[Alongside] = []  # loaders that are asked in the turns, too
         self._started = 0
         self.left = False  #: the script has left the loop
 
@@ -58,6 +79,37 @@ class ShareTurns:
     def between(self) -> bool:
         """Is no step at hand?"""
         return self._begin is None
+
+    @property
+    def seed(self) -> int:
+        """Of the run."""
+        return self._training.seed
+
+    # ------------------------------------------------------------ other loaders
+
+    def takes_along(self, batches: Batches) -> bool:
+        """Is a turn at hand, and this another loader?"""
+        return not self.left and not self.between and batches is not self._batches
+
+    def accompany(self, batches: Batches) -> Alongside:
+        """Another loader is asked in a turn: from now on its batches are shared out like mine."""
+        loader = self._training.loaders.index(batches)
+        again = sum(one.batches is batches for one in self._along)  # it had come to its end, and is begun anew
+        order = self._order + (1 + loader << _LOADER) + (again << _AGAIN)
+        # A worker that comes late enters where all of them have been asked once a turn.
+        along = Alongside(self, batches, loader, order, 0 if again else min(self.at - 1, batches.steps))
+        self._along.append(along)
+        return along
+
+    def ids_along(self, along: Alongside) -> list[int]:
+        """My samples of the next batch of another loader; those of somebody else's, where I have none."""
+        share, ids = self._share, list[int]()
+        if share is not None:
+            ids = along.batches.run(along.order, along.at, share.first, share.last)
+            late = self._backlog(along.loader)[share.begin : share.end] if along.at == along.begin else []
+            for part in late:
+                ids += along.batches.ids(part.order, part.at, part.lane)
+        return ids or along.batches.ids(along.order, along.at, 0)
 
     # ------------------------------------------------------------ turns
 
@@ -129,10 +181,10 @@ class ShareTurns:
     def _plan(self) -> dict[int, Share]:
         return shares(self._training.bound.member.at.driver, len(self._backlog()))
 
-    def _backlog(self) -> list[LostPart]:
-        """What is left over of steps before, of this loader."""
-        parts = self._training.bound.board.backlog(self._work.version)
-        return [part for part in parts if part.loader == self._loader]
+    def _backlog(self, loader: int | None = None) -> list[LostPart]:
+        """What is left over of steps before, of this loader or another one."""
+        mine = self._loader if loader is None else loader
+        return [part for part in self._training.bound.board.backlog(self._work.version) if part.loader == mine]
 
     def _planned(self, end: int) -> StepWork:
         """The step at hand, if it ends before turn `end`: the first lanes of all shares, with their samples."""
@@ -180,6 +232,8 @@ class ShareTurns:
     def _end_step(self) -> None:
         self._training.step += 1
         self._begin = None
+        for along in self._along:
+            along.begin = along.at
         seed_everything(turn_key(self._training.seed, self._work.version, 2))
 
     def _check_finite(self) -> None:
@@ -235,15 +289,25 @@ class ShareTurns:
 
     def _settle_backlog(self, came: Sequence[ShareFacts]) -> tuple[LostPart, ...]:
         """What is left over when the step at hand is made of what came."""
-        board = self._training.bound.board
+        turns = {(facts.begin, facts.end) for facts in came}
+        if len(turns) > 1:
+            counts = sorted({end - begin for begin, end in turns})
+            raise NotExact(
+                f"workers ended step {self._work.step} after {' and '.join(map(str, counts))} batches, or at different "
+                f"turns ({sorted(turns)})",
+                "Call optimizer.step() in the same turns in every worker: not by what one share has shown, as a "
+                "GradScaler does in a plain loop; in a loop by steps it decides on the whole gradient.",
+            )
         self._training.audit_came(self._work.step, [facts.share.first for facts in came])
-        whole = [
-            LostPart(self._loader, self._order, at, lane)
-            for at in range(came[0].begin, came[0].end)
-            for lane, count in enumerate(self._batches.counts(at))
-            if count
-        ]
-        return left_over([facts.share for facts in came], board.backlog(self._work.version), whole, self._loader)
+        shares = [facts.share for facts in came]
+        left: tuple[LostPart, ...] = self._training.bound.board.backlog(self._work.version)
+        own = self._batches, self._loader, self._order, came[0].begin, came[0].end
+        along = [(one.batches, one.loader, one.order, one.begin, one.at) for one in self._along if one.at > one.begin]
+        for batches, loader, order, begin, end in (own, *along):
+            counted = [(at, lane) for at in range(begin, end) for lane, n in enumerate(batches.counts(at)) if n]
+            whole = [LostPart(loader, order, at, lane) for at, lane in counted]
+            left = left_over(shares, left, whole, loader)
+        return left
 
     def _show_pace(self) -> None:
         """Show how long a lane's part of the step took, by which lanes are shared out."""

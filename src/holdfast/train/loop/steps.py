@@ -116,6 +116,7 @@ class Step:
         while (lane := training.bound.member.next_lane(work)) is not None:
             parts = self._batches.parts(self._at, lane)
             training.open_unit(work, lane, _whole(parts))
+            self._turns.gave = True
             self._turns.purity.begin_unit()
             yield from self._unit(lane, parts)
             yield from self._turns.purity.again(work, lane, partial(self._unit, lane, parts, again=True))

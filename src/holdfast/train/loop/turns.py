@@ -53,6 +53,7 @@ class Turns:
         self.gradient = GradientUse(training.space, training.optimizer)  #: what becomes of what `.grad` shows
         self.phases = 1  #: how often the newest turn that is over went through its units
         self._came_late = False  # what is kept was taken over, and not written since
+        self.gave = False  #: the newest loop has given this worker a batch
         self._said = False  # that this script loops by steps
         self._top: tuple[int, int, int, dict[str, str]] = (0, 0, 0, {})  # of the turn at hand: what was left there
         self._late_place: LatePlace | None = None  # in a later phase of the turn that was entered
@@ -105,7 +106,7 @@ class Turns:
         bound.board.note_units(cells.UNIT_LANE)
         begun = Steps(self, batches, entered=entered, going=going)
         self._steps, self._past = weakref.ref(begun), False
-        training.idle = not going
+        training.idle, self.gave = not going, False
         if not going:
             begun.rehearsal = self.past(begun, batches)
         return begun
@@ -153,6 +154,7 @@ class Turns:
     def end(self) -> None:
         """The loop has come to its end."""
         training = self.training
+        training.idle = not self.gave
         self.write_exit(training.bound.version)
         for batches in training.loaders:
             batches.close()

@@ -180,7 +180,7 @@ def test_a_scheduler_made_after_the_first_loop_is_refused(join) -> None:
     scheduler = lrs.StepLR(optimizer, 1)
     for begin in (iter, run.steps):
         with pytest.raises(NotExact, match="an LR scheduler was made after the first loop over the loader had begun"):
-            begin(loader)
+            next(begin(loader))
     assert scheduler
 
 

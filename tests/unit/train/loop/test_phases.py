@@ -282,7 +282,7 @@ def test_a_plain_loop_with_several_optimizers_is_refused(join) -> None:
     run, pair = join(lanes=2), Pair()
     loader = pair.prepare(run)
     with pytest.raises(NotExact, match=r"a plain loop over a prepared loader was begun, with 2 optimizers\. Use the"):
-        iter(loader)
+        next(iter(loader))
 
 
 def test_several_optimizers_in_a_relaxed_mode_are_refused(join) -> None:
