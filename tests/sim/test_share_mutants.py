@@ -165,22 +165,22 @@ def with_machine(machine: Callable[[CrewLimits], Machine]) -> Callable[[Config],
 
 
 MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
-    "forgets the given": (with_machine(ForgetsTheGiven), "is finished with lanes"),
-    "has none to give": (lambda c: replace(c, arena=HasNoneToGive), "is finished with lanes"),
+    "forgets the given": (with_machine(ForgetsTheGiven), "have come, and [] are to count"),
+    "has none to give": (lambda c: replace(c, arena=HasNoneToGive), "have come, and [] are to count"),
     "drops the backlog": (lambda c: replace(c, arena=DropsTheBacklog), "and leaves"),
-    "overwrites the backlog": (lambda c: replace(c, arena=OverwritesTheBacklog), ""),
-    "keeps its lanes": (lambda c: replace(c, worker=KeepsItsLanes), ""),
-    "gives nothing": (lambda c: replace(c, worker=GivesNothing), "no end after"),
-    "shares out always": (lambda c: replace(c, worker=SharesOutAlways), ""),
+    "overwrites the backlog": (lambda c: replace(c, arena=OverwritesTheBacklog), "and leaves"),
+    "keeps its lanes": (lambda c: replace(c, worker=KeepsItsLanes), "after it gave its share"),
+    "gives nothing": (lambda c: replace(c, worker=GivesNothing), "after it gave its share"),
+    "shares out always": (lambda c: replace(c, worker=SharesOutAlways), "under share"),
     "runs turns again": (lambda c: replace(c, worker=RunsTurnsAgain), "runs the body of step"),
 }
 
 HOST_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
-    "forgets the given": (with_machine(ForgetsTheGiven), ""),
-    "counts the absent": (with_machine(CountsTheAbsent), ""),
+    "forgets the given": (with_machine(ForgetsTheGiven), "have come, and [] are to count"),
+    "counts the absent": (with_machine(CountsTheAbsent), "after it gave its share"),
     "goes back": (with_machine(GoesBack), "but hosts"),
-    "keeps old facts": (lambda c: replace(c, arena=KeepsOldFacts), ""),
-    "follows the plan": (lambda c: replace(c, worker=FollowsThePlan), ""),
+    "keeps old facts": (lambda c: replace(c, arena=KeepsOldFacts), "after it gave its share"),
+    "follows the plan": (lambda c: replace(c, worker=FollowsThePlan), "is not the golden one"),
     "sends its lanes": (lambda c: replace(c, session=SendsItsLanes), "no end after"),
 }
 

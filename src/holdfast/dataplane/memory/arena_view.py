@@ -237,8 +237,8 @@ class ArenaView:
     def begin(self, lanes: frozenset[int], given: frozenset[int] | None = None) -> None:
         """Make ready for a generation in which these lanes are this host's; nobody writes meanwhile.
 
-        With `given`, the step at hand is one of a plain loop, and of what was given here the shares that begin with these
-        lanes count. A share of an older plan may begin with the same lane as one that another host holds.
+        With `given`, the step at hand is one of a plain loop, and of what was given here the shares that begin with
+        these lanes count. One of an older plan may begin with the same lane as one that another host holds.
 
         Everybody says and sends again what matters. What was merged was merged of other lanes. Where the step at hand
         is decided here, or begun to be finished, this host needs nobody for it, and keeps all it has. Else sums are
@@ -257,7 +257,7 @@ class ArenaView:
                 board.open_slot(node.lane)
 
     def forget_shares(self, given: Collection[int]) -> None:
-        """Forget what was given for the step at hand in a plain loop, but for the shares here that begin with these lanes.
+        """Forget what was given for the step at hand in a plain loop, but for the shares that begin with these lanes.
 
         Not where the step at hand is decided here: then it consists of what is here.
         """
