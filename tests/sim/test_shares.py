@@ -71,6 +71,14 @@ def test_a_share_that_does_not_count_is_not_taken_for_one_with_the_same_first_la
     assert simulate(seed, draw_plain_hosts(seed)).outcome == "end"
 
 
+def test_gradients_of_a_step_that_all_can_finish_do_not_take_the_place_of_those_of_the_next() -> None:
+    assert simulate(14851, draw_plain_hosts(14851)).outcome == "end"
+
+
+def test_sums_that_were_held_back_for_a_copy_are_made_when_the_copy_is_made_anew() -> None:
+    assert simulate(9199, draw_plain_hosts(9199)).outcome == "end"
+
+
 def test_a_host_that_follows_takes_steps_for_what_they_were() -> None:
     """The crew's generation, by which shares are cut, is newer than the one in which it began to follow."""
     assert simulate(400, draw_plain_hosts(400)).outcome == "end"

@@ -73,6 +73,15 @@ class ArenaView:
         """The norms that go with it."""
         return self.board.norms(transfer.first, transfer.last)
 
+    def in_use(self, node: Node, step: int) -> bool:
+        """Does this host still need what its own workers have put where a partial sum of `step` is to go?
+
+        In a plain loop a step may consist of shares that were cut in an older generation, and the next one of others: a
+        lane that is this host's now is then another one's. Who sends of that has sent all of this step before.
+        """
+        lane, oldest = node.lane, min(self.board.versions())
+        return any(own.lane == lane for at in range(oldest, min(step, oldest + 2)) for own in self.board.nodes(at))
+
     def place_for_piece(self, step: int, node: Node, first: int, last: int, again: bool) -> memoryview | None:
         """Where a partial sum that comes in goes; None where it is here already, unless it comes `again`, corrected."""
         self.check_run(first, last)
