@@ -30,7 +30,7 @@ class Samples(Dataset[Batch]):
     """`length` samples, by going round the data as often as it takes. A list of numbers gives a whole batch."""
 
     def __init__(self, workload: str, length: int) -> None:
-        self._x, self._y = _fashion() if workload == "lenet" else _random()
+        self._x, self._y = {"lenet": _fashion, "gpt": _text}.get(workload, _random)()
         self._length = length
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ def batch_itself(batch: Any) -> Any:
 
 
 def model_of(workload: str) -> nn.Module:
-    """lenet (44,426 parameters), mlp (20,037,642) or tiny (7,850; its work is a sleep)."""
+    """lenet (44,426 parameters), mlp (20,037,642), resnet (11,167,242), gpt (809,856), tiny (7,850; it sleeps)."""
     if workload == "lenet":
         return nn.Sequential(
             nn.Conv2d(1, 6, 5), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.AvgPool2d(2),
@@ -60,7 +60,59 @@ def model_of(workload: str) -> nn.Module:
         return nn.Sequential(
             nn.Flatten(), nn.Linear(784, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 10)
         )
+    if workload == "resnet":
+        return ResNet18()
+    if workload == "gpt":
+        return SmallGPT()
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+
+class Residual(nn.Module):
+    """Two convolutions, and what went in."""
+
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.main = nn.Sequential(
+            nn.Conv2d(channels, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(),
+            nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out),
+        )  # fmt: skip
+        same = stride == 1 and channels == out
+        short = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+        self.short = nn.Identity() if same else short
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.main(x) + self.short(x))
+
+
+class ResNet18(nn.Sequential):
+    """ResNet-18 for small grey images."""
+
+    def __init__(self) -> None:
+        widths, layers, before = (64, 128, 256, 512), list[nn.Module](), 64
+        for number, width in enumerate(widths):
+            layers += [Residual(before, width, 2 if number else 1), Residual(width, width, 1)]
+            before = width
+        super().__init__(
+            nn.Conv2d(1, 64, 3, 2, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(), *layers, nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(), nn.Linear(512, 10),
+        )  # fmt: skip
+
+
+class SmallGPT(nn.Module):
+    """Four blocks of width 128, for 64 letters out of 64."""
+
+    def __init__(self, letters: int = 64, width: int = 128, length: int = 64) -> None:
+        super().__init__()
+        self.letter, self.place = nn.Embedding(letters, width), nn.Embedding(length, width)
+        block = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.blocks = nn.TransformerEncoder(block, 4, enable_nested_tensor=False)
+        self.head = nn.Linear(width, letters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        hidden = self.letter(x) + self.place(torch.arange(x.shape[1]))
+        out: Tensor = self.head(self.blocks(hidden, mask=mask, is_causal=True))
+        return out.transpose(1, 2)
 
 
 def optimizer_of(name: str, model: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
@@ -100,6 +152,12 @@ def _fashion() -> Batch:
             train = dataset("fashion-mnist", "train", root=place)
             return torch.from_numpy(train.features), torch.from_numpy(train.labels)
     return _random()
+
+
+def _text() -> Batch:
+    source = torch.Generator().manual_seed(0)
+    text = torch.randint(64, (2048, 65), generator=source)
+    return text[:, :-1], text[:, 1:]
 
 
 def _random() -> Batch:

@@ -14,7 +14,7 @@ __all__ = ["Stopwatch", "parser", "write_figures"]
 def parser(description: str) -> argparse.ArgumentParser:
     """What every script is told."""
     it = argparse.ArgumentParser(description=description)
-    it.add_argument("--workload", choices=["lenet", "mlp", "tiny"], required=True)
+    it.add_argument("--workload", choices=["lenet", "mlp", "resnet", "gpt", "tiny"], required=True)
     it.add_argument("--batch", type=int, required=True, help="global batch")
     it.add_argument("--steps", type=int, required=True, help="steps that are timed")
     it.add_argument("--warm", type=int, default=10, help="steps before them")

@@ -24,6 +24,8 @@ def main() -> None:
     arguments = parser("Train under holdfast run, under plain python, or without holdfast.")
     arguments.add_argument("--plain", action="store_true", help="without holdfast")
     arguments.add_argument("--fused", action="store_true", help="ask torch for its fused optimizer")
+    arguments.add_argument("--parts", type=int, default=1, help="without holdfast: add up gradients of so many parts")
+    arguments.add_argument("--by-steps", action="store_true", help="loop by steps")
     arguments.add_argument("--sections", action="store_true", help="write where things lie in the arena")
     options = arguments.parse_args()
     length = (options.warm + options.steps) * options.batch
@@ -42,7 +44,8 @@ def main() -> None:
     if options.plain:
         for step, (x, y) in enumerate(loader):
             watch.at(step)
-            loss_of(model, x, y).backward()
+            for part_x, part_y in zip(x.chunk(options.parts), y.chunk(options.parts), strict=True):
+                (loss_of(model, part_x, part_y) / options.parts).backward()
             optimizer.step()
             optimizer.zero_grad()
         write_figures(options.out, options, watch.seconds())
@@ -52,14 +55,20 @@ def main() -> None:
     log = StepLog(options.out if options.note_steps or options.note_versions else None)
     nap = options.unit_ms / 1000 * (options.factor if run.worker == options.slow else 1)
     for _ in run.epochs(1):
-        for x, y in loader:
+        for turn in run.steps(loader) if options.by_steps else ():
+            watch.at(turn.number)
+            for x, y in turn:
+                loss_of(model, x, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        for x, y in () if options.by_steps else loader:
             watch.at(run.step)
             log.note(version_of(run) if options.note_versions else run.step)
             if options.sections and run.lead and run.step == 1 and run._training is not None:
                 spans = run._training.bound.arena.sections.spans  # the benchmark of memory looks inside
                 (options.out / "sections.json").write_text(json.dumps(spans))
             if nap:
-                time.sleep(nap)
+                time.sleep(nap * len(x) * options.lanes / options.batch)
             loss_of(model, x, y).backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import msgspec
 import pytest
@@ -15,6 +15,7 @@ from holdfast.control.protocol.commands import Command, Send
 from holdfast.control.protocol.events import Event, HostLevel
 from holdfast.control.protocol.messages import Install
 from holdfast.core.shares import LostPart, Share, left_over
+from holdfast.core.transfers import TransferRoute
 from holdfast.testing.cluster import Config, simulate
 from holdfast.testing.config import draw_plain, draw_plain_hosts
 from holdfast.testing.fake_host import FakeHost
@@ -25,6 +26,8 @@ from holdfast.testing.share_worker import ShareView, ShareWorker
 from tests.sim.mutants import caught
 
 SEEDS = range(1500)
+#: Where hosts that come back begin with a step that is decided, and one has begun the next.
+BACK_AT_ONCE = (14851,)
 
 
 def outcome(seed: int, config: Config) -> str:
@@ -151,6 +154,36 @@ class RunsTurnsAgain(ShareWorker):
         self._begun = self._renews = False
 
 
+class Overwrites(FakeSession):
+    """Puts partial sums where those of the step before are needed still."""
+
+    def __init__(self, host: FakeHost, install: messages.Install) -> None:
+        super().__init__(host, install)
+        for sender in self._senders:
+            sender.waits = False
+
+
+class _OfAllSteps(TransferRoute):
+    def of(self, step: int, lanes: frozenset[int]) -> _OfAllSteps:
+        object.__setattr__(self, "_only", (step, lanes))
+        return self
+
+    def mine(self, step: int) -> frozenset[int]:
+        begun: tuple[int, frozenset[int]] = object.__getattribute__(self, "_only")
+        return begun[1] if step == begun[0] else self.lanes
+
+
+class SendsWhatIsDecided(FakeSession):
+    """Sends gradients of the step before one that was begun, too."""
+
+    def __init__(self, host: FakeHost, install: messages.Install) -> None:
+        super().__init__(host, install)
+        for sender in self._senders:
+            route = sender._route
+            told = {field.name: getattr(route, field.name) for field in fields(route)}
+            sender._route = _OfAllSteps(**{**told, "at_hand": -1}).of(route.at_hand, route.begun)
+
+
 class SendsItsLanes(FakeSession):
     """Sends of the step at hand what is its own in this generation, not what came before."""
 
@@ -165,22 +198,23 @@ def with_machine(machine: Callable[[CrewLimits], Machine]) -> Callable[[Config],
 
 
 MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
-    "forgets the given": (with_machine(ForgetsTheGiven), "is finished with lanes"),
-    "has none to give": (lambda c: replace(c, arena=HasNoneToGive), "is finished with lanes"),
+    "forgets the given": (with_machine(ForgetsTheGiven), "have come, and [] are to count"),
+    "has none to give": (lambda c: replace(c, arena=HasNoneToGive), "have come, and [] are to count"),
     "drops the backlog": (lambda c: replace(c, arena=DropsTheBacklog), "and leaves"),
-    "overwrites the backlog": (lambda c: replace(c, arena=OverwritesTheBacklog), ""),
-    "keeps its lanes": (lambda c: replace(c, worker=KeepsItsLanes), ""),
-    "gives nothing": (lambda c: replace(c, worker=GivesNothing), "no end after"),
-    "shares out always": (lambda c: replace(c, worker=SharesOutAlways), ""),
+    "overwrites the backlog": (lambda c: replace(c, arena=OverwritesTheBacklog), "and leaves"),
+    "keeps its lanes": (lambda c: replace(c, worker=KeepsItsLanes), "after it gave its share"),
+    "gives nothing": (lambda c: replace(c, worker=GivesNothing), "after it gave its share"),
+    "shares out always": (lambda c: replace(c, worker=SharesOutAlways), "under share"),
     "runs turns again": (lambda c: replace(c, worker=RunsTurnsAgain), "runs the body of step"),
 }
 
 HOST_MUTANTS: dict[str, tuple[Callable[[Config], Config], str]] = {
-    "forgets the given": (with_machine(ForgetsTheGiven), ""),
-    "counts the absent": (with_machine(CountsTheAbsent), ""),
+    "forgets the given": (with_machine(ForgetsTheGiven), "have come, and [] are to count"),
+    "counts the absent": (with_machine(CountsTheAbsent), "after it gave its share"),
     "goes back": (with_machine(GoesBack), "but hosts"),
-    "keeps old facts": (lambda c: replace(c, arena=KeepsOldFacts), ""),
-    "follows the plan": (lambda c: replace(c, worker=FollowsThePlan), ""),
+    "keeps old facts": (lambda c: replace(c, arena=KeepsOldFacts), "is finished with lanes"),
+    "follows the plan": (lambda c: replace(c, worker=FollowsThePlan), "is not the golden one"),
+    "overwrites": (lambda c: replace(c, session=Overwrites), "is needed still"),
     "sends its lanes": (lambda c: replace(c, session=SendsItsLanes), "no end after"),
 }
 
@@ -195,3 +229,10 @@ def test_mutant_is_caught(name: str) -> None:
 def test_mutant_is_caught_on_several_hosts(name: str) -> None:
     mutate, expected = HOST_MUTANTS[name]
     caught(outcome, SEEDS, draw_plain_hosts, mutate, expected)
+
+
+def test_gradients_of_a_step_that_is_decided_everywhere_are_not_to_be_sent() -> None:
+    def mutate(config: Config) -> Config:
+        return replace(config, session=SendsWhatIsDecided)
+
+    caught(outcome, BACK_AT_ONCE, draw_plain_hosts, mutate, "takes the place of one of the step after it")

@@ -131,7 +131,8 @@ def due(route: TransferRoute, view: HostProgress, sent: Sent) -> list[Transfer]:
     lanes = tuple(lane for lane in view.known if lane in route.mine(step) and lane not in sent.lanes)
     if lanes:
         transfer.append(Facts(step, lanes))
-    if view.version == step and view.work is not None:
+    # The step before one that was begun is decided everywhere, and its lanes may be other hosts' in that.
+    if view.version == step >= route.at_hand and view.work is not None:
         transfer.extend(_pieces(route, view, sent))
     ready = [s for s, at in enumerate(view.summed) if at == step + 1 and route.here[s] and s not in sent.totals]
     transfer.extend(SliceSums(step, first, last) for first, last in _runs(route, ready))

@@ -373,6 +373,10 @@ class FakeArena:
         for lane in lanes:
             self._known[step % 2][lane] = max(self._known[step % 2][lane], step + 1)
 
+    def in_use(self, step: int, lane: int) -> bool:
+        """Does this host still need what lies where a partial sum of this step is to go?"""
+        return False
+
     def land_piece(self, step: int, slice_: int, lane: int, slot: FakeSum) -> None:
         """A partial sum of another host has come."""
         if step >= min(self.versions):

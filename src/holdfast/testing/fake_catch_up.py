@@ -60,6 +60,7 @@ class FakeDonor:
             cluster.clock.after(_POLL, self._copy)
             return
         arena.recorded[id(self)] = arena.step()
+        self.host.moved()  # where the state went on while it was copied, sums of one more step may be made
         cluster.clock.after(cluster.carriage(self.host.factor) * 2, self._copied, arena.step())
 
     def _copied(self, version: int) -> None:

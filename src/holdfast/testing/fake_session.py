@@ -35,6 +35,8 @@ def homes(hosts: Sequence[int], slices: int) -> list[int]:
 class _Sender:
     """What goes from one host to another."""
 
+    waits = True  #: for a place that is still in use; taken away to see whether the simulation notices
+
     def __init__(self, session: FakeSession, there: int, route: TransferRoute) -> None:
         self.session, self.there, self._route = session, there, route
         self._sent = Sent(0)
@@ -103,6 +105,7 @@ class _Sender:
         if there is None or not there.up:
             return
         held = isinstance(what, SliceSums) and not there.arena.may_sum(what.step)
+        held = held or (isinstance(what, SumPiece) and self.waits and there.arena.in_use(what.step, what.node.lane))
         if session.host.cut or there.cut or held or not there.takes(session):
             session.host.cluster.clock.after(_RETRY, self._bring, what, taken)
             return

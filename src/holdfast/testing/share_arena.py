@@ -132,6 +132,16 @@ class ShareArena(FakeArena):
                 self._gave[step % 2][lane] = share
                 self._known[step % 2][lane] = step + 1
 
+    def in_use(self, step: int, lane: int) -> bool:
+        return any(node.lane == lane for at in range(min(self.versions), step) for node in self.nodes(at))
+
+    def land_piece(self, step: int, slice_: int, lane: int, slot: FakeSum) -> None:
+        if self.in_use(step, lane):
+            raise Violation(f"a piece of step {step} comes where lane {lane} of the step before is needed still")
+        if step >= min(self.versions) and self.pieces[slice_].get(lane, (step, slot))[0] > step:
+            raise Violation(f"a piece of step {step} takes the place of one of the step after it, of lane {lane}")
+        super().land_piece(step, slice_, lane, slot)
+
     def begin_generation(self, lanes: frozenset[int], given: frozenset[int] = frozenset()) -> None:
         step = min(self.versions)
         decided, came = self.level() > step, self.given_at(step)

@@ -69,6 +69,14 @@ class ShareHistory:
             raise Violation(f"the state that was fetched is not what step {version - 1} led to")
         known.hosts.append(host)
 
+    def made(self, step: int) -> tuple[FakeShare, ...]:
+        """The shares of which a step was made."""
+        return self._versions[step + 1].made
+
+    def backlogs(self) -> dict[int, tuple[LostPart, ...]]:
+        """Version -> what was left over when it began."""
+        return {at: version.left for at, version in self._versions.items()}
+
     def check_end(self, committed: Iterable[int]) -> None:
         """All samples of the run were used once, or are left over, where so many steps are committed."""
         steps = max(committed, default=0)

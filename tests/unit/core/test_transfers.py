@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -111,3 +112,11 @@ def test_what_hosts_send_makes_up_the_tree_whatever_the_lanes(num_lanes: int, se
 )
 def test_runs_are_shorter_among_more_hosts_unless_the_network_is_fast(others: int, rate: float, megabytes: int) -> None:
     assert longest_run(others, rate) == megabytes << 20
+
+
+def test_of_the_step_before_one_that_was_begun_nobody_needs_gradients() -> None:
+    """It is decided everywhere; its lanes may lie on other hosts than those of the same number in the next step."""
+    begun = replace(HALF, at_hand=6, begun=frozenset({0, 1}))
+    seen = view(known=(0, 1), nodes=(Node(0, 2),), summed=(6, 6, 6, 6))
+    assert due(begun, seen, Sent(5)) == [Facts(5, (0, 1)), SliceSums(5, 0, 2)]
+    assert SumPiece(6, Node(0, 2), 2, 4, merged=False) in due(begun, seen._replace(version=6), Sent(6))

@@ -73,6 +73,15 @@ class ArenaView:
         """The norms that go with it."""
         return self.board.norms(transfer.first, transfer.last)
 
+    def in_use(self, node: Node, step: int) -> bool:
+        """Does this host still need what its own workers have put where a partial sum of `step` is to go?
+
+        In a plain loop a step may consist of shares that were cut in an older generation, and the next one of others: a
+        lane that is this host's now is then another one's. Who sends of that has sent all of this step before.
+        """
+        lane, oldest = node.lane, min(self.board.versions())
+        return any(own.lane == lane for at in range(oldest, min(step, oldest + 2)) for own in self.board.nodes(at))
+
     def place_for_piece(self, step: int, node: Node, first: int, last: int, again: bool) -> memoryview | None:
         """Where a partial sum that comes in goes; None where it is here already, unless it comes `again`, corrected."""
         self.check_run(first, last)
@@ -238,7 +247,7 @@ class ArenaView:
         """Make ready for a generation in which these lanes are this host's; nobody writes meanwhile.
 
         With `given`, the step at hand is one of a plain loop, and of what was given here the shares that begin with
-        these lanes count. A share of an older plan may begin with the same lane as one that another host holds.
+        these lanes count. One of an older plan may begin with the same lane as one that another host holds.
 
         Everybody says and sends again what matters. What was merged was merged of other lanes. Where the step at hand
         is decided here, or begun to be finished, this host needs nobody for it, and keeps all it has. Else sums are

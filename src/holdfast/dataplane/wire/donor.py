@@ -155,6 +155,7 @@ class Donor:
                 continue
             # From here on this host comes at most one step further, and then the copy is made in peace.
             board.put_recorded(versions[0])
+            self._ring()  # where the state went on while it was copied, sums of one more step may be made
             kept: list[bytes] = []
             send_state(self._view, partial(_keep, kept), self._generation, lambda: self._closed)
             if board.versions() == versions:

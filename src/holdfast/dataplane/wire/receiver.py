@@ -6,11 +6,13 @@ here already, or not wanted any more, is received into a spare place and forgott
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
+from holdfast.config.limits import TRANSFER
 from holdfast.core.tree import Node
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.board import Count, Word
@@ -71,6 +73,8 @@ class Receiver:
         if header.kind is Kind.PIECE:
             step, lane, span, first, last, again = _pieces.decode(meta)
             node = Node(lane, span)
+            while self.view.in_use(node, step) and not self.closing():
+                time.sleep(TRANSFER.sums_poll)
             place = self.view.place_for_piece(step, node, first, last, again)
             self._body(header, place)
             if place is not None:
