@@ -37,7 +37,7 @@ def alone(*args: str) -> dict[str, Any]:
 
 @pytest.mark.sharing
 @pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("args", ["", "--accumulate 3"])
+@pytest.mark.parametrize("args", ["", "--accumulate 3", "--along"])
 def test_a_turn_is_a_step_on_every_crew(tmp_path: Path, workers: int, args: str) -> None:
     with Launch(tmp_path, PLAIN, "--workers", workers, args=args) as run:
         assert run.end() == 0, run.err

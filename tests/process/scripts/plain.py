@@ -1,6 +1,6 @@
 """A plain loop with what counts by step: an average of the weights, a schedule, a counter. Prints what they came to.
 
-    plain.py [--epochs E] [--accumulate K] [--pace S] [--lanes L]
+    plain.py [--epochs E] [--accumulate K] [--pace S] [--along]
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--pace", type=float, default=0.0)
+    parser.add_argument("--along", action="store_true", help="another loader goes along, by zip")
     args = parser.parse_args()
     run = hf.join(lanes=4, seed=5)
     source = torch.Generator().manual_seed(1)
@@ -52,11 +53,17 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
     loader = DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=24, shuffle=True)
-    model, optimizer, loader, schedule = run.prepare(model, optimizer, loader, schedule)
+    other = DataLoader(TensorDataset(x.flip(0)), batch_size=24, shuffle=True)
+    model, optimizer, loader, other, schedule = run.prepare(model, optimizer, loader, other, schedule)
     average, kept = run.keep(Average(model), turns=0, rates=[])
     for _ in run.epochs(args.epochs):
-        for number, (inputs, targets) in enumerate(loader, 1):
-            (F.cross_entropy(model(inputs), targets) / args.accumulate).backward()
+        for number, several in enumerate(zip(loader, other, strict=True) if args.along else loader, 1):
+            (inputs, targets), extra = (several[0], several[1][0]) if args.along else (several, None)
+            loss = F.cross_entropy(model(inputs), targets)
+            if extra is not None:
+                assert extra.shape == inputs.shape
+                loss = loss + model(extra).square().mean()
+            (loss / args.accumulate).backward()
             time.sleep(args.pace)
             kept.turns += 1
             if number % args.accumulate == 0 or number == len(loader):
