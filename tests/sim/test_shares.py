@@ -87,6 +87,11 @@ def test_a_host_that_follows_takes_steps_for_what_they_were() -> None:
 # ---------------------------------------------------------------- single faults
 
 
+def test_a_loop_is_a_plain_one_or_one_by_steps() -> None:
+    with pytest.raises(ValueError, match="a script's loop is a plain one, or one by steps"):
+        Model(lanes=2, slices=1, steps=1, shares=True, by_steps=True)
+
+
 def test_undisturbed() -> None:
     report = run()
     assert (report.outcome, report.generations, report.lost) == ("end", 1, 0)

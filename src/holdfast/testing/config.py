@@ -49,6 +49,12 @@ class Config:
     donor: type[FakeDonor] = FakeDonor
     worker: type[FakeWorker] = FakeWorker
 
+    def __post_init__(self) -> None:
+        if self.model.shares and self.arena is FakeArena:
+            object.__setattr__(self, "arena", ShareArena)
+        if self.model.shares and self.worker is FakeWorker:
+            object.__setattr__(self, "worker", ShareWorker)
+
 
 def draw(seed: int) -> Config:
     """The cluster and schedule of a seed. Every 250th is a large one."""
@@ -105,10 +111,8 @@ def draw_plain_hosts(seed: int) -> Config:
 def plain(config: Config) -> Config:
     """The same with a plain loop. Steps of relaxed modes know no shares, so the mode stays."""
     faults = tuple(fault for fault in config.schedule.faults if fault.what != "sync")
-    return replace(
-        config, model=replace(config.model, shares=True, by_steps=False), arena=ShareArena, worker=ShareWorker,
-        schedule=replace(config.schedule, faults=faults),
-    )
+    model = replace(config.model, shares=True, by_steps=False)
+    return replace(config, model=model, schedule=replace(config.schedule, faults=faults))
 
 
 def draw_hosts(seed: int) -> Config:

@@ -32,6 +32,10 @@ class Model:
     shares: bool = False  #: its loop is a plain one: a unit is a worker's whole share of a step
     short: int = 0  #: every third step only this many lanes have work; 0: all have
 
+    def __post_init__(self) -> None:
+        if self.shares and self.by_steps:
+            raise ValueError("shares and by_steps: a script's loop is a plain one, or one by steps")
+
     def lanes_at(self, step: int) -> Sequence[int]:
         """Lanes that have work in this step."""
         return range(self.short if self.short and step % 3 == 2 else self.lanes)
