@@ -228,6 +228,7 @@ class Run:
         self._models: list[nn.Module] = []
         self._undo: list[Callable[[], None]] = []
         self._trail = AuditTrail(Path(spec.dir, "audit"), spec.worker) if spec is not None and spec.audit else None
+        self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
         keep_freed_memory()
         self.scalers = Scalers(lambda: self._training)
@@ -550,6 +551,8 @@ class Run:
         for undo in self._undo:
             undo()
         self._undo.clear()
+        if self.steered is None and torch.get_num_threads() == self.threads:  # else the script has chosen since
+            torch.set_num_threads(self._threads_before)
         if self._trail is not None:
             self._trail.close()
         if _current is self:

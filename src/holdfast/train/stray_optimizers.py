@@ -28,7 +28,9 @@ def refuse_stray_optimizers(where: Callable[[], str]) -> Callable[[], None]:
 
     def look(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         caller: FrameType | None = sys._getframe(1)
-        while caller is not None and caller.f_code.co_filename.startswith(_TORCH):
+        while caller is not None and (
+            caller.f_code.co_filename.startswith(_TORCH) or caller.f_locals.get("self") is optimizer
+        ):  # past its own methods: a class of the script's may call the step of the one that it extends
             caller = caller.f_back
         if caller is None or caller.f_code.co_filename.startswith(_OURS) or not (place := where()):
             return

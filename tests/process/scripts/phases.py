@@ -40,7 +40,7 @@ def main() -> None:
 
     run = hf.join(lanes=4, seed=5)
     source = torch.Generator().manual_seed(1)
-    real, noise = (torch.randn(n, 3, generator=source) for n in (90, 120))
+    real, noise = (torch.randn(n, 3, generator=source) for n in (92, 120))  # the last batches have 8 of each
     made = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3))
     judge = nn.Sequential(nn.Linear(3, 8), nn.LeakyReLU(0.2), nn.Dropout(0.1), nn.Linear(8, 1))
     making = torch.optim.Adam(made.parameters(), lr=0.01, betas=(0.5, 0.999))

@@ -115,7 +115,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--fetchers", type=int, default=0, help="processes of each worker that fetch samples")
     parser.add_argument("--poison", default="", help="see poison.py")
     parser.add_argument("--heavy", action="append", default=[], help="see heavy.py; for the wide model")
-    parser.add_argument("--mean", action="store_true", help="after every loop, divide by the number of its batches")
+    parser.add_argument("--mean", action="store_true", help="after every loop, tell of its last batch")
     parser.add_argument("--range", action="store_true", help="in place of run.epochs")
     parser.add_argument("--plain", action="store_true", help="a plain loop; in relaxed modes there is no other")
     return parser.parse_args()
@@ -172,11 +172,10 @@ def main() -> None:
 
     def by_steps() -> None:
         """A pass in turns, with code in all places of them."""
-        nonlocal loss, batches
+        nonlocal loss
         for step in run.steps(loader):
             time.sleep(args.pace / 2)
             for batch in step:
-                batches += 1
                 loss = unit(*batch)
             time.sleep(args.pace / 2)
             if scheduler is not None:
@@ -190,11 +189,9 @@ def main() -> None:
     results: dict[str, float] = {}
     for _ in range(args.epochs) if args.range else run.epochs(args.epochs):
         model.train()
-        batches = 0
         if not args.plain:
             by_steps()
         for x, y, numbers in loader if args.plain else ():
-            batches += 1
             loss = unit(x, y, numbers)
             if scheduler is not None:
                 run.clip_grad_norm_(model.parameters(), 0.5)
@@ -203,7 +200,7 @@ def main() -> None:
             if scheduler is not None:
                 scheduler.step()
         if args.mean:
-            print(f"mean {float(loss) / batches:.6f}")
+            print(f"mean {float(loss) / len(loader):.6f}")
         model.eval()
         results = run.evaluate(measure, DataLoader(test, batch_size=10))
     digest = run.weights_sha256()

@@ -65,3 +65,18 @@ def test_the_prepared_one_and_those_after_the_loop_are_not(join, make: Any) -> N
     assert run.step == len(loader)
     run.close()
     stray.step()
+
+
+def test_a_prepared_one_whose_class_calls_the_step_that_it_extends_is_not(join) -> None:
+    class Mine(optim.SGD):
+        def step(self, closure: None = None) -> None:
+            super().step(closure)
+
+    run, model = join(lanes=2), net()
+    model, optimizer, loader = run.prepare(model, Mine(model.parameters(), lr=0.1), loader_of(points()))
+    for step in run.steps(loader):
+        for batch in step:
+            loss_of(model, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert run.step == len(loader)
