@@ -41,7 +41,7 @@ def test_the_same_on_every_crew(tmp_path: Path, options: list[object]) -> None:
 @pytest.mark.parametrize(("workers", "lost"), [(1, 1), pytest.param(2, 1, marks=pytest.mark.chaos)])
 def test_workers_are_lost_in_every_place_of_a_turn(tmp_path: Path, place: str, workers: int, lost: int) -> None:
     died = f"--die {place.replace(' ', '_')}:16:{lost}:{tmp_path}"
-    with Launch(tmp_path, EDITS, "--workers", workers, args=died) as run:
+    with Launch(tmp_path, EDITS, "--workers", workers, "--verify", "off", args=died) as run:
         assert run.end() == 0, run.err
     assert run.out.splitlines() == plain(), run.err
     assert run.summary["workers_lost"] == lost and run.summary["steps"] == 26
@@ -52,6 +52,6 @@ def test_workers_are_lost_in_every_place_of_a_turn(tmp_path: Path, place: str, w
 
 def test_one_that_is_not_kept_is_named(tmp_path: Path) -> None:
     died = f"--unkept --die after_the_second_loss:16:1:{tmp_path}"
-    with Launch(tmp_path, EDITS, "--workers", 1, args=died) as run:
+    with Launch(tmp_path, EDITS, "--workers", 1, "--verify", "off", args=died) as run:
         assert run.end() == 13, run.err
     assert "holdfast: A worker that came late to step 16 needs, for the gradient of 0.weight, the" in run.err
