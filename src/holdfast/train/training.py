@@ -341,7 +341,7 @@ class Training:
         elif self.bound.relaxed is None:
             at = self.step - self.first_step
         self.idle = not going
-        self.bound.board.note_units(cells.UNIT_WORKER if self.bound.relaxed is None else cells.UNIT_LANE)
+        self.bound.board.note_units(cells.UNIT_LANE if self.bound.mode.rounds else cells.UNIT_WORKER)
         self._tempo.begin_pass()
         begun = Pass(self, batches, order, going, at)
         self._open = weakref.ref(begun)
@@ -410,7 +410,6 @@ class Training:
         board = self.bound.board
         self.unit = (work, lane, request)
         self._filled = False
-        self._tempo.begin_unit()
         self._unit_started = time.perf_counter_ns()
         board.put_samples(request)
         board.put(cells.R_UNIT_LANE, lane)
@@ -432,7 +431,7 @@ class Training:
         seed_everything(compute_key(self._crewing.seed, work.step, lane))
 
     def end_unit(self) -> None:
-        """`optimizer.step()`: end the turn; in relaxed modes, take the unit's gradient."""
+        """`optimizer.step()`: end the turn; in a plain loop in relaxed modes, take the unit's gradient."""
         if self.turns.turn is not None:
             self.turns.turn.end("optimizer.step()")
             return
@@ -483,14 +482,19 @@ class Training:
             )
         if self._tempo.reached(work.step):
             self.bound.settings.write(work.step, self.bound.member.hyper, self.step)
-        self._show_unit()
+        relaxed = self.bound.relaxed
+        assert relaxed is not None
+        share = relaxed.share
+        for one in range(share.first, share.last):  # lane by lane: another worker's share may be of other lanes
+            if ids := self.samples_of(work.step, one):
+                self._crewing.audit(self.order, work.step, one, ids)
+        self._show_unit(share.last - share.first, paced=self.unequal or self.bound.mode.rounds)
 
-    def _show_unit(self) -> None:
-        """Let the others use what the unit gave."""
+    def _show_unit(self, lanes: int = 1, *, paced: bool = True) -> None:
+        """Let the others use what the unit gave, which was of so many lanes. `paced`: lanes follow how long it took."""
         assert self.unit is not None
-        work, lane, request = self.unit
+        _, lane, request = self.unit
         board = self.bound.board
-        self._crewing.audit(self.order, work.step, lane, request)
         self.bound.member.show(lane)
         spent = time.perf_counter_ns() - self._unit_started
         board.put(cells.R_UNIT_STEP, -1)
@@ -498,20 +502,23 @@ class Training:
         board.add(cells.R_UNITS, 1)
         board.add(cells.R_BUSY_NS, spent)
         board.add(cells.R_SAMPLES, len(request))
-        before = board.cell(board.row, cells.R_UNIT_NS)
-        board.put(cells.R_UNIT_NS, spent if before == 0 else (7 * before + spent) // 8)
         self.unit = None
+        if paced:
+            spent //= lanes
+            before = board.cell(board.row, cells.R_UNIT_NS)
+            board.put(cells.R_UNIT_NS, spent if before == 0 else (7 * before + spent) // 8)
 
     def take_unit(self) -> None:
         """In a turn: the unit's user code is through, so take its gradient and show it."""
         assert self.unit is not None
-        work, lane, _ = self.unit
+        work, lane, request = self.unit
         if not self.tap.backwards:
             raise NotExact(
                 f"unit (step {work.step}, lane {lane}) called no backward()",
                 "Call it for every batch of the inner loop: `for x, y in step: loss_of(model(x), y).backward()`.",
             )
         self._fill()
+        self._crewing.audit(self.order, work.step, lane, request)
         self._show_unit()
         self.bound.settings.leave_units()
 
