@@ -68,7 +68,8 @@ def check_shares(found: Sequence[TakenPush], whose: Mapping[int, tuple[int, int]
     for lane in sorted(taken):
         first, lanes = whose.get(lane, (lane, 1))
         if not taken.issuperset(range(first, first + lanes)):
-            raise Violation(f"a commit set takes lanes {sorted(taken)}, and a push is for {first} to {first + lanes - 1}")
+            whole = f"{first} to {first + lanes - 1}"
+            raise Violation(f"a commit set takes lanes {sorted(taken)}, and one of its pushes is for {whole}")
 
 
 class LaneProgress:

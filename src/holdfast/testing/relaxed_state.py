@@ -199,7 +199,7 @@ class RelaxedState(FakeArena):
     # ------------------------------------------------------------ at the primary
 
     def land(self, push: SimPush) -> None:
-        """The gradient of a push is here. A lane has room for one: all before it are in every slice, and no later one."""
+        """The gradient of a push is here. A lane has room for one: all before it are in every slice, none after it."""
         for lane in range(push.lane, push.lane + push.lanes):
             applied = self.applied[lane]
             if applied < self.steps_of(push.step):

@@ -501,7 +501,7 @@ class Training:
         board.put(cells.R_UNIT_LANE, -1)
         board.add(cells.R_UNITS, 1)
         board.add(cells.R_BUSY_NS, spent)
-        board.add(cells.R_SAMPLES, len(request))
+        board.add(cells.R_SAMPLES, 0 if self.tap.muted else len(request))
         self.unit = None
         if paced:
             spent //= lanes

@@ -162,6 +162,9 @@ class LocalMember(RelaxedMember):
         one = self._lane(share.first)
         if one is None:
             return False
+        if not self._samples(step, share):  # the lane goes on without
+            self._end_unit(share.first, one)
+            return False
         self._fresh = not one.buffers
         if self._fresh:
             self.buffers.distrust()  # what they are now is another lane's
@@ -174,11 +177,6 @@ class LocalMember(RelaxedMember):
     def fresh(self) -> bool:
         """Is the unit at hand the first of its round?"""
         return self._fresh
-
-    def _skip(self, step: int, share: Share) -> None:
-        one = self._lane(share.first)
-        if one is not None:
-            self._end_unit(share.first, one)
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take the step of the lane's own optimizer."""

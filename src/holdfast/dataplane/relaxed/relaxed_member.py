@@ -7,7 +7,7 @@ The loop over units belongs to the script, so the worker is driven from outside,
     member.show(lane)          lets the owners use it
 
 A unit is the worker's share of a step: all its lanes that stand there (`core.sync.modes.next_share`). What it gave is
-pushed once, as its first lane's.
+pushed once, as its first lane's. Where a step has no samples for a share, it pushes zeros that weigh nothing.
 
 In between it does what an owner does: the owner of the first slice decides the next commit set
 (`core.sync.modes.commit_set`), and every owner takes its slices from one version to the next, in order
@@ -149,9 +149,7 @@ class RelaxedMember(RelaxedOwner):
             found = self._choose(clocks)
             if isinstance(found, tuple) and not isinstance(found, HeldBack):
                 self.share = found[1]
-                if not self._samples(*found):
-                    self._skip(*found)
-                elif self._open(*found):
+                if self._open(*found):
                     return found
                 continue
             if found is None and min(clocks.applied) >= clocks.steps:
@@ -187,11 +185,6 @@ class RelaxedMember(RelaxedOwner):
     def _open(self, step: int, share: Share) -> bool:
         """The unit begins: with the newest parameters. False: it does not, see `pull`."""
         return self.pull()
-
-    def _skip(self, step: int, share: Share) -> None:
-        """There are no samples for these lanes in this step: they push nothing, so that they go on."""
-        self.pushes.push(share.first, PushRecord(step, self.version, 0, 0.0, 0.0, 0.0, share.last - share.first))
-        self._controls.ring()
 
     def _complete(self) -> bool:
         """The pass is over: show the model what it has led to. False: it cannot be shown yet, see `pull`."""

@@ -144,6 +144,9 @@ class Pass:
         lanes = tuple(lane for lane, count in enumerate(counts) if count)
         work = StepWork(relaxed.pushes.base + at, lanes, counts)
         request = self._request(at, share)
+        training.tap.muted = not request
+        if not request:  # never an empty batch: what others' samples make is zeros
+            request = _request(batches, training.seed, self._order, 0, at, 0)
         training.open_unit(work, share.first, request)
         batch = batches.fetch(request, partial(self._ahead, at, share))
         training.begin_unit(work, share.first)
@@ -166,6 +169,7 @@ class Pass:
     def _end(self, *, early: bool) -> None:
         self._going = False
         training = self._training
+        training.tap.muted = False
         training.bound.settings.leave_units()
         training._open = training._held = None
         training.idle = not self._gave

@@ -211,7 +211,7 @@ def test_the_next_share_begins_with_the_lane_that_is_furthest_behind() -> None:
 
 
 @pytest.mark.parametrize("late", [0, 2])
-def test_a_share_waits_for_a_lane_of_it_whose_last_push_is_not_applied_where_any_push_makes_a_version(late: int) -> None:
+def test_a_share_waits_for_a_lane_whose_last_push_is_on_its_way_where_any_push_makes_a_version(late: int) -> None:
     applied = [2 - (lane == late) for lane in range(3)]
     clocks = Clocks(9, (2, 2, 2), applied, applied)
     for name in ("async", "bounded:4", "quorum:1"):

@@ -29,7 +29,7 @@ def push(relaxed: RelaxedMember, value: float = 1.0) -> Share:
 
 @pytest.mark.parametrize(
     ("mode", "lanes", "part"),
-    [("bounded:0", LANES, 1.0), ("async", 1, 0.25), ("async", 3, 0.75), ("bounded:2", LANES, 1.0), ("quorum:2", 2, 0.5)],
+    [("bounded:0", LANES, 1.0), ("async", 1, 0.25), ("async", 3, 0.75), ("bounded:2", 4, 1.0), ("quorum:2", 2, 0.5)],
 )
 def test_a_version_applies_each_push_once(mode: str, lanes: int, part: float) -> None:
     """Adam goes as far as its lr where all gradients are alike; a version goes the part of it that its pushes are."""
@@ -91,6 +91,12 @@ def test_a_share_without_samples_goes_on() -> None:
     relaxed = relaxed_of("async", steps=9)
     drive(relaxed, 2, 3)
     course = Course(0, 9, lambda step: [1, 0, 0, 0] if step == 3 else [3] * LANES)
-    assert relaxed.next_unit(course) == (4, Share(2, 4))
+    before = [parameter.detach().clone() for parameter in relaxed.space.trainable]
+    assert relaxed.next_unit(course) == (3, Share(2, 4)), "the script makes its turn all the same"
+    relaxed.fill(2, [torch.zeros_like(p) for p in relaxed.space.trainable], UnitResult(0.0, 9.0, 0.0))
+    relaxed.show(2)
     assert relaxed.pushes.all_pushed() == [3, 3, 4, 4]
+    assert relaxed.next_unit(course) == (4, Share(2, 4))
     assert relaxed.board.step_facts(4).samples == relaxed.board.step_facts(3).samples
+    for parameter, old in zip(relaxed.space.trainable, before, strict=True):
+        assert torch.equal(parameter, old), "it weighs nothing"
