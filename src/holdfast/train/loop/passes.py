@@ -122,7 +122,7 @@ class Pass:
         if shares.over():
             self._end(early=shares.at < self._batches.steps)
             raise StopIteration
-        if shares.between and training.bound.due(training.step):
+        if shares.between and training.bound.due(training.step) and not shares.owes:
             training.shares = None
             return Boundary(shares.at)
         return shares.next()

@@ -58,6 +58,13 @@ class ShareTurns:
         """Is no step at hand?"""
         return self._begin is None
 
+    @property
+    def owes(self) -> bool:
+        """Is something of this loader left over of the steps that were made? Only steps in this mode make up for it."""
+        training = self._training
+        parts = training.bound.board.backlog(training.step + training.bound.ahead)
+        return any(part.loader == self._loader for part in parts)
+
     # ------------------------------------------------------------ turns
 
     def over(self) -> bool:
