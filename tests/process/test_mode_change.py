@@ -164,14 +164,14 @@ def test_a_run_that_begins_with_local_steps_has_the_state_that_was_loaded(tmp_pa
 
 
 def test_the_same_bits_whoever_is_killed(tmp_path: Path) -> None:
-    """Changes are asked for in the middle of two steps, in which everybody is held meanwhile."""
+    """Changes are asked for in the middle of two rounds, in which everybody is held meanwhile."""
     ends = []
     for name in ("calm", "struck"):
         place = tmp_path / name
         place.mkdir()
-        holds = f"--hold 5:{place}/first --hold 13:{place}/second"
-        with Computed(place, ["exact"], "--workers", 2, "--servers", 1, epochs=4, pace=0.0, args=holds) as run:
-            for lost, (step, sync, file) in enumerate(((5, "local:4", "first"), (13, "exact", "second"))):
+        holds = f"--hold 5:{place}/first --hold 9:{place}/second"
+        with Computed(place, ["local:4"], "--workers", 2, "--servers", 1, epochs=4, pace=0.0, args=holds) as run:
+            for lost, (step, sync, file) in enumerate(((5, "local:2", "first"), (9, "local:3", "second"))):
                 run.at_step(step)
                 ask(run.dir, Set(sync))
                 if name == "struck":
@@ -182,7 +182,7 @@ def test_the_same_bits_whoever_is_killed(tmp_path: Path) -> None:
             assert run.end() == 0, run.err
         run.judge()
         ends.append((run.summary["modes"], run.sha256))
-    assert [mode["step"] for mode in ends[0][0]] == [0, 6, 16], "a round that was begun is made to its end"
+    assert [mode["step"] for mode in ends[0][0]] == [0, 8, 10], "a round that was begun is made to its end"
     assert ends[0] == ends[1]
 
 

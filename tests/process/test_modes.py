@@ -68,6 +68,19 @@ def test_bounded_0_gives_the_bits_of_exact_where_each_worker_has_a_lane(
     run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
 
 
+@pytest.mark.parametrize("model", ["normed", pytest.param("transformer", marks=pytest.mark.chaos)])
+def test_bounded_0_gives_the_bits_of_a_plain_loop_in_exact_with_the_same_shares(tmp_path: Path, model: str) -> None:
+    """Also where they are unequal: three workers have four lanes."""
+    found = set()
+    for sync in ("exact", "bounded:0"):
+        options = ("--workers", 3, "--sync", sync, "--set", "crew.settle=10m")
+        with Launch(tmp_path, model, *options, args="--plain", dir=sync) as run:
+            assert run.end() == 0, run.err
+        run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
+        found.add(run.sha256)
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize(
     ("mode", "workers"),
     [("bounded:0", 3), ("async", 2), *(pytest.param(m, 3, marks=pytest.mark.chaos) for m in ("bounded:2", "quorum:3"))],

@@ -192,7 +192,7 @@ def main() -> None:
         if not args.plain:
             by_steps()
         for x, y, numbers in loader if args.plain else ():
-            batches += 1
+            batches += args.mean  # else a plain count, which a worker that comes late would have to keep
             loss = unit(x, y, numbers)
             if scheduler is not None:
                 run.clip_grad_norm_(model.parameters(), 0.5)

@@ -62,7 +62,7 @@ class Mode:
     def exact(self) -> bool:
         """Is it the one that `core.sync.exact` rules, whose result is a function of the configuration alone?
 
-        `bounded:0` has the same numbers and gives the same bits, by the rule of this module.
+        `bounded:0` has the same numbers, and gives the same sums by the rule of this module.
         """
         return self.name == "exact"
 

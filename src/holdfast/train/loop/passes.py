@@ -139,6 +139,7 @@ class Pass:
             training.settle(found.step)
             return found
         at, share = found
+        training.turns.differ()
         training.turn_to(relaxed.pushes.base + at)
         counts = batches.counts(at)
         lanes = tuple(lane for lane, count in enumerate(counts) if count)

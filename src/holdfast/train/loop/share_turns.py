@@ -235,7 +235,8 @@ class ShareTurns:
     def _settle_backlog(self, came: Sequence[ShareFacts]) -> tuple[LostPart, ...]:
         """What is left over when the step at hand is made of what came."""
         board = self._training.bound.board
-        self._training.audit_came(self._work.step, [facts.share.first for facts in came])
+        whose = [facts.share.first for facts in came if facts.share.last > facts.share.first]
+        self._training.audit_came(self._work.step, whose)
         whole = [
             LostPart(self._loader, self._order, at, lane)
             for at in range(came[0].begin, came[0].end)
