@@ -251,7 +251,7 @@ def test_compensation_outlives_workers_and_servers(tmp_path: Path) -> None:
     assert min(highest) > 80, "so far that a quarter of it is much"
     assert (run.summary["steps"], run.summary["samples"]) == (8 * STEPS, 8 * SAMPLES)
     assert run.summary["workers_lost"] >= 3 and run.summary["staleness_most"] >= 1
-    assert max(counted(run)[2]) < 8 * SAMPLES / BATCH * LANES, "stale pushes were compensated"
+    assert max(counted(run)[2]) < sum(run.summary["staleness"]), "of so many pushes, stale ones were compensated"
 
 
 @pytest.mark.chaos
@@ -259,8 +259,9 @@ def test_compensation_outlives_workers_and_servers(tmp_path: Path) -> None:
 def test_a_push_that_is_not_finite_never_counts(tmp_path: Path, mode: str) -> None:
     with Launch(
         tmp_path, COUNTING, "--workers", 2, "--servers", 1, "--sync", mode, "--set", "staleness=plain",
-        args=f"--epochs {EPOCHS} --began {tmp_path}/began --poison 9:1:{tmp_path}/once",
+        args=f"--epochs {EPOCHS} --began {tmp_path}/began --poison 9:2:{tmp_path}/once",
     ) as run:  # fmt: skip
         assert run.end() == 0, run.err
-    assert "Step 9, lane 1: the gradient of weight is not finite" in run.err and run.summary["workers_lost"] == 1
-    assert counted(run) == (EPOCHS, EPOCHS, [EPOCHS * SAMPLES / BATCH * LANES] * 4), run.err
+    assert "Step 9, lane 2: the gradient of weight is not finite" in run.err and run.summary["workers_lost"] == 1
+    pushes = sum(run.summary["staleness"])
+    assert counted(run) == (EPOCHS, EPOCHS, [pushes] * 4), run.err

@@ -26,9 +26,9 @@ def each_sample_once(run: Launch, samples: int, epochs: int) -> None:
 def samples_of_steps(run: Launch) -> dict[int, list[int]]:
     """Step -> the samples that it was made of, each as often as it counts, by the script's trace.
 
-    In a plain loop in `exact` the trail says which shares came; a worker without one, or a server, went through the turn
-    with samples of the first lane. In other modes a unit that was tried again, alone or in another share, had the same
-    samples.
+    In a plain loop in `exact` the trail says which shares came; a worker without one, or a server, went through the
+    turn with samples of the first lane. In other modes a unit that was tried again, alone or in another share, had the
+    same samples.
     """
     lines = [line.split() for line in read(run.dir / "audit")]
     came = {int(words[1]): set(map(int, words[2:])) for words in lines if words[0] == "came"}
