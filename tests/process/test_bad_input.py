@@ -190,7 +190,8 @@ def test_a_gradient_that_is_never_finite(tmp_path: Path, sync: str) -> None:
     assert re.search(
         r"^holdfast: Step 5, lane 0: the gradient of 0.weight is not finite, with a loss of \d.\d+. It was not "
         rf"applied. Its samples are {re.escape(samples)}. Look at them, lower the learning rate or clip; "
-        r"hf.join\(finite=False\) lets such numbers pass. It was so on workers \d and \d\.$", error(run.err), re.MULTILINE,
+        r"hf.join\(finite=False\) lets such numbers pass. It was so on workers \d and \d\.$",
+        error(run.err), re.MULTILINE,
     ), run.err  # fmt: skip
 
 

@@ -124,6 +124,8 @@ class Pass:
             raise StopIteration
         if shares.between and training.bound.due(training.step) and not shares.owes:
             training.shares = None
+            if training.step:  # who comes late to the mode that follows has to find the settings it begins with
+                training.bound.settings.write(training.step - 1, training.bound.member.hyper, training.step)
             return Boundary(shares.at)
         return shares.next()
 
