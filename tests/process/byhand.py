@@ -42,10 +42,13 @@ def gradient(weights: Tensor, samples: Sequence[int]) -> Tensor:
 
 
 def by_hand(
-    units: Mapping[tuple[int, int], Sequence[int]], modes: Sequence[Mapping[str, Any]], steps: int,
-    loaded: tuple[int, float, float] = (0, 0.0, 0.0),
+    units: Mapping[tuple[int, int], Sequence[int]], samples: Mapping[int, Sequence[int]],
+    modes: Sequence[Mapping[str, Any]], steps: int, loaded: tuple[int, float, float] = (0, 0.0, 0.0),
 ) -> Tensor:  # fmt: skip
-    """The weights after `steps`. `modes` is what the summary says; of those that depend on timing there may be none."""
+    """The weights after `steps`, of which `samples` were used in each; with local steps those of each lane's `units`.
+
+    `modes` is what the summary says; of those that depend on timing there may be none.
+    """
     weights = torch.tensor([0.5, 0.5, 0.5, 0.0], dtype=torch.float64)
     owners = State(loaded[0], *(torch.full_like(weights, number) for number in loaded[1:]))
     lanes: list[State] = []
@@ -60,7 +63,7 @@ def by_hand(
             parts = [torch.stack([getattr(lane, name) for lane in lanes]).mean(0) for name in ("mean", "square")]
             owners, lanes = State(lanes[0].steps, *parts), []
         while step < end and not local:
-            whole = torch.stack([gradient(weights, units[step, lane]) for lane in range(LANES)]).mean(0)
+            whole = gradient(weights, samples[step])
             weights, owners = owners.next(weights, whole, RATE * DECAY**step)
             step += 1
         while step < end:

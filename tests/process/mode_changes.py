@@ -28,6 +28,7 @@ from tests.process.byhand import STEPS, by_hand
 from tests.process.counted import TALLY, applied_once, arguments, settings
 from tests.process.harness import SCRIPTS, Launch
 from tests.process.joined import LOOPBACK, Joined, joining
+from tests.process.trail import AUDITED, samples_of_steps
 
 __all__ = ["LOCALS", "Computed", "Counted", "Judged", "Machines", "drawn", "modes", "strike_somebody", "turn"]
 
@@ -79,6 +80,7 @@ class Judged(Launch):
         where = (*LOOPBACK, "--hosts", hosts) if hosts else ()
         args = f"{self.arguments(tmp_path, epochs)} --pace {pace} {args}"
         super().__init__(tmp_path, self.script, *where, *options, *self.settings(syncs), args=args)
+        self._traced = True
 
     def __enter__(self) -> Judged:
         return self
@@ -140,15 +142,18 @@ class Computed(Judged):
 
     @staticmethod
     def settings(syncs: Sequence[str]) -> tuple[object, ...]:
-        return ("--sync", syncs[0])
+        return (*AUDITED, "--sync", syncs[0])
 
     def judge(self) -> None:
         steps = self.epochs * STEPS
-        self.trace.audit(samples=64, steps_of_epoch=STEPS, epochs=self.epochs)
+        samples = samples_of_steps(self)
+        for epoch in range(self.epochs):
+            used = [number for step in range(epoch * STEPS, (epoch + 1) * STEPS) for number in samples[step]]
+            assert sorted(used) == list(range(64)), f"epoch {epoch}: {len(used)} samples of 64\n{self.err}"
         assert self.summary["steps"] == steps and self.summary["samples"] == self.epochs * 64
         line = next(line for line in self.out.splitlines() if line.startswith("weights "))
         found = torch.tensor([float.fromhex(word) for word in line.split()[1:]], dtype=torch.float64)
-        wanted = by_hand(self.trace.units, self.summary["modes"], steps, self.loaded)
+        wanted = by_hand(self.trace.units, samples, self.summary["modes"], steps, self.loaded)
         assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12), (found, wanted, self.summary["modes"])
 
 

@@ -15,7 +15,8 @@ from tests.process.counted import BATCH, STEPS
 from tests.process.harness import SCRIPTS, Launch, holdfast
 from tests.process.mode_changes import LOCALS, Computed, Counted, Judged, drawn, modes, strike_somebody, turn
 from tests.process.scripts.adam import LOADED
-from tests.process.six_epochs import go, slow, used_once, weights
+from tests.process.six_epochs import PLAIN, go, slow, used_once
+from tests.process.trail import AUDITED
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
@@ -26,8 +27,8 @@ pytestmark = [pytest.mark.process, pytest.mark.sharing]
 @pytest.mark.chaos
 @pytest.mark.parametrize("model", ["normed", "transformer"])
 def test_there_and_back_in_the_middle_of_passes(tmp_path: Path, model: str) -> None:
-    """By bounded:0 the weights are those of exact; a worker that is started later comes up in the present mode."""
-    with Launch(tmp_path, model, "--workers", 2, "--servers", 1, args=slow(tmp_path)) as run:
+    """A worker that is started later comes up in the present mode."""
+    with Launch(tmp_path, model, "--workers", 2, "--servers", 1, *AUDITED, args=slow(tmp_path) + PLAIN) as run:
         run.at_step(3)
         first = turn(run, "bounded:0")
         assert run.status()["sync"] == run.status()["sync_wanted"] == "bounded:0"
@@ -42,12 +43,11 @@ def test_there_and_back_in_the_middle_of_passes(tmp_path: Path, model: str) -> N
         {"step": 0, "sync": "exact"}, {"step": first, "sync": "bounded:0"}, {"step": second, "sync": "exact"},
     ]  # fmt: skip
     used_once(run)
-    assert run.sha256 == weights(model)
 
 
 def test_a_sample_is_used_once_though_lanes_were_apart(tmp_path: Path) -> None:
     """And a worker is killed right after the change was asked for, before or while all go to the boundary."""
-    with Launch(tmp_path, "normed", "--workers", 2, args=slow(tmp_path)) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, *AUDITED, args=slow(tmp_path) + PLAIN) as run:
         run.at_step(3)
         pids = run.crew_of(2)
         turn(run, "bounded:2", lambda: run.strike(pids[0]))
@@ -74,7 +74,7 @@ def test_every_push_is_applied_once_across_modes(tmp_path: Path) -> None:
 def test_each_lane_goes_on_with_the_owners_state_and_the_owners_with_the_mean(tmp_path: Path) -> None:
     """And a worker is killed right after each change was asked for."""
     syncs = ["exact", "local:3", "local:2", "exact", "local:4", "bounded:0"]
-    with Computed(tmp_path, syncs, "--workers", 2, "--servers", 1, epochs=14, pace=0.03) as run:
+    with Computed(tmp_path, syncs, "--workers", 2, "--servers", 1, epochs=14, pace=0.08) as run:
         run.through(syncs[1:], lambda: run.strike(run.crew_of(2)[0]), steps=5)
         assert run.end() == 0, run.err
     assert modes(run) == syncs
@@ -110,7 +110,7 @@ def test_many_schedules(tmp_path: Path, what: str, seed: int) -> None:
     """Random modes, one after the other, and somebody is killed a random moment after each is asked for."""
     chance = random.Random(seed)
     script, epochs, steps, draw = SCHEDULES[what]
-    syncs, pace = draw(chance, seed), 0.03 if steps else 0.02
+    syncs, pace = draw(chance, seed), 0.08 if steps else 0.04
     with script(tmp_path, syncs, "--workers", 2, "--servers", seed % 3, epochs=epochs, pace=pace) as run:
         run.through(syncs[1:], lambda: strike_somebody(run, chance), steps)
         assert run.end() == 0, run.err
@@ -164,14 +164,14 @@ def test_a_run_that_begins_with_local_steps_has_the_state_that_was_loaded(tmp_pa
 
 
 def test_the_same_bits_whoever_is_killed(tmp_path: Path) -> None:
-    """Changes are asked for in the middle of two steps, in which everybody is held meanwhile."""
+    """Changes are asked for in the middle of two rounds, in which everybody is held meanwhile."""
     ends = []
     for name in ("calm", "struck"):
         place = tmp_path / name
         place.mkdir()
-        holds = f"--hold 5:{place}/first --hold 13:{place}/second"
-        with Computed(place, ["exact"], "--workers", 2, "--servers", 1, epochs=4, pace=0.0, args=holds) as run:
-            for lost, (step, sync, file) in enumerate(((5, "local:4", "first"), (13, "exact", "second"))):
+        holds = f"--hold 5:{place}/first --hold 9:{place}/second"
+        with Computed(place, ["local:4"], "--workers", 2, "--servers", 1, epochs=4, pace=0.0, args=holds) as run:
+            for lost, (step, sync, file) in enumerate(((5, "local:2", "first"), (9, "local:3", "second"))):
                 run.at_step(step)
                 ask(run.dir, Set(sync))
                 if name == "struck":
@@ -182,7 +182,7 @@ def test_the_same_bits_whoever_is_killed(tmp_path: Path) -> None:
             assert run.end() == 0, run.err
         run.judge()
         ends.append((run.summary["modes"], run.sha256))
-    assert [mode["step"] for mode in ends[0][0]] == [0, 6, 16], "a round that was begun is made to its end"
+    assert [mode["step"] for mode in ends[0][0]] == [0, 8, 10], "a round that was begun is made to its end"
     assert ends[0] == ends[1]
 
 
@@ -190,7 +190,7 @@ def test_the_same_bits_whoever_is_killed(tmp_path: Path) -> None:
 
 
 def test_what_is_said_at_the_command_line(tmp_path: Path) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=slow(tmp_path)) as run:
+    with Launch(tmp_path, "normed", "--workers", 2, *AUDITED, args=slow(tmp_path) + PLAIN) as run:
         run.at_step(3)
         for setting, sentence in {
             "foo=1": "foo = 1: cannot be set while a run is going; what can: sync (set by holdfast set).",

@@ -25,12 +25,13 @@ from tests.process.mode_changes import (
     strike_somebody,
     turn,
 )
-from tests.process.six_epochs import go, slow, used_once, weights
+from tests.process.six_epochs import PLAIN, go, slow, used_once
+from tests.process.trail import AUDITED
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 #: Seconds of a unit until a run may go: steps of `scripts/adam.py` are many more.
-PACE: dict[type[Judged], float] = {Counted: 0.05, Computed: 0.06}
+PACE: dict[type[Judged], float] = {Counted: 0.08, Computed: 0.12}
 #: Modes whose result does not depend on timing.
 TIMELESS = ("exact", "bounded:0", *LOCALS)
 
@@ -48,10 +49,10 @@ def chaos(*case: object) -> Any:
 @pytest.mark.parametrize(
     ("model", "servers"), [("normed", 1), *(chaos(m, s) for m in ("normed", "transformer") for s in (0, 1))]
 )
-def test_there_and_back_has_the_bits_of_exact(tmp_path: Path, model: str, servers: int) -> None:
-    """By bounded:0. In between a worker of another host is lost, and a machine joins in the mode that counts then."""
-    options = (*LOOPBACK, "--hosts", 2, "--workers", 1, "--servers", servers)
-    with Launch(tmp_path, model, *options, args=slow(tmp_path)) as run, \
+def test_there_and_back_uses_every_sample_once(tmp_path: Path, model: str, servers: int) -> None:
+    """In between a worker of another host is lost, and a machine joins in the mode that counts then."""
+    options = (*LOOPBACK, "--hosts", 2, "--workers", 1, "--servers", servers, *AUDITED)
+    with Launch(tmp_path, model, *options, args=slow(tmp_path) + PLAIN) as run, \
             Joined(tmp_path, run, workers=1, name="a") as other:  # fmt: skip
         run.at_step(3)
         start = turn(run, "bounded:0")
@@ -69,7 +70,6 @@ def test_there_and_back_has_the_bits_of_exact(tmp_path: Path, model: str, server
         {"step": 0, "sync": "exact"}, {"step": start, "sync": "bounded:0"}, {"step": end, "sync": "exact"},
     ]  # fmt: skip
     used_once(run)
-    assert run.sha256 == weights(model)
 
 
 # ---------------------------------------------------------------- nothing is lost, nothing counts twice

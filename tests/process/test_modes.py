@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.process.harness import SCRIPTS, Launch, golden, until
-from tests.process.six_epochs import go, slow, weights
+from tests.process.six_epochs import go, slow, used_once
+from tests.process.trail import AUDITED
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
@@ -22,32 +23,98 @@ def counted(run: Launch) -> tuple[float, float, list[float]]:
     return float(lines["lowest"][0]), float(lines["lowest"][2]), list(map(float, lines["more"]))
 
 
-# ---------------------------------------------------------------- bounded:0 is exact
+KEPT = ("turns", "rate", "weights ")
+RAGGED = """
+import torch, torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+import holdfast as hf
+
+run = hf.join(lanes=4)
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
+points = torch.randn(129, 8, generator=torch.Generator().manual_seed(1))
+loader = DataLoader(TensorDataset(points, points.argmax(1) % 3), batch_size=32, shuffle=True)
+model, optimizer, loader, scheduler = run.prepare(model, optimizer, loader, scheduler)
+turns = 0
+for epoch in run.epochs(6):
+    for x, y in loader:
+        turns += 1
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+print("turns", turns)
+print("rate", scheduler.get_last_lr()[0])
+print("weights", *model.weight.detach().flatten().tolist(), flush=True)
+"""
+
+
+# ---------------------------------------------------------------- shares
 
 
 @pytest.mark.parametrize(
     ("model", "servers"),
     [("normed", 1), *(pytest.param(m, s, marks=pytest.mark.chaos) for m in ("lenet", "transformer") for s in (0, 1))],
 )
-def test_bounded_0_gives_the_bits_of_exact(tmp_path: Path, model: str, servers: int) -> None:
-    with Launch(tmp_path, model, "--workers", 2, "--servers", servers, "--sync", "bounded:0") as run:
+def test_bounded_0_gives_the_bits_of_exact_where_each_worker_has_a_lane(
+    tmp_path: Path, model: str, servers: int
+) -> None:
+    with Launch(
+        tmp_path, model, "--workers", 2, "--servers", servers, "--sync", "bounded:0", args="--lanes 2"
+    ) as run:  # fmt: skip
         assert run.end() == 0, run.err
-    assert run.sha256 == golden(model, 4)
+    assert run.sha256 == golden(model, 2)
     run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
+
+
+@pytest.mark.parametrize("model", ["normed", pytest.param("transformer", marks=pytest.mark.chaos)])
+def test_bounded_0_gives_the_bits_of_a_plain_loop_in_exact_with_the_same_shares(tmp_path: Path, model: str) -> None:
+    """Also where they are unequal: three workers have four lanes."""
+    found = set()
+    for sync in ("exact", "bounded:0"):
+        options = ("--workers", 3, "--sync", sync, "--set", "crew.settle=10m")
+        with Launch(tmp_path, model, *options, args="--plain", dir=sync) as run:
+            assert run.end() == 0, run.err
+        run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
+        found.add(run.sha256)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "workers"),
+    [("bounded:0", 3), ("async", 2), *(pytest.param(m, 3, marks=pytest.mark.chaos) for m in ("bounded:2", "quorum:3"))],
+)
+def test_a_turn_is_a_step(tmp_path: Path, mode: str, workers: int) -> None:
+    """What counts and schedules by turn means what it means on one machine; the last batch has samples for one lane."""
+    (tmp_path / "ragged.py").write_text(RAGGED)
+    told, weights = [], []
+    for crew, sync in ((1, "exact"), (workers, mode)):
+        with Launch(
+            tmp_path, tmp_path / "ragged.py", "--workers", crew, "--sync", sync, "--set", "crew.settle=10m", dir=sync
+        ) as run:  # fmt: skip
+            assert run.end() == 0, run.err
+        lines = dict(line.split(maxsplit=1) for line in run.out.splitlines() if line.startswith(KEPT))
+        told.append((lines["turns"], lines["rate"], run.summary["samples"], run.summary["units"]))
+        weights.append(list(map(float, lines["weights"].split())))
+    assert told[0] == told[1] == ("30", told[0][1], 6 * 129, "worker")
+    if mode == "bounded:0":
+        assert weights[1] == pytest.approx(weights[0], rel=1e-4), "the same sums but for rounding"
 
 
 @pytest.mark.chaos
 def test_compensation_does_not_touch_pushes_that_are_not_stale(tmp_path: Path) -> None:
     compensate = ("--set", "staleness=compensate", "--set", "compensation=5")
-    with Launch(tmp_path, "normed", "--workers", 2, "--servers", 1, "--sync", "bounded:0", *compensate) as run:
+    options = ("--workers", 2, "--servers", 1, "--sync", "bounded:0", *compensate)
+    with Launch(tmp_path, "normed", *options, args="--lanes 2") as run:
         assert run.end() == 0, run.err
-    assert run.sha256 == golden("normed", 4)
+    assert run.sha256 == golden("normed", 2)
 
 
 @pytest.mark.chaos
-def test_bounded_0_gives_the_bits_of_exact_though_workers_are_killed(tmp_path: Path) -> None:
+def test_bounded_0_uses_every_sample_once_though_workers_are_killed(tmp_path: Path) -> None:
     with Launch(
-        tmp_path, "normed", "--workers", 2, "--servers", 1, "--sync", "bounded:0",
+        tmp_path, "normed", "--workers", 2, "--servers", 1, "--sync", "bounded:0", *AUDITED,
         args=slow(tmp_path),
     ) as run:  # fmt: skip
         run.at_step(5)
@@ -56,7 +123,7 @@ def test_bounded_0_gives_the_bits_of_exact_though_workers_are_killed(tmp_path: P
         run.strike(run.wait(lambda s: s["servers"], "a server")["servers"][0]["pid"])
         go(tmp_path)
         assert run.end() == 0, run.err
-    assert run.sha256 == weights()
+    used_once(run)
 
 
 # ---------------------------------------------------------------- local steps
@@ -72,28 +139,6 @@ def test_local_steps_give_the_same_bits_for_every_crew(tmp_path: Path, model: st
         run.trace.audit(samples=484, steps_of_epoch=16, epochs=3)
         hashes.add(run.sha256)
     assert len(hashes) == 1
-
-
-RAGGED = """
-import torch, torch.nn.functional as F
-from torch.utils.data import DataLoader, TensorDataset
-import holdfast as hf
-
-run = hf.join(lanes=4)
-model = torch.nn.Linear(8, 3)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
-points = torch.randn(129, 8, generator=torch.Generator().manual_seed(1))
-loader = DataLoader(TensorDataset(points, points.argmax(1) % 3), batch_size=32, shuffle=True)
-model, optimizer, loader, scheduler = run.prepare(model, optimizer, loader, scheduler)
-for epoch in run.epochs(6):
-    for x, y in loader:
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        scheduler.step()
-        optimizer.zero_grad()
-print("rate", scheduler.get_last_lr()[0], flush=True)
-"""
 
 
 def test_whoever_has_nothing_in_the_last_step_of_a_pass_goes_on_with_the_right_rate(tmp_path: Path) -> None:
@@ -158,7 +203,7 @@ def test_a_run_that_is_asked_to_end(tmp_path: Path) -> None:
     assert run.summary["samples"] == run.summary["steps"] * BATCH, "all lanes have come as far"
     counts = run.summary["staleness"]
     assert len(counts) == run.summary["staleness_most"] + 1 <= most + 1
-    assert sum(counts) == LANES * run.summary["steps"], "each push once"
+    assert sum(counts) == 2 * run.summary["steps"], "each push once, and one of a worker for both its lanes"
     assert run.summary["staleness_mean"] == sum(age * count for age, count in enumerate(counts)) / sum(counts)
 
 
@@ -206,7 +251,7 @@ def test_compensation_outlives_workers_and_servers(tmp_path: Path) -> None:
     assert min(highest) > 80, "so far that a quarter of it is much"
     assert (run.summary["steps"], run.summary["samples"]) == (8 * STEPS, 8 * SAMPLES)
     assert run.summary["workers_lost"] >= 3 and run.summary["staleness_most"] >= 1
-    assert max(counted(run)[2]) < 8 * SAMPLES / BATCH * LANES, "stale pushes were compensated"
+    assert max(counted(run)[2]) < sum(run.summary["staleness"]), "of so many pushes, stale ones were compensated"
 
 
 @pytest.mark.chaos
@@ -214,8 +259,10 @@ def test_compensation_outlives_workers_and_servers(tmp_path: Path) -> None:
 def test_a_push_that_is_not_finite_never_counts(tmp_path: Path, mode: str) -> None:
     with Launch(
         tmp_path, COUNTING, "--workers", 2, "--servers", 1, "--sync", mode, "--set", "staleness=plain",
-        args=f"--epochs {EPOCHS} --began {tmp_path}/began --poison 9:1:{tmp_path}/once",
+        args=f"--epochs {EPOCHS} --began {tmp_path}/began --poison 9:2:{tmp_path}/once",
     ) as run:  # fmt: skip
         assert run.end() == 0, run.err
-    assert "Step 9, lane 1: the gradient of weight is not finite" in run.err and run.summary["workers_lost"] == 1
-    assert counted(run) == (EPOCHS, EPOCHS, [EPOCHS * SAMPLES / BATCH * LANES] * 4), run.err
+    assert "Step 9, lane 2: the gradient of weight is not finite" in run.err and run.summary["workers_lost"] == 1
+    pushes = sum(run.summary["staleness"])
+    lowest, highest, more = counted(run)
+    assert (lowest, highest, *more) == pytest.approx((EPOCHS, EPOCHS, *[pushes] * 4)), run.err

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.sync.modes import TakenPush, parse
 from holdfast.testing.model import Violation
-from holdfast.testing.relaxed_audit import LaneProgress, check_commit_set, most_stale
+from holdfast.testing.relaxed_audit import LaneProgress, check_commit_set, check_shares, most_stale
 
 
 def check(mode: str, found: list[TakenPush], pushed: list[int], waiting: set[int], steps: int = 20) -> None:
@@ -47,6 +47,14 @@ def test_a_commit_set_does_not_wait_for_lanes_that_are_too_far_ahead() -> None:
 
 def test_a_commit_set_does_not_wait_for_lanes_that_are_done() -> None:
     check("quorum:2", [TakenPush(2, 0)], [1, 1, 1], {2}, steps=1)
+
+
+def test_a_commit_set_takes_whole_shares() -> None:
+    whose = {0: (0, 1), 1: (1, 3), 2: (1, 3), 3: (1, 3)}
+    check_shares([TakenPush(0, 4)], whose)
+    check_shares([TakenPush(lane, 4) for lane in (1, 2, 3)], whose)
+    with pytest.raises(Violation, match=r"takes lanes \[0, 1, 3\], and one of its pushes is for 1 to 3"):
+        check_shares([TakenPush(lane, 4) for lane in (0, 1, 3)], whose)
 
 
 # ------------------------------------------------------------ staleness

@@ -13,9 +13,11 @@ from holdfast.control.machine import Machine
 from holdfast.control.membership.hosts import Hosts
 from holdfast.control.membership.roster import CrewLimits
 from holdfast.control.protocol.messages import Reached
+from holdfast.core.shares import Share
 from holdfast.core.sync import mirroring, modes
 from holdfast.core.sync.mirroring import Due
-from holdfast.core.sync.modes import Clocks, HeldBack, TakenPush, parse
+from holdfast.core.sync.modes import Clocks, HeldBack, Mode, TakenPush, parse
+from holdfast.dataplane.relaxed.pushes import Pushes, PushRecord, pushes_bytes
 from holdfast.testing.cluster import Config
 from holdfast.testing.relaxed_cluster import RelaxedWorker, draw, simulate
 from holdfast.testing.relaxed_session import RelaxedSession, Rules
@@ -63,31 +65,55 @@ class NeverPulls(RelaxedWorker):
 class IgnoresTheBound(RelaxedWorker):
     """Lets lanes run ahead of others for ever."""
 
-    def next_lane(self, now: Clocks, mine: Sequence[int]) -> int | HeldBack | None:
+    def next_share(self, now: Clocks, mine: Sequence[int]) -> Share | HeldBack | None:
         mode = self.tended.mode
-        return modes.next_lane(mode if mode.bound is None else replace(mode, bound=1000), now, mine)
+        return modes.next_share(mode if mode.bound is None else replace(mode, bound=1000), now, mine)
 
 
 class AllowsOneMore(RelaxedWorker):
     """Lets lanes be one step further ahead than they may."""
 
-    def next_lane(self, now: Clocks, mine: Sequence[int]) -> int | HeldBack | None:
+    def next_share(self, now: Clocks, mine: Sequence[int]) -> Share | HeldBack | None:
         mode = self.tended.mode
-        return modes.next_lane(mode if mode.bound is None else replace(mode, bound=mode.bound + 1), now, mine)
+        return modes.next_share(mode if mode.bound is None else replace(mode, bound=mode.bound + 1), now, mine)
 
 
 class IgnoresTheRoom(RelaxedWorker):
     """Lets lanes push more than there is room for."""
 
-    def next_lane(self, now: Clocks, mine: Sequence[int]) -> int | HeldBack | None:
-        return super().next_lane(now._replace(applied=now.pushed), mine)
+    def next_share(self, now: Clocks, mine: Sequence[int]) -> Share | HeldBack | None:
+        return super().next_share(now._replace(applied=now.pushed), mine)
 
 
 class DrivesItsFirstLane(RelaxedWorker):
     """Forgets the other lanes that it drives."""
 
-    def next_lane(self, now: Clocks, mine: Sequence[int]) -> int | HeldBack | None:
-        return super().next_lane(now, mine[:1])
+    def next_share(self, now: Clocks, mine: Sequence[int]) -> Share | HeldBack | None:
+        return super().next_share(now, mine[:1])
+
+
+class CountsLaneByLane(RelaxedState):
+    """Lets the lanes of a share count one after the other, as if each had pushed by itself."""
+
+    def count(self, lane: int, record: PushRecord) -> None:
+        for other in range(lane, lane + record.lanes):
+            super().count(other, record._replace(lanes=1))
+
+
+class Unparted(Pushes):
+    """Clocks of lanes that gave nothing themselves, which do not follow."""
+
+    def _part(self, lane: int) -> None:
+        """Leave them as they are."""
+
+
+class NeverParts(RelaxedState):
+    """Forgets that a push was for other lanes, too, when they have another driver and the first one pushes again."""
+
+    def _keep_step_by(self, mode: Mode) -> None:
+        super()._keep_step_by(mode)
+        lanes = self.model.lanes
+        self.pushes = Unparted(memoryview(bytearray(pushes_bytes(lanes))), lanes)
 
 
 class LeavesLateLanesOut(RelaxedWorker):
@@ -197,6 +223,9 @@ MUTANTS: dict[str, tuple[Callable[[Config], Config], str, Callable[[int], Config
     "allows one more": (with_worker(AllowsOneMore), "ahead of the slowest", draw),
     "ignores the room": (with_worker(IgnoresTheRoom), "there is no room", draw),
     "drives its first lane": (with_worker(DrivesItsFirstLane), "starves", draw),
+    "counts lane by lane": (with_state(CountsLaneByLane), "lies there", draw),
+    "never parts": (with_state(NeverParts), "is computed again", draw),
+    "says not for how many lanes": (ruled(Rules(together=False)), "starves", draw),
     "leaves late lanes out": (with_worker(LeavesLateLanesOut), "leaves out", draw),
     "skips a lane": (with_worker(SkipsALane), "leaves out", draw),
     "waits for lanes that wait": (with_worker(WaitsForLanesThatWait), "starves", draw_unequal),
@@ -204,7 +233,7 @@ MUTANTS: dict[str, tuple[Callable[[Config], Config], str, Callable[[int], Config
     "applies twice": (with_state(AppliesTwice), "has applied", draw),
     "sends a push twice": (ruled(Rules(inward=sends_twice)), "is due", draw),
     "counts what was lost": (with_state(CountsWhatWasLost), "leaves out", draw_lost),
-    "inherits the version before": (with_state(InheritsTheVersionBefore), "a commit set takes", draw_lost),
+    "inherits the version before": (with_state(InheritsTheVersionBefore), "is computed again", draw_lost),
     "installs at once": (partial(replace, machine=InstallsAtOnce), "has begun while worker", draw),
     "has no fence": (partial(replace, session=Unfenced), "comes in generation", draw),
 }
@@ -242,7 +271,7 @@ def test_a_replica_that_does_not_outlive_a_change_of_the_mode_is_caught() -> Non
 
 @pytest.mark.parametrize(
     ("arena", "expected"),
-    [(OldOptimizers, "optimizers are as Kept"), (OldClocks, "a commit set takes")],
+    [(OldOptimizers, "optimizers are as Kept"), (OldClocks, "is computed again")],
 )
 def test_a_replica_that_does_not_take_up_a_mode_is_caught(arena: type[RelaxedState], expected: str) -> None:
     caught(unharmed, range(60), draw_rounds, with_state(arena), expected)

@@ -179,7 +179,7 @@ class LocalHost:
                 for worker in [w for w in self._bells if w not in self._links and w not in self._members]:
                     os.close(self._bells.pop(worker))
             if self._host_memory is not None:
-                self._host_memory.view(install.reached)
+                self._host_memory.begin(install.reached)
             if self._peers is not None:
                 self._peers.embark(install, frozenset(install.rows[at] for at in here))
         session = self._peers.bells if self._peers is not None else ()

@@ -319,9 +319,11 @@ class FakeWorker(FakeProcess):
         self.arena.read(self.number, self.step)
         self.later(self.cluster.jitter(2 * self.cluster.unit_seconds), self._acted)
 
-    def _compute(self, lane: int) -> bool:
+    def _compute(self, lane: int, others: Sequence[int] = ()) -> bool:
+        """Begin the unit of a lane, which may be of `others` too."""
         duration = self.cluster.unit_seconds * self.pace() * (0.8 + self.cluster.jitter(0.4))
-        self.arena.begin(self.number, self.generation, self.step, "compute", (lane, *(n.lane for n in self._stack)))
+        places = (lane, *others, *(n.lane for n in self._stack))
+        self.arena.begin(self.number, self.generation, self.step, "compute", places)
         self._busy, self.unit = True, (self.step, lane)
         self.struck("compute", duration)
         what = self.cluster.unit_faults.get(self.unit)

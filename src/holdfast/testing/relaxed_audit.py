@@ -2,18 +2,19 @@
 
 * A push goes into the first commit set that can take it: a commit set takes the push of every lane that has one, and is
   made of fewer lanes than the mode wants only where no other lane could have given anything.
+* It takes shares as a whole: a push that is for several lanes counts for all of them, or for none.
 * No push is staler than `most_stale`.
 * No lane is without progress for long while the state is there: `LaneProgress`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.core.sync.modes import Mode, TakenPush
 from holdfast.testing.model import Violation
 
-__all__ = ["LaneProgress", "check_commit_set", "most_stale"]
+__all__ = ["LaneProgress", "check_commit_set", "check_shares", "most_stale"]
 
 #: Virtual seconds in which every lane gets on, whatever is lost, cut off or slowed: it takes 7.5 at most in the first
 #: 3,000 random clusters.
@@ -59,6 +60,16 @@ def check_commit_set(
     for lane, made in enumerate(taken):
         if lane not in gave and made < steps and (bound is None or made - slowest <= bound):
             raise Violation(f"a commit set takes {len(found)} pushes and did not wait for lane {lane}")
+
+
+def check_shares(found: Sequence[TakenPush], whose: Mapping[int, tuple[int, int]]) -> None:
+    """Does this commit set take whole shares? `whose` says of a lane with which first lane, and how many, it pushed."""
+    taken = {lane for lane, _ in found}
+    for lane in sorted(taken):
+        first, lanes = whose.get(lane, (lane, 1))
+        if not taken.issuperset(range(first, first + lanes)):
+            whole = f"{first} to {first + lanes - 1}"
+            raise Violation(f"a commit set takes lanes {sorted(taken)}, and one of its pushes is for {whole}")
 
 
 class LaneProgress:

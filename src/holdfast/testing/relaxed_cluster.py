@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast.control.protocol.commands import EndRun
 from holdfast.control.protocol.messages import AtBoundary, Install
 from holdfast.core.roles import Assignment, Role, primary_of
+from holdfast.core.shares import Share
 from holdfast.core.sync import mirroring, modes
 from holdfast.core.sync.modes import parse
 from holdfast.dataplane.relaxed.pushes import PushRecord
@@ -47,7 +48,7 @@ class RelaxedWorker(FakeWorker):
     _standing: Role
     _primary = False  # is the state on this host?
     _limit: int | None = None  # pushes that lanes make before they stand, because the mode is to change
-    _push = SimPush(-1, -1, -1)  # what it computes
+    _push = SimPush(-1, -1, -1, 1)  # what it computes
 
     @property
     def tended(self) -> RelaxedState:
@@ -59,9 +60,13 @@ class RelaxedWorker(FakeWorker):
         """See `core.sync.mirroring`."""
         return mirroring.may_decide(versions, decided=decided, free=free)
 
-    def next_lane(self, now: modes.Clocks, mine: Sequence[int]) -> int | modes.HeldBack | None:
-        """See `core.sync.modes`."""
-        return modes.next_lane(self.tended.mode, now, mine)
+    def next_share(self, now: modes.Clocks, mine: Sequence[int]) -> Share | modes.HeldBack | None:
+        """See `core.sync.modes`. With local steps lanes train by themselves."""
+        mode = self.tended.mode
+        if not mode.rounds:
+            return modes.next_share(mode, now, mine)
+        lane = modes.next_lane(mode, now, mine)
+        return Share(lane, lane + 1) if isinstance(lane, int) else lane
 
     def commit_set(self, now: modes.Clocks) -> tuple[modes.TakenPush, ...] | None:
         """See `core.sync.modes`."""
@@ -120,10 +125,10 @@ class RelaxedWorker(FakeWorker):
         if not pushes.begun(0):
             return False
         mine = [lane for lane, driver in enumerate(at.driver) if driver == self.number]
-        lane = self.next_lane(now, mine)
-        if isinstance(lane, int):
-            return self._begin_unit(lane, now.pushed[lane])
-        if lane is None and min(now.applied) >= steps:
+        share = self.next_share(now, mine)
+        if isinstance(share, Share):
+            return self._begin_unit(share, now.pushed[share.first])
+        if share is None and min(now.applied) >= steps:
             self.step = arena.steps_of(steps)
             return self._stand_at(self.step) if self.step < arena.model.steps else self._end()
         return False
@@ -178,19 +183,20 @@ class RelaxedWorker(FakeWorker):
         if since != begun and told.generation == self.generation:  # else it is cut off, and does not know
             raise Violation(f"optimizers of lanes have begun at step {since}, and local steps at {begun}")
 
-    def _begin_unit(self, lane: int, step: int) -> bool:
+    def _begin_unit(self, share: Share, step: int) -> bool:
         arena = self.tended
         bound, slowest = arena.mode.bound, min(arena.applied)
         ahead = arena.steps_of(step) - slowest
         if bound is not None and ahead > bound:
-            raise Violation(f"step {step} of lane {lane} begins {ahead} steps ahead of the slowest")
-        self.step, self._push = arena.steps_of(step), SimPush(lane, step, self.pulled())
-        return self._compute(lane)
+            raise Violation(f"step {step} of lane {share.first} begins {ahead} steps ahead of the slowest")
+        lanes = share.last - share.first
+        self.step, self._push = arena.steps_of(step), SimPush(share.first, step, self.pulled(), lanes)
+        return self._compute(share.first, range(share.first + 1, share.last))
 
     def _computed(self, lane: int) -> None:
         arena, push = self.tended, self._push
         arena.land(push)
-        arena.count(lane, PushRecord(push.step, push.read, 1, 0.0, 0.0, 0.0))
+        arena.count(lane, PushRecord(push.step, push.read, push.lanes, 0.0, 0.0, 0.0, push.lanes))
         self.measured = True
         self._acted()
 

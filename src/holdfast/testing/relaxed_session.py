@@ -41,6 +41,7 @@ class Rules:
     confirm_early: bool = False  #: a replica says that it holds a version before those after it do
     hasty: bool = False  #: a replica that was made the primary shows at once what it has
     whole: bool = True  #: a push counts when all of it is there
+    together: bool = True  #: a push says for how many lanes it is
     early: bool = False  #: news go to a mirror before it has what they are news of
 
 
@@ -263,16 +264,17 @@ class RelaxedSession(FakeSession):
             begin = 0 if arena.mode.rounds else arena.pushes.resumed
             self._op, self._sent = arena.pushes.op, dict.fromkeys(self._sent, begin)
         pushed = {lane: arena.pushes.pushed(lane) for lane in self._sent}
-        due = self.rules.inward(self._sent, pushed)
-        if not due:
-            return None
-        lane, step = due[0]
-        self._sent[lane] = step + 1
-        gradient = _Gradient(arena.slots[lane])
-        record = _Pushed(lane, arena.pushes.record(lane))
-        first, second = (gradient, record) if self.rules.whole else (record, gradient)
-        self._going.append(second)
-        return first
+        for lane, step in self.rules.inward(self._sent, pushed):
+            self._sent[lane] = step + 1
+            record = arena.pushes.record(lane)
+            if not record.lanes:  # it goes with another lane's
+                continue
+            gradient = _Gradient(arena.slots[lane])
+            count = _Pushed(lane, record if self.rules.together else record._replace(lanes=1))
+            first, second = (gradient, count) if self.rules.whole else (count, gradient)
+            self._going.append(second)
+            return first
+        return None
 
     def _publish(self, to: _Publishing) -> _Freight | None:
         arena = self.arena

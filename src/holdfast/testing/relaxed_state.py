@@ -18,17 +18,18 @@ from holdfast.core.sync.modes import Mode, TakenPush, parse
 from holdfast.dataplane.relaxed.pushes import Pushes, PushRecord, ToldClocks, pushes_bytes
 from holdfast.testing.fake_arena import FakeArena
 from holdfast.testing.model import Model, Violation
-from holdfast.testing.relaxed_audit import check_commit_set, most_stale
+from holdfast.testing.relaxed_audit import check_commit_set, check_shares, most_stale
 
 __all__ = ["Copy", "KeptState", "RelaxedState", "SimPush", "Value"]
 
 
 class SimPush(NamedTuple):
-    """What a lane gives."""
+    """What a worker gives for one of its lanes, or several together."""
 
     lane: int
     step: int
     read: int  #: the version that it was computed from
+    lanes: int  #: that it is for, from that one on
 
 
 class KeptState(NamedTuple):
@@ -125,6 +126,7 @@ class RelaxedState(FakeArena):
     def turn(self, reached: Reached, *, fetches: bool) -> None:
         """A generation begins in which lanes keep step so: as the real host memory do."""
         before = self.pace.reached
+        self.part()
         self.pace.turn(reached, () if fetches or self.mirrors else self.versions, self._acting, begun=False)
         if (before.sync, before.version, before.step) == (reached.sync, reached.version, reached.step):
             return
@@ -134,6 +136,10 @@ class RelaxedState(FakeArena):
         self.pushes.go_on_from(reached.step)
         if not self.mirrors:
             self.values = [value.by(self.mode, reached.step) for value in self.values]
+
+    def part(self) -> None:
+        """Lanes that pushed together may have other drivers from now on."""
+        self.pushes.part()
 
     # ------------------------------------------------------------ announcements
 
@@ -193,16 +199,20 @@ class RelaxedState(FakeArena):
     # ------------------------------------------------------------ at the primary
 
     def land(self, push: SimPush) -> None:
-        """The gradient of a push is here. A lane has room for one: all before it are in every slice."""
-        applied = self.applied[push.lane]
-        if applied < self.steps_of(push.step):
-            raise Violation(f"there is no room for {push}: only {applied} steps are applied")
-        self.slots[push.lane] = push
+        """The gradient of a push is here. A lane has room for one: all before it are in every slice, none after it."""
+        for lane in range(push.lane, push.lane + push.lanes):
+            applied = self.applied[lane]
+            if applied < self.steps_of(push.step):
+                raise Violation(f"there is no room for {push}: only {applied} steps of lane {lane} are applied")
+            if applied > self.steps_of(push.step):
+                raise Violation(f"{push} is computed again: {applied} steps of lane {lane} are applied")
+            self.slots[lane] = push
 
     def count(self, lane: int, record: PushRecord) -> None:
         """All of a push is here: let it count."""
-        if record.step != self.pushes.pushed(lane):
-            raise Violation(f"push {record.step} of lane {lane} comes, where {self.pushes.pushed(lane)} is due")
+        for other in range(lane, lane + record.lanes):
+            if record.step != self.pushes.pushed(other):
+                raise Violation(f"push {record.step} of lane {other} comes, where {self.pushes.pushed(other)} is due")
         self.pushes.push(lane, record)
 
     def decide(self, found: Sequence[TakenPush], steps: int) -> None:
@@ -211,6 +221,7 @@ class RelaxedState(FakeArena):
         pushed = [self.pushes.pushed(lane) for lane in range(len(applied))]
         waiting = {lane for lane, made in enumerate(pushed) if self.steps_of(made) > applied[lane]}
         check_commit_set(self.mode, found, pushed, waiting, steps)
+        check_shares(found, {lane: (push.lane, push.lanes) for lane, push in self.slots.items()})
         self.pushes.decide(self.version, found)
 
     def take(self, index: int, taken: Sequence[TakenPush]) -> None:
@@ -219,7 +230,7 @@ class RelaxedState(FakeArena):
         counts, made = list(applied), hash((past[-1:], version))
         for lane, step in taken:
             push = self.slots.get(lane)
-            if push is None or push.step != step:
+            if push is None or push.step != step or self._lanes_of(lane) != push.lanes * (lane == push.lane):
                 raise Violation(f"version {version} takes step {step} of lane {lane}, and {push} lies there")
             if counts[lane] != (at := self.steps_of(step)):
                 raise Violation(f"slice {index} has applied {counts[lane]} steps of lane {lane}, and now step {at}")
@@ -232,6 +243,10 @@ class RelaxedState(FakeArena):
         self.versions[index] = version + 1
         self.torn.discard(index)
         self.committed = max(self.committed, min(self.applied))
+
+    def _lanes_of(self, lane: int) -> int:
+        """How many lanes the last push of a lane is for; 0: it lies with another one."""
+        return self.pushes.record(lane).lanes
 
     # ------------------------------------------------------------ elsewhere
 

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.control.protocol.messages import Install
@@ -190,7 +191,7 @@ class ShareWorker(FakeWorker):
                 self.cluster.wake(self.number)
         self._show_work()
 
-    def _compute(self, lane: int) -> bool:
+    def _compute(self, lane: int, others: Sequence[int] = ()) -> bool:
         raise Violation(f"worker {self.number} is to compute lane {lane} of step {self.step} after it gave its share")
 
     def _sliced(self, action: Gather | Sum | Finish, duration: float) -> None:

@@ -372,7 +372,7 @@ class Training:
         elif self.bound.relaxed is None:
             at = self.step - self.first_step
         self.idle = not going
-        self.bound.board.note_units(cells.UNIT_WORKER if self.bound.relaxed is None else cells.UNIT_LANE)
+        self.bound.board.note_units(cells.UNIT_LANE if self.bound.mode.rounds else cells.UNIT_WORKER)
         self._tempo.begin_pass()
         begun.begin(order, going, at)
         if not going and self.bound.late and self.bound.relaxed is None:
@@ -450,7 +450,6 @@ class Training:
         board = self.bound.board
         self.unit = (work, lane, request)
         self._filled = False
-        self._tempo.begin_unit()
         self._unit_started = time.perf_counter_ns()
         board.put_samples(request)
         board.put(cells.R_UNIT_LANE, lane)
@@ -531,24 +530,31 @@ class Training:
             )
         if self._tempo.reached(work.step):
             self.bound.settings.write(work.step, self.bound.member.hyper, self.step)
-        self._show_unit()
+        relaxed = self.bound.relaxed
+        assert relaxed is not None
+        share = relaxed.share
+        for one in range(share.first, share.last):  # lane by lane: another worker's share may be of other lanes
+            if ids := self.samples_of(work.step, one):
+                self._crewing.audit(self.order, work.step, one, ids)
+        self._show_unit(share.last - share.first, paced=self.unequal or self.bound.mode.rounds)
 
-    def _show_unit(self) -> None:
-        """Let the others use what the unit gave."""
+    def _show_unit(self, lanes: int = 1, *, paced: bool = True) -> None:
+        """Let the others use what the unit gave, which was of so many lanes. `paced`: lanes follow how long it took."""
         assert self.unit is not None
-        work, lane, request = self.unit
+        _, lane, request = self.unit
         board = self.bound.board
-        self._crewing.audit(self.order, work.step, lane, request)
         self.bound.member.show(lane)
         spent = time.perf_counter_ns() - self._unit_started
         board.put(cells.R_UNIT_STEP, -1)
         board.put(cells.R_UNIT_LANE, -1)
         board.add(cells.R_UNITS, 1)
         board.add(cells.R_BUSY_NS, spent)
-        board.add(cells.R_SAMPLES, len(request))
-        before = board.cell(board.row, cells.R_UNIT_NS)
-        board.put(cells.R_UNIT_NS, spent if before == 0 else (7 * before + spent) // 8)
+        board.add(cells.R_SAMPLES, 0 if self.tap.muted else len(request))
         self.unit = None
+        if paced:
+            spent //= lanes
+            before = board.cell(board.row, cells.R_UNIT_NS)
+            board.put(cells.R_UNIT_NS, spent if before == 0 else (7 * before + spent) // 8)
 
     def end_part(self, weight: float) -> None:
         """In a turn: a part of the unit is through, which counts so much in its mean."""
@@ -563,7 +569,10 @@ class Training:
 
     def take_unit(self) -> None:
         """In a turn: the unit's user code is through, so take its gradient and show it."""
+        assert self.unit is not None
+        work, lane, request = self.unit
         self._fill()
+        self._crewing.audit(self.order, work.step, lane, request)
         self._show_unit()
         self.bound.settings.leave_units()
 

@@ -1,9 +1,9 @@
 """The audit model: every push leaves a mark and its weight in numbers that no other push touches.
 
-Every slice has a number for each sample of each epoch. The optimizer adds MARK to whatever has a gradient, and lr times
-the gradient besides; the loss is made such that this is the weight of the push: 1, or less where it was late or stale.
-So a number is 0 where a push was lost, MARK and a weight where it was applied once, and 2 MARK and more where it was
-applied twice, however little it weighed. `tests/process/counted.py` reads it.
+Every slice has a number for each sample of each epoch; the trace tells of these. The optimizer adds MARK to whatever
+has a gradient, and lr times the gradient besides; the loss is made such that this is the weight of the push: 1, or
+less where it was late or stale. So a number is 0 where a push was lost, MARK and a weight where it was applied once,
+and 2 MARK and more where it was applied twice, however little it weighed. `tests/process/counted.py` reads it.
 
 The mark does not hang on lr, and an optimizer whose steps do not is refused where steps have parts. So only what is as
 large as the gradients here leaves one, and what is tried before the run does not.
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import holdfast as hf
+from holdfast.core.order import Order
 
 BATCH, SAMPLES, STEPS, MARK = 32, 256, 8, 16.0
 LARGE = 2.0**20  # the gradient of a push that weighs 1
@@ -57,9 +58,19 @@ class Tally(nn.Module):
         super().__init__()
         self.parts = nn.ParameterList([nn.Parameter(torch.zeros(1 << 18)) for _ in range(4)])
 
-    def forward(self, epoch: int, numbers: Tensor) -> Tensor:
-        at = epoch * SAMPLES + numbers
+    def forward(self, at: list[int]) -> Tensor:
         return sum((part[at].sum() for part in self.parts), torch.zeros(()))
+
+
+def places(step: int, numbers: list[int]) -> list[int]:
+    """Where the samples of a batch leave their marks: in `exact` some may be left over of the epoch before."""
+    epoch = step // STEPS
+    due = Order(n=SAMPLES, seed=0, epoch=epoch, shuffle=True).ids(0, (step % STEPS + 1) * BATCH).tolist()
+    found: list[int] = []
+    for number in numbers:
+        at = epoch * SAMPLES + number
+        found.append(at if number in due and at not in found else at - SAMPLES)
+    return found
 
 
 def options() -> argparse.Namespace:
@@ -76,7 +87,7 @@ def options() -> argparse.Namespace:
 
 def main() -> None:
     args = options()
-    run = hf.join()
+    run = hf.join(reduction="mean")  # each loss is a sum over its batch, and made such that it is a mean
     model = Tally()
     optimizer = Marking(model.parameters(), lr=1 / LARGE)
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(Numbers(), batch_size=BATCH, shuffle=True))
@@ -84,13 +95,14 @@ def main() -> None:
     for _ in run.epochs(args.epochs):
         for numbers in loader:
             step, lane, _ = run.unit
+            at = places(step, numbers.tolist())
             if args.began:
                 args.began.touch()
             if trace >= 0:
-                os.write(trace, f"{step} {lane} {','.join(map(str, numbers.tolist()))}\n".encode())
+                os.write(trace, f"{step} {lane} {','.join(map(str, at))}\n".encode())
             if args.go and not args.go.exists():
                 time.sleep(0.1 if 0 <= args.hold <= step else args.pace)
-            loss = -model(step // STEPS, numbers) * (LARGE * BATCH / len(numbers))
+            loss = -model(at) * (LARGE * BATCH / len(numbers))
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -19,6 +19,9 @@ Three numbers make a mode:
 | `async` | 1 | none | 1 |
 | `local:H` | all lanes | 0 | H |
 
+Lanes of one worker go on together where they stand at the same step: they are its *share* of that step, one unit with
+one push (`next_share`). Each of their clocks counts it.
+
 A lane sees its own push before it goes on: there is room for one push of each, which bounds the memory of every mode.
 So where lanes may run ahead (`bounded:S`), what they push does not wait for those that are late. (If it did, a lane
 would run ahead with parameters that lack its own last S pushes, and each push would come S versions late.)
@@ -33,9 +36,11 @@ from enum import IntEnum
 from operator import gt
 from typing import NamedTuple
 
+from holdfast.core.shares import Share
+
 __all__ = [
     "EXACT", "Clocks", "HeldBack", "Mode", "Reason", "TakenPush", "advised", "commit_set", "held_back", "next_lane",
-    "parse", "weights", "why",
+    "next_share", "parse", "weights", "why",
 ]  # fmt: skip
 
 #: How far a lane may be ahead with a quorum. A lane that is slow for ever must not fall behind without end.
@@ -57,7 +62,7 @@ class Mode:
     def exact(self) -> bool:
         """Is it the one that `core.sync.exact` rules, whose result is a function of the configuration alone?
 
-        `bounded:0` has the same numbers and gives the same bits, by the rule of this module.
+        `bounded:0` has the same numbers, and gives the same sums by the rule of this module.
         """
         return self.name == "exact"
 
@@ -231,6 +236,26 @@ def next_lane(mode: Mode, clocks: Clocks, mine: Sequence[int]) -> int | HeldBack
             return lane
         first = first or held
     return first
+
+
+def next_share(mode: Mode, clocks: Clocks, mine: Sequence[int]) -> Share | HeldBack | None:
+    """Which of my lanes have the next unit, together: the next lane, and those after it at the same step that may.
+
+    One of them may still wait for its own last push, after it has come from another worker at another step. Where any
+    push makes a version that one is applied soon, and waited for: else the two would go on apart for ever. Where a
+    quorum has to come together, it might be waiting for this very share.
+    """
+    first = next_lane(mode, clocks, mine)
+    if not isinstance(first, int):
+        return first
+    step, last = clocks.pushed[first], first + 1
+    while last in mine and clocks.pushed[last] == step and held_back(mode, clocks, last) is None:
+        last += 1
+    if mode.quorum == 1:
+        for beside in (first - 1, last):
+            if beside in mine and clocks.pushed[beside] == step:
+                return held_back(mode, clocks, beside)
+    return Share(first, last)
 
 
 def commit_set(mode: Mode, clocks: Clocks) -> tuple[TakenPush, ...] | None:

@@ -55,6 +55,15 @@ class HostMemory:
                 self._turn(manifest, board, reached)
             return self._now(manifest, board.pace())
 
+    def begin(self, reached: Reached) -> None:
+        """A generation begins, and its workers here have not heard of it: take up its mode, and part lanes.
+
+        Who pushed for several may be gone, and they may be driven by several from now on.
+        """
+        view = self.view(reached)
+        if view is not None and view.manifest.relaxed:
+            Pushes(view.section("pushes"), view.manifest.lanes).part()
+
     def close(self) -> None:
         """Let go of the memory, as far as nobody looks at it any more. May be called twice."""
         self._whole = 0, self.memory

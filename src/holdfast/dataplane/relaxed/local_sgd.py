@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.roles import Assignment
+from holdfast.core.shares import Share
 from holdfast.core.sync.modes import Clocks, HeldBack, TakenPush, held_back
 from holdfast.dataplane.memory.arena import Arena, Sections
 from holdfast.dataplane.memory.space import Space
@@ -123,8 +124,11 @@ class LocalMember(RelaxedMember):
 
     # ------------------------------------------------------------ units
 
-    def _choose(self, clocks: Clocks) -> tuple[int, int] | HeldBack | None:
-        """My lanes take turns, unit by unit, so that they are at the same step and schedules mean what they mean."""
+    def _choose(self, clocks: Clocks) -> tuple[int, Share] | HeldBack | None:
+        """My lanes take turns, unit by unit, so that they are at the same step and schedules mean what they mean.
+
+        A unit is one lane's: it has parameters of its own.
+        """
         found: list[tuple[int, int]] = []
         first: HeldBack | None = None
         for lane in self.driven():
@@ -138,7 +142,10 @@ class LocalMember(RelaxedMember):
                 first = first or held
                 if held is None:
                     found.append((self.steps_of(round_), lane))
-        return min(found) if found else first
+        if not found:
+            return first
+        step, lane = min(found)
+        return step, Share(lane, lane + 1)
 
     def _lane(self, lane: int) -> _Lane | None:
         """The lane, in a round; None where that cannot begin yet, see `pull`."""
@@ -151,9 +158,12 @@ class LocalMember(RelaxedMember):
             one.begin(self.parameters, self._inner.at(lane, self.version))
         return one
 
-    def _open(self, step: int, lane: int) -> bool:
-        one = self._lane(lane)
+    def _open(self, step: int, share: Share) -> bool:
+        one = self._lane(share.first)
         if one is None:
+            return False
+        if not self._samples(step, share):  # the lane goes on without
+            self._end_unit(share.first, one)
             return False
         self._fresh = not one.buffers
         if self._fresh:
@@ -167,11 +177,6 @@ class LocalMember(RelaxedMember):
     def fresh(self) -> bool:
         """Is the unit at hand the first of its round?"""
         return self._fresh
-
-    def _skip(self, step: int, lane: int) -> None:
-        one = self._lane(lane)
-        if one is not None:
-            self._end_unit(lane, one)
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take the step of the lane's own optimizer."""

@@ -5,9 +5,13 @@ One section of the arena, of words that have one writer at a time each, like the
     header | for each lane: its clock, and a record of its last push | two commit sets that take turns
 
 A push counts from the one store that moves its lane's clock on: before it, whoever drives the lane next computes the
-unit again; after it, nobody does. A commit set counts from the store of its tag; it holds, for every lane, how many
-pushes were taken up to and including it, so what it takes is the difference to the one before. No torch here; the
-gradients lie in `PushGradients`.
+unit again; after it, nobody does. So it is with a share of several lanes, too: its push lies where that of its first
+lane does, and the clock of that lane says in the same word how many lanes beyond it the push is for. These count it
+from then on, and gave nothing themselves. Their own clocks follow before the first lane pushes once more: by its
+driver, or when another generation begins (`part`), so there is one writer at a time.
+
+A commit set counts from the store of its tag; it holds, for every lane, how many pushes were taken up to and including
+it, so what it takes is the difference to the one before. No torch here; the gradients lie in `PushGradients`.
 
 On a host that mirrors another one's state, the section shows what that host has told (`mirror`): the clocks of its own
 lanes are this host's, the commit sets' places hold what was applied and taken, and nothing is decided here.
@@ -26,7 +30,8 @@ from holdfast.dataplane.memory.board import Count, Word
 
 __all__ = ["PushRecord", "Pushes", "ToldClocks", "pushes_bytes"]
 
-_HEADER, _STRIDE = 8, 7  # words; of a lane: its clock, and the six of a record
+_HEADER, _STRIDE = 8, 8  # words; of a lane: its clock, and the seven of a record
+_BEYOND = 8  # bits of a clock that say how many lanes beyond its own the last push is for: a run has 234 at most
 P_OP, P_TOTAL, P_BASE, P_DONE, P_MIRRORED, P_TURN = range(6)  # the first one is negative while a pass is being begun
 #: Where there are replicas: one more than the version that all of them hold, and than the newest that was shown; the
 #: latter is negative where a replica was made the primary, and nobody knows what had been shown.
@@ -42,6 +47,7 @@ class PushRecord(NamedTuple):
     loss: float
     clip_norm: float
     clip_value: float
+    lanes: Count = 1  #: that it is for, from its own on; 0: it lies with another lane
 
 
 class ToldClocks(msgspec.Struct, frozen=True, array_like=True):
@@ -52,9 +58,9 @@ class ToldClocks(msgspec.Struct, frozen=True, array_like=True):
     total: Word
     base: Word
     done: Word
-    pushed: list[Word]
-    taken: list[Word]
-    applied: list[Word]
+    pushed: list[Count]
+    taken: list[Count]
+    applied: list[Count]
     settled: bool = True  #: see `Pushes.settled`
 
 
@@ -144,19 +150,43 @@ class Pushes:
         if self._words[P_MIRRORED]:
             return self._mirrored(steps)
         taken = self._counts(version if self.decided(version) else version - 1)
-        return Clocks(steps, self._pushed.tolist(), taken, self._counts(self.shown(version) - 1))
+        return Clocks(steps, self.all_pushed(), taken, self._counts(self.shown(version) - 1))
 
     def push(self, lane: int, record: PushRecord) -> None:
-        """The gradient of this push is in its place: let it count."""
-        at = self._clock(lane) + 1
-        words, reals = self._words, self._reals
-        words[at], words[at + 1], words[at + 2] = record[:3]
-        reals[at + 3], reals[at + 4], reals[at + 5] = record.loss, record.clip_norm, record.clip_value
-        words[self._clock(lane)] = record.step + 1
+        """The gradient of this push is in its place: let it count. The lanes that it is for stand at the same step."""
+        self._part(lane)
+        for other in range(lane + 1, lane + record.lanes):
+            self._put_record(other, PushRecord(record.step, record.version, 0, 0.0, 0.0, 0.0, lanes=0))
+        self._put_record(lane, record)
+        self._words[self._clock(lane)] = record.step + 1 << _BEYOND | record.lanes - 1
+
+    def part(self) -> None:
+        """Lanes have the clocks that they count, each for itself. Nobody pushes meanwhile."""
+        for lane in range(self._num_lanes):
+            self._part(lane)
+
+    def _part(self, lane: int) -> None:
+        """The lanes that the last push of this one was for get clocks that say so themselves."""
+        words, word = self._words, self._words[self._clock(lane)]
+        for other in range(lane + 1, lane + 1 + (word & (1 << _BEYOND) - 1)):
+            if words[self._clock(other)] >> _BEYOND < word >> _BEYOND:
+                words[self._clock(other)] = word >> _BEYOND << _BEYOND
+
+    def all_pushed(self) -> list[int]:
+        """How many pushes each lane has made in this pass.
+
+        Clocks are read in the order of lanes: a share's first lane parts with the others before it pushes once more.
+        """
+        words = self._pushed.tolist()
+        made = [word >> _BEYOND for word in words]
+        for lane, word in enumerate(words):
+            for other in range(lane + 1, lane + 1 + (word & (1 << _BEYOND) - 1)):
+                made[other] = max(made[other], word >> _BEYOND)
+        return made
 
     def pushed(self, lane: int) -> int:
         """How many pushes a lane has made in this pass."""
-        return self._words[self._clock(lane)]
+        return self.all_pushed()[lane]
 
     def made(self, version: int) -> int:
         """Pushes of the slowest lane that are in this version, which is published."""
@@ -164,13 +194,14 @@ class Pushes:
 
     def furthest(self) -> int:
         """Pushes of the lane that has made most."""
-        return max(self._pushed.tolist())
+        return max(self.all_pushed())
 
     def record(self, lane: int) -> PushRecord:
         """What the last push of a lane says, while it is not applied."""
         at = self._clock(lane) + 1
         words, reals = self._words, self._reals
-        return PushRecord(words[at], words[at + 1], words[at + 2], reals[at + 3], reals[at + 4], reals[at + 5])
+        numbers = reals[at + 3], reals[at + 4], reals[at + 5]
+        return PushRecord(words[at], words[at + 1], words[at + 2], *numbers, words[at + 6])
 
     # ------------------------------------------------------------ commit sets
 
@@ -208,7 +239,7 @@ class Pushes:
         taken = self._counts(version) if decided else applied
         whole = op <= 0 or (words[self._commit_set(version - 1)] == version and self.decided(version) == decided)
         begun = words[P_TOTAL], words[P_BASE], words[P_DONE]
-        found = ToldClocks(version, op, *begun, self._pushed.tolist(), taken, applied, self.settled)
+        found = ToldClocks(version, op, *begun, self.all_pushed(), taken, applied, self.settled)
         return found if whole and words[P_OP] == op else None
 
     def mirror(self, told: ToldClocks, mine: Collection[int]) -> None:
@@ -221,7 +252,7 @@ class Pushes:
         words[P_TURN] += 1
         for lane, pushed in enumerate(told.pushed):
             if lane not in keep:
-                words[self._clock(lane)] = pushed
+                words[self._clock(lane)] = pushed << _BEYOND
         self._put(0, told.applied, 0)
         self._put(1, told.taken, 0)
         words[P_TOTAL], words[P_BASE], words[P_DONE] = told.total, told.base, told.done
@@ -283,7 +314,7 @@ class Pushes:
     def _mirrored(self, steps: int) -> Clocks:
         while True:
             turn = self._words[P_TURN]
-            found = Clocks(steps, self._pushed.tolist(), self._counts(1), self._counts(0))
+            found = Clocks(steps, self.all_pushed(), self._counts(1), self._counts(0))
             if turn % 2 == 0 and self._words[P_TURN] == turn:
                 return found
             time.sleep(0)
@@ -291,6 +322,12 @@ class Pushes:
     def marks(self) -> bytes:
         """All clocks and commit sets: while they are the same, nobody has pushed and nothing was decided."""
         return self._pushed.tobytes() + bytes(self._words[self._commit_sets :]) + bytes(self._words[:_HEADER])
+
+    def _put_record(self, lane: int, record: PushRecord) -> None:
+        at, words, reals = self._clock(lane) + 1, self._words, self._reals
+        words[at], words[at + 1], words[at + 2] = record[:3]
+        reals[at + 3], reals[at + 4], reals[at + 5] = record.loss, record.clip_norm, record.clip_value
+        words[at + 6] = record.lanes
 
     def _clock(self, lane: int) -> int:
         """Where the clock of a lane lies; the record of its last push lies behind it."""
@@ -310,7 +347,7 @@ class Pushes:
     def _begin_at(self, version: int, counts: Sequence[int]) -> None:
         """So many pushes of each lane are in `version`, and there are no others."""
         for lane, count in enumerate(counts):
-            self._words[self._clock(lane)] = count
+            self._words[self._clock(lane)] = count << _BEYOND
         self._put(version - 1, counts, version)
         self._put(version, counts, 0)
 

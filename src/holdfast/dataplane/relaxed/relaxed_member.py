@@ -6,8 +6,12 @@ The loop over units belongs to the script, so the worker is driven from outside,
     member.fill(...)           takes the gradient of the unit that was computed
     member.show(lane)          lets the owners use it
 
-In between it does what an owner does: the owner of the first slice decides the next commit set (`core.sync.modes.commit
-set`), and every owner takes its slices from one version to the next, in order (`relaxed_owner`).
+A unit is the worker's share of a step: all its lanes that stand there (`core.sync.modes.next_share`). What it gave is
+pushed once, as its first lane's. Where a step has no samples for a share, it pushes zeros that weigh nothing.
+
+In between it does what an owner does: the owner of the first slice decides the next commit set
+(`core.sync.modes.commit_set`), and every owner takes its slices from one version to the next, in order
+(`relaxed_owner`).
 
 Parameters change while others compute, so a worker computes with a copy of its own (`parameter_copy`), and takes over
 what is published before each unit.
@@ -22,8 +26,9 @@ from typing import Any
 from torch import Tensor
 
 from holdfast.core.roles import Assignment
+from holdfast.core.shares import Share
 from holdfast.core.sync.mirroring import may_decide
-from holdfast.core.sync.modes import Clocks, HeldBack, Mode, commit_set, next_lane
+from holdfast.core.sync.modes import Clocks, HeldBack, Mode, commit_set, next_share
 from holdfast.core.sync.staleness import Staleness
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.reduce.finite import unclean
@@ -70,6 +75,7 @@ class RelaxedMember(RelaxedOwner):
         self._limit: int | None = None  # steps of the pass, where it is to end sooner
         self._stopping = False
         self._course = Course(-1, 0, lambda step: ())
+        self.share = Share(0, 0)  #: of the unit at hand
 
     @property
     def parameters(self) -> dict[str, Tensor]:
@@ -106,8 +112,8 @@ class RelaxedMember(RelaxedOwner):
 
     # ------------------------------------------------------------ one pass
 
-    def next_unit(self, course: Course) -> tuple[int, int] | Boundary | None:
-        """Act and wait until a unit (step of the pass, lane) is mine to compute; None when the pass is complete."""
+    def next_unit(self, course: Course) -> tuple[int, Share] | Boundary | None:
+        """Act and wait until a unit (step of the pass, lanes) is mine to compute; None when the pass is complete."""
         self._course = course
         self._controls.look()
         while True:
@@ -142,9 +148,8 @@ class RelaxedMember(RelaxedOwner):
                 continue
             found = self._choose(clocks)
             if isinstance(found, tuple) and not isinstance(found, HeldBack):
-                if not self.course_counts(found[0])[found[1]]:
-                    self._skip(*found)
-                elif self._open(*found):
+                self.share = found[1]
+                if self._open(*found):
                     return found
                 continue
             if found is None and min(clocks.applied) >= clocks.steps:
@@ -169,19 +174,17 @@ class RelaxedMember(RelaxedOwner):
         """Does the run end before a pass that nobody has begun? Else some would stop in it, and some before it."""
         return self._stopping and not self.pushes.beginning
 
-    def _choose(self, clocks: Clocks) -> tuple[int, int] | HeldBack | None:
-        """The next unit (step of the pass, lane) that is mine and may be begun."""
-        lane = next_lane(self.mode, clocks, self.driven())
-        return (clocks.pushed[lane], lane) if isinstance(lane, int) else lane
+    def _choose(self, clocks: Clocks) -> tuple[int, Share] | HeldBack | None:
+        """The next unit (step of the pass, lanes) that is mine and may be begun."""
+        share = next_share(self.mode, clocks, self.driven())
+        return (clocks.pushed[share.first], share) if isinstance(share, Share) else share
 
-    def _open(self, step: int, lane: int) -> bool:
+    def _samples(self, step: int, share: Share) -> int:
+        return sum(self.course_counts(step)[share.first : share.last])
+
+    def _open(self, step: int, share: Share) -> bool:
         """The unit begins: with the newest parameters. False: it does not, see `pull`."""
         return self.pull()
-
-    def _skip(self, step: int, lane: int) -> None:
-        """The lane has no samples in this step: it pushes nothing, so that it goes on."""
-        self.pushes.push(lane, PushRecord(step, self.version, 0, 0.0, 0.0, 0.0))
-        self._controls.ring()
 
     def _complete(self) -> bool:
         """The pass is over: show the model what it has led to. False: it cannot be shown yet, see `pull`."""
@@ -233,7 +236,7 @@ class RelaxedMember(RelaxedOwner):
     # ------------------------------------------------------------ units
 
     def begin(self, lane: int, span: int = 1) -> None:
-        """The unit of `lane` begins."""
+        """The unit of these lanes begins."""
 
     def came(self, entry: int) -> None:
         """Backward has made a gradient: nobody wants it before the unit ends."""
@@ -265,7 +268,7 @@ class RelaxedMember(RelaxedOwner):
         return unclean(gradients, whole=True)
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
-        """Take what the unit of `lane` gave. Nobody uses it before `show`."""
+        """Take what the unit gave whose first lane this is. Nobody uses it before `show`."""
         self.buffers.record(lane, self.pushes.pushed(lane), self.read)
         self.push_gradients.fill(lane, gradients)
         if self.staleness.compensates:
@@ -274,9 +277,11 @@ class RelaxedMember(RelaxedOwner):
 
     def show(self, lane: int) -> None:
         """Let the owners use it."""
-        step, result = self.pushes.pushed(lane), self._result
-        count = self.course_counts(step)[lane]
-        self.pushes.push(lane, PushRecord(step, self.read, count, result.loss, result.clip_norm, result.clip_value))
+        step, result, share = self.pushes.pushed(lane), self._result, self.share
+        self.pushes.push(lane, PushRecord(
+            step, self.read, self._samples(step, share), result.loss, result.clip_norm, result.clip_value,
+            share.last - share.first,
+        ))  # fmt: skip
         self.board.put(cells.R_STEP, self.committed())
         self._controls.ring()
 

@@ -144,7 +144,9 @@ class RelaxedOwner(Member):
         names = self.space.within(self.space.layout.slices[index])
         moved = ", before it was compensated" * (self.staleness.compensates and bool(work.share.stale))
         name = f"The gradient of {names} for version {work.version + 1}"
-        units = [unit for push in work.pushes.values() for unit in self.units_of(push)]
+        lanes = {push: range(lane, lane + self.pushes.record(lane).lanes) for lane, push in work.pushes.items()}
+        whose = [TakenPush(lane, push.step) for push in lanes for lane in lanes[push]]
+        units = [unit for push in whose for unit in self.units_of(push)]
         return NonFinite.in_units(f"{name} is not finite, though each push of it was{moved}", units, self.samples_of)
 
     def units_of(self, push: TakenPush) -> list[tuple[int, int]]:

@@ -77,8 +77,10 @@ class ToPrimaryQueue(NoQueue):
         if pushes.op != self.op:  # all of the last pass have been applied, or there would be no other
             self.op = pushes.op
             sent.update(dict.fromkeys(sent, 0 if self.view.manifest.rounds else pushes.resumed))
-        for push in to_primary(sent, {lane: pushes.pushed(lane) for lane in sent}):
-            self._push(push)
+        pushed = pushes.all_pushed()
+        for push in to_primary(sent, {lane: pushed[lane] for lane in sent}):
+            if pushes.record(push.lane).lanes:  # else it goes with another lane's
+                self._push(push)
             sent[push.lane] += 1
 
     def _push(self, push: TakenPush) -> None:

@@ -7,9 +7,10 @@ mirror what workers compute with:
     push slots, clocks    ◄── pushes of its lanes ──  push slots, clocks of its own lanes
     parameters, commit sets   ── slices, then clocks ──►  parameters, clocks of all lanes
 
-A push counts from the store that moves its lane's clock at the primary, which is made after all of it is there: what is
-under way when a generation ends is computed again, by whoever drives the lane then. Clocks are sent after the
-parameters of the version they tell of, so nobody computes with older ones than its mode allows.
+A push counts from the store that moves its lane's clock at the primary, which is made after all of it is there; a share
+of several lanes is one push, and travels once. What is under way when a generation ends is computed again, by whoever
+drives the lane then. Clocks are sent after the parameters of the version they tell of, so nobody computes with older
+ones than its mode allows.
 """
 
 from __future__ import annotations
@@ -88,7 +89,10 @@ class PrimarySync:
     def land_record(self, lane: int, record: PushRecord, data: memoryview, lanes: Collection[int]) -> None:
         """All of a push is here: let it count."""
         push = TakenPush(lane, record.step)
-        self._check(push, lanes)
+        for other in range(lane, lane + max(1, record.lanes)):
+            self._check(TakenPush(other, record.step), lanes)
+        if not record.lanes:
+            raise FrameError(f"it brings push {record.step} of lane {lane} by itself, which lies with another lane's")
         if len(data) != self._records.size(data):
             raise FrameError(f"the record of lane {lane} has {len(data)} bytes")
         self._records.unpack(self._records.at(push.step, lane), lane, data)

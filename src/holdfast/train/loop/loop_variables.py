@@ -144,6 +144,10 @@ class LateVariables:
             self._compare(step, self._variables.all(frame))
         return self._variables.look(frame)
 
+    def differ(self) -> None:
+        """Workers are at different turns from now on, and rightly have different values: they are not compared."""
+        self._late = False
+
     def _compare(self, step: int, mine: dict[str, str]) -> None:
         told = self._settings.variables()
         self._apart |= set().union(*map(apart, told.values()))

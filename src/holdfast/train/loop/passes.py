@@ -1,8 +1,8 @@
 """A pass: one loop of the script over a prepared loader, and the ways out of it.
 
-It is the iterator behind `for batch in loader`. In mode `exact` each `next` gives the worker's share of the next step
-(`share_turns`); in relaxed modes it ends the unit at hand and gives the batch of this worker's next one. A loop may
-end in four ways:
+It is the iterator behind `for batch in loader`. Each `next` gives the worker's share of a step: in mode `exact` of the
+next one (`share_turns`). In relaxed modes it ends the unit at hand and gives the batch of this worker's next one, which
+is its share of the step where its lanes stand; with local steps, one lane's. A loop may end in four ways:
 
 * it runs out of steps, or the run is asked to stop;
 * `break` or `return`: in relaxed modes it is said why that cannot be;
@@ -21,6 +21,7 @@ from inspect import CO_GENERATOR
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.shares import Share
 from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import data_key
 from holdfast.dataplane.reduce.work import StepWork
@@ -145,8 +146,10 @@ class Pass:
         if shares.over():
             self._end(early=shares.at < self._batches.steps)
             raise StopIteration
-        if shares.between and training.bound.due(training.step):
+        if shares.between and training.bound.due(training.step) and not shares.owes:
             training.shares = None
+            if training.step:  # who comes late to the mode that follows has to find the settings it begins with
+                training.bound.settings.write(training.step - 1, training.bound.member.hyper, training.step)
             return Boundary(shares.at)
         return shares.next()
 
@@ -161,15 +164,19 @@ class Pass:
         if isinstance(found, Boundary):
             training.settle(found.step)
             return found
-        at, lane = found
+        at, share = found
+        training.turns.differ()
         training.turn_to(relaxed.pushes.base + at)
         counts = batches.counts(at)
-        lanes = tuple(other for other, count in enumerate(counts) if count)
+        lanes = tuple(lane for lane, count in enumerate(counts) if count)
         work = StepWork(relaxed.pushes.base + at, lanes, counts)
-        request = self._request(at, lane)
-        training.open_unit(work, lane, request)
-        batch = batches.fetch(request, partial(self._ahead, at, lane))
-        training.begin_unit(work, lane)
+        request = self._request(at, share)
+        training.tap.muted = not request
+        if not request:  # never an empty batch: what others' samples make is zeros
+            request = _request(batches, training.seed, self._order, 0, at, 0)
+        training.open_unit(work, share.first, request)
+        batch = batches.fetch(request, partial(self._ahead, at, share))
+        training.begin_unit(work, share.first)
         return batch
 
     def leave(self, *, displaced: bool = False) -> None:
@@ -189,6 +196,7 @@ class Pass:
     def _end(self, *, early: bool) -> None:
         self._going = False
         training = self._training
+        training.tap.muted = False
         training.bound.settings.leave_units()
         training._open = training._held = None
         training.idle = not self._gave
@@ -201,18 +209,21 @@ class Pass:
             training.turns.write_exit(training.bound.version)
             training.reseed()
 
-    def _request(self, at: int, lane: int) -> UnitRequest:
-        return _request(self._batches, self._training._crewing.seed, self._order, 0, at, lane)
+    def _request(self, at: int, share: Share) -> UnitRequest:
+        ids = self._batches.run(self._order, at, share.first, share.last)
+        return UnitRequest(ids, data_key(self._training.seed, self._order, at, share.first), at, share.first)
 
-    def _ahead(self, at: int, lane: int) -> Iterator[UnitRequest]:
+    def _ahead(self, at: int, share: Share) -> Iterator[UnitRequest]:
         """This unit, and those this worker will be given if nothing changes."""
-        mine = self._training.bound.member.driven()
+        training = self._training
+        mine = [share]
+        if training.bound.mode.rounds:
+            mine = [Share(lane, lane + 1) for lane in training.bound.member.driven()]
         while at < self._batches.steps:
-            counts = self._batches.counts(at)
             for other in mine:
-                if other >= lane and counts[other]:
-                    yield self._request(at, other)
-            at, lane = at + 1, 0
+                if other >= share and (request := self._request(at, other)):
+                    yield request
+            at, share = at + 1, mine[0]
 
 
 def _request(batches: Batches, seed: int, order: int, first: int, step: int, lane: int) -> UnitRequest:

@@ -1,9 +1,9 @@
-"""Scheduler steps: how a worker's schedulers go along with the steps it computes units of.
+"""Scheduler steps: how a worker's schedulers go along with the steps it computes units of, in relaxed modes.
 
-Lanes that keep step exactly are all at one step, and so are the schedulers. Where they need not, a worker may be given
-a unit of a step behind its newest one (of a lane that was another's), or one further on (others have made the calls in
-between). Schedulers stand at the worker's newest step; what earlier ones were made with is kept as long as it may be
-asked for.
+The script steps them once a turn, which is one step as long as the worker keeps its lanes; with local steps a turn for
+each lane. And a worker may be given a unit of a step behind its newest one (of a lane that was another's), or one
+further on (others have made the calls in between). So schedulers follow the steps and not the turns: they stand at the
+worker's newest one; what earlier ones were made with is kept as long as it may be asked for.
 """
 
 from __future__ import annotations
@@ -20,42 +20,15 @@ class SchedulerSteps:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._units = 0  # begun in the step at hand
-        self._made: dict[int, list[dict[str, Any]]] = {}  # step -> its settings, in relaxed modes
-
-    # ------------------------------------------------------------ units
+        self._made: dict[int, list[dict[str, Any]]] = {}  # step -> its settings
 
     def begin_pass(self) -> None:
         """The script begins a loop."""
         self._made = {}
 
-    def begin_unit(self) -> None:
-        """A unit of the step at hand begins."""
-        self._units += 1
-
-    def give_up_unit(self) -> bool:
-        """Nobody will compute the unit at hand. True: it was not the first that was begun of its step."""
-        begun, self._units = self._units, 0
-        return begun > 1
-
     def reached(self, step: int) -> bool:
         """Is it my newest step? Else others have moved on from it, and so have my schedulers."""
         return step >= max(self._made, default=0)
-
-    # ------------------------------------------------------------ lanes that keep step
-
-    def settle_hyper(self, step: int, mine: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What the step at hand is made with: who computed no unit of it asks one that did."""
-        return mine if self._units else self._settings.applied(step)
-
-    def complete_step(self, step: int) -> None:
-        """The step is committed."""
-        if self._units:
-            self._go_on()
-        else:
-            self._settings.restore(step + 1)
-
-    # ------------------------------------------------------------ lanes that need not
 
     def turn_to(self, step: int, committed: int) -> None:
         """The next unit of this worker is of this step."""
@@ -81,7 +54,6 @@ class SchedulerSteps:
         if op is None and self._ends(step):
             self._go_on()
         elif op is None or self._made:
-            self._units = 0
             self._settings.restore(step, op)
         self._made = {}
 
@@ -94,7 +66,6 @@ class SchedulerSteps:
         if self._ends(end):
             self._go_on()
         else:
-            self._units = 0
             self._settings.restore(end)
 
     def _ends(self, step: int) -> bool:
@@ -103,4 +74,3 @@ class SchedulerSteps:
 
     def _go_on(self) -> None:
         self._settings.end_units()
-        self._units = 0

@@ -85,6 +85,13 @@ class ShareTurns:
         """Of the run."""
         return self._training.seed
 
+    @property
+    def owes(self) -> bool:
+        """Is something of this loader left over of the steps that were made? Only steps in this mode make up for it."""
+        training = self._training
+        parts = training.bound.board.backlog(training.step + training.bound.ahead)
+        return any(part.loader == self._loader for part in parts)
+
     # ------------------------------------------------------------ other loaders
 
     def takes_along(self, batches: Batches) -> bool:
@@ -298,7 +305,8 @@ class ShareTurns:
                 "Call optimizer.step() in the same turns in every worker: not by what one share has shown, as a "
                 "GradScaler does in a plain loop; in a loop by steps it decides on the whole gradient.",
             )
-        self._training.audit_came(self._work.step, [facts.share.first for facts in came])
+        whose = [facts.share.first for facts in came if facts.share.last > facts.share.first]
+        self._training.audit_came(self._work.step, whose)
         shares = [facts.share for facts in came]
         left: tuple[LostPart, ...] = self._training.bound.board.backlog(self._work.version)
         own = self._batches, self._loader, self._order, came[0].begin, came[0].end

@@ -301,6 +301,10 @@ class Turns:
         if self.keeping and self.keeping.newest() < tag:
             self.keeping.write(tag, self.training.bound.version)
 
+    def differ(self) -> None:
+        """Lanes need not keep step: workers' frames differ rightly from now on."""
+        self._variables.differ()
+
     def enter_epoch_late(self) -> None:
         """Take over what the script keeps, where it enters an epoch that others have begun."""
         while (newest := self.keeping.newest()) and not self.keeping.load(newest):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from holdfast.core.shares import Share
 from holdfast.core.sync.modes import (
     EXACT,
     Clocks,
@@ -22,6 +23,7 @@ from holdfast.core.sync.modes import (
     commit_set,
     held_back,
     next_lane,
+    next_share,
     parse,
     weights,
     why,
@@ -189,6 +191,38 @@ def test_a_lane_that_is_held_does_not_hold_the_others_of_its_driver() -> None:
 def test_no_lane_is_next_when_all_have_pushed_all() -> None:
     assert next_lane(EXACT, Clocks(2, (2, 2, 1), (1, 1, 1), (1, 1, 1)), (0, 1)) is None
     assert next_lane(EXACT, Clocks(2, (2, 2, 1), (1, 1, 1), (1, 1, 1)), ()) is None
+
+
+# ------------------------------------------------------------ shares
+
+
+@pytest.mark.parametrize("mode", ["bounded:0", "bounded:4", "async", "quorum:3"])
+def test_lanes_of_a_worker_that_stand_at_the_same_step_go_on_together(mode: str) -> None:
+    assert next_share(parse(mode), Clocks(9, *[(2,) * 4] * 3), (0, 1, 2)) == Share(0, 3)
+    assert next_share(parse(mode), Clocks(9, *[(2,) * 4] * 3), (3,)) == Share(3, 4)
+    assert next_share(parse(mode), Clocks(2, *[(2,) * 4] * 3), (0, 1, 2)) is None, "all have pushed all"
+
+
+def test_the_next_share_begins_with_the_lane_that_is_furthest_behind() -> None:
+    mode, clocks = parse("bounded:4"), Clocks(9, *[(3, 3, 2, 2, 3, 2)] * 3)
+    assert next_share(mode, clocks, range(6)) == Share(2, 4)
+    assert next_share(mode, clocks, (0, 1, 2)) == Share(2, 3)
+    assert next_share(mode, clocks, (0, 1)) == Share(0, 2)
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_share_waits_for_a_lane_whose_last_push_is_on_its_way_where_any_push_makes_a_version(late: int) -> None:
+    applied = [2 - (lane == late) for lane in range(3)]
+    clocks = Clocks(9, (2, 2, 2), applied, applied)
+    for name in ("async", "bounded:4", "quorum:1"):
+        assert next_share(parse(name), clocks, (0, 1, 2)) == HeldBack((), Reason.FULL, late), "soon all three go on"
+    assert next_share(parse("quorum:2"), clocks, (0, 1, 2)) == (Share(1, 3) if late == 0 else Share(0, 2))
+    assert next_share(parse("async"), clocks, tuple({0, 1, 2} - {late})) == (Share(1, 3) if late == 0 else Share(0, 2))
+
+
+def test_a_share_is_held_back_like_its_lanes() -> None:
+    clocks = Clocks(9, (3, 3, 1), (3, 3, 1), (3, 3, 1))
+    assert next_share(parse("bounded:1"), clocks, (0, 1)) == HeldBack((2,), Reason.AHEAD, 0, 2, 1)
 
 
 # ------------------------------------------------------------ commit sets

@@ -41,6 +41,20 @@ def test_the_mode_of_a_generation_is_laid_out_before_anybody_hears_of_it() -> No
     assert again is not None and again.section("push-present")[0] == 1, "said again, it is no news"
 
 
+def test_a_generation_begins_with_lanes_that_count_for_themselves() -> None:
+    """One of them may push again, and be read, before the driver of another has looked."""
+    ground, reached = Ground(), Reached(1, "async", version=7, step=5)
+    ground.host_memory.begin(reached)
+    view = ground.host_memory.view(reached)
+    assert view is not None and view.manifest.relaxed
+    pushes = PrimarySync(view).pushes
+    pushes.begin(0, 9, 7)
+    pushes.push(0, PushRecord(0, 7, 32, 0.5, 0.0, 0.0, LANES))
+    assert pushes._pushed.tolist()[1:] == [0] * (LANES - 1) and pushes.all_pushed() == [1] * LANES
+    ground.host_memory.begin(reached)
+    assert len(set(pushes._pushed.tolist()[1:])) == 1 and pushes._pushed[1] and pushes.all_pushed() == [1] * LANES
+
+
 def test_memory_of_a_mode_that_is_over_is_given_back() -> None:
     ground = Ground()
     size = os.fstat(ground.fd).st_blocks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.roles import Assignment
+from holdfast.core.shares import Share
 from holdfast.core.sync.modes import parse
 from holdfast.core.sync.staleness import Staleness
 from holdfast.dataplane.memory import mode_sections
@@ -16,6 +17,7 @@ from holdfast.dataplane.relaxed.relaxed_member import RelaxedMember
 from tests.unit.dataplane.members import LANES, Worker
 
 PLAIN = Staleness()
+ALL = Share(0, LANES)
 
 
 def relaxed_of(mode: str = "async", steps: int = 4, staleness: Staleness = PLAIN) -> RelaxedMember:
@@ -34,6 +36,12 @@ def relaxed_of(mode: str = "async", steps: int = 4, staleness: Staleness = PLAIN
     relaxed.set_pace(parse(mode), staleness, pushes, gradients, lambda step: one.member.hyper)
     relaxed.install(0, Assignment([0], [0], [0] * LANES))
     return relaxed
+
+
+def drive(member: RelaxedMember, *lanes: int) -> None:
+    """It drives these lanes from now on, and owns all slices; another worker drives the rest."""
+    driver = [0 if lane in lanes else 1 for lane in range(LANES)]
+    member.at = type(member.at)(worker=0, owner=[0] * len(member.at.owner), driver=driver, members=(0, 1))
 
 
 def local_of(steps: int = 10) -> LocalMember:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.shares import Share
 from holdfast.core.sync.modes import TakenPush
 from holdfast.dataplane.relaxed.pushes import PushRecord
 from holdfast.dataplane.relaxed.relaxed_member import Boundary, Course
 from tests.unit.dataplane.members import LANES, WouldWait
-from tests.unit.dataplane.relaxed.of_modes import relaxed_of
+from tests.unit.dataplane.relaxed.of_modes import ALL, relaxed_of
 
 STEPS = 4
 
@@ -69,13 +70,13 @@ def test_where_the_mode_is_to_change_all_lanes_go_to_the_furthest_one_and_no_fur
     relaxed = relaxed_of()
     relaxed.pushes.push(1, PushRecord(3, 3, 0, 0.0, 0.0, 0.0))
     relaxed.settle(True, 0)
-    assert relaxed.next_unit(COURSE) == (3, 0)
+    assert relaxed.next_unit(COURSE) == (3, Share(0, 1))
     for lane in (0, 2, 3):
         relaxed.pushes.push(lane, PushRecord(3, 3, 0, 0.0, 0.0, 0.0))
     assert relaxed.next_unit(COURSE) is None, "the pass is complete: the boundary is before the next one"
     assert relaxed.next_unit(Course(1, STEPS, COURSE.counts)) == Boundary(0)
     relaxed.settle(False, 0)
-    assert relaxed.next_unit(Course(1, STEPS, COURSE.counts)) == (0, 0), "nobody wants it any more"
+    assert relaxed.next_unit(Course(1, STEPS, COURSE.counts)) == (0, ALL), "nobody wants it any more"
 
 
 def test_in_the_middle_of_a_pass() -> None:
@@ -120,7 +121,7 @@ def test_a_pass_that_somebody_else_begins_during_a_look_is_not_over_at_once(monk
 
     monkeypatch.setattr(relaxed, "_own_up", begins)
     monkeypatch.setattr(relaxed._controls, "wait", lambda changed: None)
-    assert relaxed.next_unit(Course(1, STEPS, COURSE.counts)) == (0, 0)
+    assert relaxed.next_unit(Course(1, STEPS, COURSE.counts)) == (0, ALL)
 
 
 def test_units_of_the_next_pass_are_not_those_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from holdfast.core.shares import Share
 from holdfast.core.sync.staleness import Staleness
 from holdfast.dataplane.reduce.work import UnitResult
 from holdfast.dataplane.relaxed.pushes import PushRecord
 from holdfast.dataplane.relaxed.relaxed_member import Course, RelaxedMember
 from holdfast.errors import NonFinite
 from tests.unit.dataplane.members import LANES
-from tests.unit.dataplane.relaxed.of_modes import local_of, relaxed_of
+from tests.unit.dataplane.relaxed.of_modes import drive, local_of, relaxed_of
 
 ENDS = (
     "Lower the learning rate, clip with run.clip_grad_norm_, or look at them; hf.join(finite=False) lets such numbers "
@@ -34,7 +35,7 @@ def units(
     for _ in range(number):
         found = member.next_unit(course(steps))
         assert isinstance(found, tuple), found
-        lane = found[1]
+        lane = found[1].first
         member.fill(lane, [torch.full_like(p, value) for p in member.space.trainable], UnitResult(0.5, 0.0, 0.0))
         after(lane)
         member.show(lane)
@@ -42,7 +43,9 @@ def units(
 
 def test_a_sum_of_pushes_that_overflows() -> None:
     relaxed = relaxed_of("bounded:0")
-    units(relaxed, 4, LANES, 3e38)
+    for lanes in ((0, 1), (2, 3)):  # one worker's, then the other's
+        drive(relaxed, *lanes)
+        units(relaxed, 4, 1, 3e38)
     text = (
         "The gradient of 0.weight, 0.bias for version 4 is not finite, though each push of it was. It was not applied. "
         "Its samples are, of step 3, lane 0: 300, 301; of step 3, lane 1: 310, 311; of step 3, lane 2: 320, 321; of "
@@ -59,10 +62,12 @@ def test_a_push_that_is_not_finite_once_it_is_compensated() -> None:
         r"^The gradient of \S+, \S+ for version \d is not finite, though each push of it was, before it was compensated"
         r". It was not applied. Its samples are, of step 3, lane 1: 310, 311. Lower the"
     )
-    assert relaxed.next_unit(course(9)) == (3, 0)
+    drive(relaxed, 0)
+    assert relaxed.next_unit(course(9)) == (3, Share(0, 1))
     relaxed.fill(1, [torch.full_like(p, 1e30) for p in relaxed.space.trainable], UnitResult(0.5, 0.0, 0.0))
     units(relaxed, 9, 1, 1.0)
-    assert relaxed.next_unit(course(9)) == (3, 1), "the push of lane 0 is applied"
+    drive(relaxed, 1)
+    assert relaxed.next_unit(course(9)) == (3, Share(1, 2)), "the push of lane 0 is applied"
     relaxed.pushes.push(1, PushRecord(3, 3, 3, 0.5, 0.0, 0.0))  # as if another worker had made it meanwhile
     with pytest.raises(NonFinite, match=text):
         relaxed.next_unit(course(9))

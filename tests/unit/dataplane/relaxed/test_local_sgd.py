@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.core.shares import Share
 from holdfast.dataplane.relaxed.local_sgd import LocalMember
 from holdfast.dataplane.relaxed.pushes import PushRecord
 from holdfast.dataplane.relaxed.relaxed_member import Boundary, Course
@@ -23,26 +24,26 @@ def test_rounds_are_counted_from_where_the_pass_goes_on() -> None:
     """Of seven steps that are left, the last round has one."""
     on_host = local_of()
     assert on_host.committed() == 23, "also before this worker has asked for a unit"
-    assert on_host.next_unit(COURSE) == (3, 0)
+    assert on_host.next_unit(COURSE) == (3, Share(0, 1))
     make_a_round(on_host)
-    assert on_host.next_unit(COURSE) == (6, 0) and on_host.committed() == 26
+    assert on_host.next_unit(COURSE) == (6, Share(0, 1)) and on_host.committed() == 26
     make_a_round(on_host)
-    assert on_host.next_unit(COURSE) == (9, 0) and on_host.committed() == 29
+    assert on_host.next_unit(COURSE) == (9, Share(0, 1)) and on_host.committed() == 29
     make_a_round(on_host)
     assert on_host.next_unit(COURSE) is None and on_host.committed() == 30
 
 
 def test_where_the_mode_is_to_change_the_round_at_hand_is_made_to_its_end() -> None:
     on_host = local_of()
-    assert on_host.next_unit(COURSE) == (3, 0)
+    assert on_host.next_unit(COURSE) == (3, Share(0, 1))
     on_host.settle(True, 8)
-    assert on_host.next_unit(COURSE) == (3, 0)
+    assert on_host.next_unit(COURSE) == (3, Share(0, 1))
     make_a_round(on_host)
     assert on_host.next_unit(COURSE) == Boundary(6)
     on_host.settle(True, 8)
     assert on_host.next_unit(COURSE) == Boundary(6), "said again, when somebody was lost: the same"
     on_host.settle(False, 0)
-    assert on_host.next_unit(COURSE) == (6, 0), "nobody wants it any more"
+    assert on_host.next_unit(COURSE) == (6, Share(0, 1)), "nobody wants it any more"
 
 
 def test_a_round_in_which_the_pass_ends() -> None:
@@ -50,7 +51,7 @@ def test_a_round_in_which_the_pass_ends() -> None:
     on_host = local_of()
     on_host.settle(True, 30)
     for step in (3, 6, 9):
-        assert on_host.next_unit(COURSE) == (step, 0)
+        assert on_host.next_unit(COURSE) == (step, Share(0, 1))
         make_a_round(on_host)
     assert on_host.next_unit(COURSE) is None
     assert on_host.next_unit(Course(1, STEPS, COURSE.counts)) == Boundary(0)
@@ -59,7 +60,7 @@ def test_a_round_in_which_the_pass_ends() -> None:
 def test_a_run_that_is_to_end_does_so_where_all_lanes_are() -> None:
     on_host = local_of()
     make_a_round(on_host)
-    assert on_host.next_unit(COURSE) == (6, 0)
+    assert on_host.next_unit(COURSE) == (6, Share(0, 1))
     on_host.stop()
     on_host.settle(True, 30)
     assert on_host.next_unit(COURSE) is None and on_host.committed() == 26

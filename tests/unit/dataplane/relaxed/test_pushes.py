@@ -80,3 +80,101 @@ def test_how_far_the_run_is_while_a_pass_begins_between_two_looks() -> None:
 
     assert pushes.committed(applied) == 6 and looks == [2]
     assert pushes._words[P_OP] == 2
+
+
+# ------------------------------------------------------------ shares
+
+
+def share_of(lanes: int, step: int = 0) -> PushRecord:
+    return PushRecord(step, 0, 8 * lanes, 0.5, 0.0, 0.0, lanes)
+
+
+class Dies:
+    """Words whose writer is killed after so many stores."""
+
+    def __init__(self, words: memoryview, stores: int) -> None:
+        self._words, self.left = words, stores
+
+    def __getitem__(self, at: int | slice) -> int | memoryview:
+        return self._words[at]
+
+    def __setitem__(self, at: int, value: int) -> None:
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+        self._words[at] = value
+
+
+def test_a_share_counts_for_all_its_lanes_from_one_store() -> None:
+    """Wherever its worker is killed, all lanes have pushed, or none has."""
+    seen = set()
+    for stores in range(40):
+        pushes = pushes_of(5)
+        pushes.begin(0, 9, 0)
+        words, pushes._words = pushes._words, Dies(pushes._words, stores)  # type: ignore[assignment]
+        try:
+            pushes.push(1, share_of(3))
+        except KeyboardInterrupt:
+            seen.add("killed")
+        pushes._words = words
+        seen.add(tuple(pushes.all_pushed()))
+    assert seen == {"killed", (0,) * 5, (0, 1, 1, 1, 0)}
+
+
+def test_lanes_of_a_share_gave_nothing_themselves() -> None:
+    pushes = pushes_of(4)
+    pushes.begin(0, 9, 0)
+    pushes.push(0, share_of(3))
+    assert [pushes.record(lane) for lane in range(3)] == [share_of(3), *[PushRecord(0, 0, 0, 0.0, 0.0, 0.0, 0)] * 2]
+    assert (pushes.pushed(2), pushes.pushed(3), pushes.furthest()) == (1, 0, 1)
+    told = pushes.told(0)
+    assert told is not None and told.pushed == [1, 1, 1, 0]
+    pushes.decide(0, [TakenPush(lane, 0) for lane in range(3)])
+    assert pushes.commit_set(0) == [TakenPush(lane, 0) for lane in range(3)]
+
+
+@pytest.mark.parametrize("generation", [True, False])
+def test_lanes_of_a_share_keep_their_clocks_when_its_first_lane_pushes_alone(generation: bool) -> None:
+    """They have another driver, or the same one and another share."""
+    pushes = pushes_of(4)
+    pushes.begin(0, 9, 0)
+    pushes.push(0, share_of(4))
+    pushes.push(0, share_of(4, 1))
+    if generation:
+        pushes.part()
+    pushes.push(0, share_of(1, 2))
+    assert pushes.all_pushed() == [3, 2, 2, 2]
+    pushes.push(2, share_of(2, 2))
+    assert pushes.all_pushed() == [3, 2, 3, 3]
+    pushes.part()
+    pushes.push(1, share_of(1, 2))
+    assert pushes.all_pushed() == [3] * 4
+    pushes.begin(1, 9, 0)
+    assert pushes.all_pushed() == [0] * 4
+
+
+def test_who_looks_while_a_share_parts_sees_no_lane_go_back() -> None:
+    """Clocks are read one after the other; the first lane pushes for itself alone between any two of these."""
+    pushes = pushes_of(3)
+
+    class Slow:
+        """Clocks between two of which another worker pushes."""
+
+        def __init__(self, clocks: memoryview, before: int) -> None:
+            self._clocks, self._before = clocks, before
+
+        def tolist(self) -> list[int]:
+            found = []
+            for lane in range(3):
+                if lane == self._before:
+                    pushes.push(0, share_of(1, 1))
+                found.append(self._clocks[lane])
+            return found
+
+    clocks = pushes._pushed
+    for before in range(3):
+        pushes._pushed = clocks
+        pushes.begin(0, 9, 0)
+        pushes.push(0, share_of(3))
+        pushes._pushed = Slow(clocks, before)  # type: ignore[assignment]
+        assert pushes.all_pushed()[1:] == [1, 1]

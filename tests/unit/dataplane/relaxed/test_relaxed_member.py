@@ -14,6 +14,7 @@ from holdfast.dataplane.relaxed.push_gradients import PushGradients
 from holdfast.dataplane.relaxed.pushes import Pushes, pushes_bytes
 from holdfast.dataplane.relaxed.relaxed_member import Course, RelaxedMember
 from tests.unit.dataplane.members import LANES, ROWS, Worker
+from tests.unit.dataplane.relaxed.of_modes import ALL
 
 MODE, COURSE = parse("async"), Course(0, 5, lambda step: (3,) * LANES)
 
@@ -63,7 +64,7 @@ def test_a_slice_that_its_owner_left_torn_is_not_waited_for_once_quiet_is_asked_
     dead = Board(member.arena.section("board"), LANES, ROWS, len(member.space.layout.slices))
     dead.row = 1
     dead.begin_undo(2, 0)
-    assert member.next_unit(COURSE) == (0, 0)
+    assert member.next_unit(COURSE) == (0, ALL)
     assert controls.rests == 1
     assert member.read == 0
 
@@ -71,7 +72,7 @@ def test_a_slice_that_its_owner_left_torn_is_not_waited_for_once_quiet_is_asked_
 def test_a_pass_that_is_just_being_begun_is_news_soon() -> None:
     """Its owner is further on in the script, and rightly so: it must not be taken for another way through it."""
     member = relaxed(Asked(lambda: None))
-    assert member.next_unit(COURSE) == (0, 0)
+    assert member.next_unit(COURSE) == (0, ALL)
     assert not member.changed()
     seen: list[bool] = []
     words = member.pushes._words
@@ -94,14 +95,14 @@ class Watched:
 
     def __setitem__(self, at: int, value: int) -> None:
         self._words[at] = value
-        if self._lanes <= at < self._lanes + LANES * 7 and not value:
+        if self._lanes <= at < self._lanes + LANES * 8 and not value:
             self._told()
 
 
 def test_a_run_that_is_to_end_begins_no_pass_any_more() -> None:
     """A member that is told later than others would find the clocks of another pass, and stop elsewhere than they."""
     member = relaxed(Asked(lambda: None))
-    assert member.next_unit(COURSE) == (0, 0)
+    assert member.next_unit(COURSE) == (0, ALL)
     member.stop()
     member.install(0, Assignment([0], [0], [0] * LANES))
     assert member.next_unit(COURSE) is None, "nobody has pushed in this pass: it ends as it is"
@@ -112,7 +113,7 @@ def test_a_run_that_is_to_end_begins_no_pass_any_more() -> None:
 def test_clocks_are_those_of_one_version() -> None:
     """Where two commit sets take turns, what was applied is overwritten by the commit set after next."""
     member = relaxed(Asked(lambda: None))
-    assert member.next_unit(COURSE) == (0, 0)
+    assert member.next_unit(COURSE) == (0, ALL)
     read, seen = member.pushes.clocks, []
 
     def clocks(version: int, steps: int) -> Clocks:

@@ -79,12 +79,12 @@ class Port:
     def pushes(self) -> Pushes:
         return self.primary_sync.pushes
 
-    def push(self, lane: int, value: int) -> TakenPush:
-        """A worker here computes the lane's next unit."""
+    def push(self, lane: int, value: int, lanes: int = 1) -> TakenPush:
+        """A worker here computes the next unit of a lane, or of several from that one on."""
         push = TakenPush(lane, self.pushes.pushed(lane))
         for part in self.primary_sync.parts(push, 0, 1 << 20):
             self.primary_sync.part(part)[:] = bytes([value]) * (part.end - part.begin)
-        self.pushes.push(lane, PushRecord(push.step, min(self.board.versions()), 8, 0.5, 0.0, 0.0))
+        self.pushes.push(lane, PushRecord(push.step, min(self.board.versions()), 8 * lanes, 0.5, 0.0, 0.0, lanes))
         return push
 
     def publish(self, value: int) -> list[TakenPush]:

@@ -171,6 +171,26 @@ def test_what_did_not_arrive_as_a_whole_is_computed_again(primary: Port, other: 
     assert primary.pushes.pushed(3) == 1
 
 
+def test_a_share_travels_once_and_counts_for_all_its_lanes(primary: Port, other: Port) -> None:
+    crossing = Crossing(primary, other)
+    crossing.tell()
+    push = other.push(2, 9, lanes=2)
+    assert crossing.bring(number=1) and primary.pushes.all_pushed() == [0] * LANES, "not all of it came"
+    crossing = Crossing(primary, other)
+    crossing.tell()
+    other.push(2, 9, lanes=2)
+    assert crossing.bring().count("PUSHED") == 1
+    assert primary.pushes.all_pushed() == [0, 0, 1, 1]
+    assert [primary.pushes.record(lane)[2:] for lane in THEIRS] == [(16, 0.5, 0.0, 0.0, 2), (0, 0.0, 0.0, 0.0, 0)]
+    for part in primary.primary_sync.parts(push, 0, 1 << 20):
+        assert set(bytes(primary.primary_sync.part(part))) == {9}
+    assert primary.publish(7) == [TakenPush(2, 0), TakenPush(3, 0)]
+    crossing.tell()
+    other.push(3, 8)
+    assert crossing.bring()[-1] == "PUSHED" and primary.pushes.all_pushed() == [0, 0, 1, 2], "each by itself again"
+    assert crossing.bring() == [], "once"
+
+
 def test_clocks_come_after_the_parameters_of_their_version(primary: Port, other: Port) -> None:
     crossing = Crossing(primary, other)
     assert crossing.tell()[-1] == "CLOCKS"
@@ -269,6 +289,13 @@ def test_nonsense_is_refused(primary: Port, other: Port) -> None:
         other.primary_sync.land_slices(0, 0, [4], memoryview(b"abc"))
     with pytest.raises(FrameError, match="the record of lane 2 has 1 bytes"):
         primary.primary_sync.land_record(2, PushRecord(0, 0, 8, 0.5, 0.0, 0.0), memoryview(b"a"), THEIRS)
+    for lane, lanes, why in (
+        (2, 3, "it pushes for lane 4, which is not its own"),
+        (2, 0, "it brings push 0 of lane 2 by itself, which lies with another lane's"),
+    ):
+        with pytest.raises(FrameError, match=why):
+            record = PushRecord(0, 0, 8, 0.5, 0.0, 0.0, lanes)
+            primary.primary_sync.land_record(lane, record, memoryview(b"a"), THEIRS)
     other.primary_sync.land_slices(0, 0, [4], memoryview(bytes(other.view.run("parameters", 0, 1).nbytes)))
     with pytest.raises(FrameError, match="slice 0 would go back from version 4 to 3"):
         other.primary_sync.land_slices(0, 0, [3], memoryview(bytes(other.view.run("parameters", 0, 1).nbytes)))
@@ -279,10 +306,13 @@ def test_nonsense_is_refused(primary: Port, other: Port) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_every_push_counts_once_whatever_is_lost(primary: Port, other: Port, seed: int) -> None:
-    """Connections end in the middle of frames, lanes change hands, generations come and go."""
+    """Connections end in the middle of frames, lanes change hands, generations come and go.
+
+    Two lanes of a host that stand at the same step push together now and then.
+    """
     chance = random.Random(seed)
     crossing, theirs = Crossing(primary, other), THEIRS
-    counted = [0] * LANES
+    counted, samples = [0] * LANES, 0
     for _ in range(120):
         what = chance.choice(("push", "push", "push", "bring", "tell", "publish", "cut"))
         if what == "push":
@@ -290,8 +320,10 @@ def test_every_push_counts_once_whatever_is_lost(primary: Port, other: Port, see
             port = other if lane in theirs else primary
             version = min(primary.board.versions())
             clocks = port.pushes.clocks(version, 100)
-            if clocks.pushed[lane] == clocks.applied[lane]:
-                port.push(lane, chance.randrange(256))
+            lanes = 1 + ((lane + 1 in theirs) == (lane in theirs) and lane + 1 < LANES and chance.random() < 0.7)
+            run = range(lane, lane + lanes)
+            if len({clocks.pushed[one] for one in run} | {clocks.applied[one] for one in run}) == 1:
+                port.push(lane, chance.randrange(256), lanes)
         elif what == "bring":
             crossing.bring()
         elif what == "tell":
@@ -300,12 +332,14 @@ def test_every_push_counts_once_whatever_is_lost(primary: Port, other: Port, see
             for push in primary.publish(chance.randrange(256)):
                 assert push.step == counted[push.lane], "in the order of its lane"
                 counted[push.lane] += 1
+                samples += primary.pushes.record(push.lane).samples
         else:
             crossing.bring(number=chance.randrange(3))
             theirs = tuple(sorted(chance.sample(range(LANES), 2)))
+            primary.pushes.part()  # a generation begins
             crossing = Crossing(primary, other, theirs)
     assert primary.pushes.clocks(min(primary.board.versions()), 100).applied == counted
-    assert sum(counted) >= LANES
+    assert samples == 8 * sum(counted) and sum(counted) >= LANES
 
 
 def test_clocks_do_not_go_back(primary: Port, other: Port) -> None:

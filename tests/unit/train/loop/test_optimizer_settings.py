@@ -306,7 +306,6 @@ def test_a_worker_that_was_further_than_all_stand_goes_back_to_there(done: int) 
     tempo = SchedulerSteps(settings)
     for step in (1, 2, 3):
         tempo.turn_to(step, 1)
-        tempo.begin_unit()
         settings.begin_unit()
         settings.filled()
         scheduler.step()
