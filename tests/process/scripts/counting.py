@@ -38,7 +38,7 @@ def main() -> None:
     options.add_argument("--poison", default="", help="see poison.py")
     options.add_argument("--heavy", action="append", default=[], help="see heavy.py")
     options = options.parse_args()
-    run = hf.join()
+    run = hf.join(reduction="mean")  # as in tally.py
     model = nn.Linear(SAMPLES, 1, bias=False)
     nn.init.zeros_(model.weight)
     # The slices are small, so that several owners have something to own.
