@@ -115,29 +115,29 @@ def draw_step(path: Path) -> None:
     figure, axes = plt.subplots(figsize=(11, 3.7))
     light = ("#9cc4e4", "#f2c4a2")
     rows = (2.35, 1.2)
-    units = (((0.0, 1.5), (1.5, 3.0), (8.0, 9.5)), ((0.0, 1.9), (1.9, 3.8), (8.0, 9.9)))
+    units = (((0.0, 3.0), (8.0, 9.6)), ((0.0, 3.8), (8.0, 10.0)))
     for worker, y in enumerate(rows):
         colour = WORKERS[worker]
         axes.plot([0, 10.1], [y, y], color=PALE, linewidth=1.4, zorder=0)
         axes.text(-0.2, y, f"worker {worker}", ha="right", va="center", fontsize=10, color=colour, weight="bold")
-        names = (f"unit (t, {2 * worker})", f"unit (t, {2 * worker + 1})", f"unit (t+1, {2 * worker})")
+        names = (f"its share of step t\n(lanes {2 * worker} and {2 * worker + 1})", "its share of t+1")
         for (left, right), name in zip(units[worker], names, strict=True):
             box(axes, ((left + right) / 2, y), (right - left - 0.06, 0.62), name, colour, color="white")
         slices = "0 to 3" if worker == 0 else "4 to 7"
         box(axes, (6.1, y), (1.5 + 0.2 * worker, 0.62), f"finish slices\n{slices}", light[worker])
-        arrived = units[worker][1][1] + 0.22
+        arrived = units[worker][0][1] + 0.22
         axes.plot(arrived, y, marker="D", color=INK, markersize=6, zorder=5)
         axes.text(arrived + 0.05, y - 0.2, "arrived", fontsize=8.5, ha="left", va="top", color=INK)
     for x, text in (
-        (4.75, "every lane of step t is in the arena,\nand everybody has arrived"),
+        (4.75, "every share of step t is in the arena,\nand everybody has arrived"),
         (7.55, "every slice is at version t+1:\nstep t is committed"),
     ):
         axes.plot([x, x], [0.75, 2.85], color=INK, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
         axes.text(x, 2.95, text, ha="center", va="bottom", fontsize=9, color=INK)
     for x, text in (
-        (1.6, "your code: forward, backward, optimizer.step().\nGradients go into slots; parameters stand still"),
+        (1.6, "your code: forward, backward; optimizer.step()\nputs the gradient into its slot"),
         (6.15, "copy the slice to undo, finish the tree,\nrun the optimizer, publish with one store"),
-        (9.0, "your loop gets its next batch"),
+        (9.0, "optimizer.step() returns:\nyour code goes on"),
     ):
         axes.text(x, 0.6, text, ha="center", va="top", fontsize=8.5, color=GREY)
     axes.set(xlim=(-1.2, 10.2), ylim=(-0.1, 3.5))

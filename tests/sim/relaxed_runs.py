@@ -8,7 +8,7 @@ from holdfast.testing import faults
 from holdfast.testing.cluster import Config, SimReport
 from holdfast.testing.faults import Fault, Schedule
 from holdfast.testing.model import Model, Violation
-from holdfast.testing.relaxed_cluster import relaxed, simulate
+from holdfast.testing.relaxed.relaxed_cluster import relaxed, simulate
 
 __all__ = ["config", "draw_lost", "draw_rounds", "draw_turning", "draw_unequal", "primaries", "run", "unharmed"]
 

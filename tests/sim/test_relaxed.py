@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.testing import faults
 from holdfast.testing.cluster import Config
-from holdfast.testing.relaxed_cluster import draw, simulate
+from holdfast.testing.relaxed.relaxed_cluster import draw, simulate
 from tests.sim.relaxed_runs import draw_rounds, draw_turning, draw_unequal, primaries, run, unharmed
 
 SEEDS, CHUNK = 300, 50

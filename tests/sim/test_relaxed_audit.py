@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.sync.modes import TakenPush, parse
 from holdfast.testing.model import Violation
-from holdfast.testing.relaxed_audit import LaneProgress, check_commit_set, check_shares, most_stale
+from holdfast.testing.relaxed.relaxed_audit import LaneProgress, check_commit_set, check_shares, most_stale
 
 
 def check(mode: str, found: list[TakenPush], pushed: list[int], waiting: set[int], steps: int = 20) -> None:

@@ -19,9 +19,9 @@ from holdfast.core.sync.mirroring import Due
 from holdfast.core.sync.modes import Clocks, HeldBack, Mode, TakenPush, parse
 from holdfast.dataplane.relaxed.pushes import Pushes, PushRecord, pushes_bytes
 from holdfast.testing.cluster import Config
-from holdfast.testing.relaxed_cluster import RelaxedWorker, draw, simulate
-from holdfast.testing.relaxed_session import RelaxedSession, Rules
-from holdfast.testing.relaxed_state import RelaxedState
+from holdfast.testing.relaxed.relaxed_cluster import RelaxedWorker, draw, simulate
+from holdfast.testing.relaxed.relaxed_session import RelaxedSession, Rules
+from holdfast.testing.relaxed.relaxed_state import RelaxedState
 from tests.sim.mutants import InstallsAtOnce, caught
 from tests.sim.relaxed_runs import draw_lost, draw_rounds, draw_turning, draw_unequal, unharmed
 

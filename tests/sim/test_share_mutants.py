@@ -21,8 +21,8 @@ from holdfast.testing.config import draw_plain, draw_plain_hosts
 from holdfast.testing.fake_host import FakeHost
 from holdfast.testing.fake_session import FakeSession
 from holdfast.testing.fake_view import FakeView
-from holdfast.testing.share_arena import FakeShare, ShareArena
-from holdfast.testing.share_worker import ShareView, ShareWorker
+from holdfast.testing.shares.share_arena import FakeShare, ShareArena
+from holdfast.testing.shares.share_worker import ShareView, ShareWorker
 from tests.sim.mutants import caught
 
 SEEDS = range(1500)

@@ -12,9 +12,9 @@ from holdfast.testing.config import draw_plain, draw_plain_hosts, plain
 from holdfast.testing.fake_host import FakeHost
 from holdfast.testing.faults import HOST_POINTS, POINTS, Fault, Schedule
 from holdfast.testing.model import Model, Violation
-from holdfast.testing.share_arena import FakeShare, ShareArena
-from holdfast.testing.share_history import HostHistory, ShareHistory
-from holdfast.testing.share_worker import ShareView, ShareWorker
+from holdfast.testing.shares.share_arena import FakeShare, ShareArena
+from holdfast.testing.shares.share_history import HostHistory, ShareHistory
+from holdfast.testing.shares.share_worker import ShareView, ShareWorker
 from tests.sim.test_mutants import draw_followers
 
 SEEDS, HOST_SEEDS, FOLLOWER_SEEDS, CHUNK, TWICE = 600, 800, 100, 50, 4

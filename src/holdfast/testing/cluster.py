@@ -52,8 +52,8 @@ from holdfast.testing.fake_host import FakeHost
 from holdfast.testing.fake_worker import FakeWorker
 from holdfast.testing.faults import At, HostFault, Timed, UnitFault
 from holdfast.testing.model import Violation
-from holdfast.testing.relaxed_session import Witness
-from holdfast.testing.share_history import ShareHistory
+from holdfast.testing.relaxed.relaxed_session import Witness
+from holdfast.testing.shares.share_history import ShareHistory
 
 __all__ = ["Config", "SimCluster", "SimReport", "draw", "draw_hosts", "simulate"]
 

@@ -16,8 +16,8 @@ from holdfast.testing.fake_session import FakeSession
 from holdfast.testing.fake_worker import FakeWorker
 from holdfast.testing.faults import STEP_POINTS, Schedule, after, at, host_swarm, swarm
 from holdfast.testing.model import Model
-from holdfast.testing.share_arena import ShareArena
-from holdfast.testing.share_worker import ShareWorker
+from holdfast.testing.shares.share_arena import ShareArena
+from holdfast.testing.shares.share_worker import ShareWorker
 
 __all__ = ["Config", "draw", "draw_hosts", "draw_plain", "draw_plain_hosts", "plain"]
 

@@ -22,8 +22,8 @@ from holdfast.control.protocol.messages import Finished, FromWorker, Install, Pa
 from holdfast.core.sync.modes import parse
 from holdfast.testing.fake_catch_up import FakeCatchUp
 from holdfast.testing.model import Violation
-from holdfast.testing.share_arena import ShareArena
-from holdfast.testing.share_history import HostHistory
+from holdfast.testing.shares.share_arena import ShareArena
+from holdfast.testing.shares.share_history import HostHistory
 
 if TYPE_CHECKING:
     from holdfast.testing.cluster import SimCluster

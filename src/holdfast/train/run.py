@@ -40,7 +40,7 @@ from holdfast.train.control_link import ControlLink
 from holdfast.train.evaluation import agree, evaluate
 from holdfast.train.lane_batches import check_batches
 from holdfast.train.loop.keeping import Stateful
-from holdfast.train.loop.passes import Pass
+from holdfast.train.loop.plain.passes import Pass
 from holdfast.train.loop.scalers import Scalers
 from holdfast.train.loop.steps import Steps
 from holdfast.train.loss_reduction import MEAN, SUM, LossCheck

@@ -8,7 +8,7 @@ returned then. With `run.epochs`, whole epochs are skipped.
 
 A unit begins when the loop asks for a batch. Until it ends the parameters do not change, so what it does is a pure
 function of (parameters, seed, step, lane). How units make up a step is the loops' business: `loop.steps` and
-`loop.share_turns`, in relaxed modes `loop.passes`.
+`loop.plain.share_turns`, in relaxed modes `loop.plain.passes`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from holdfast.dataplane.reduce.work import StepWork, UnitResult
 from holdfast.errors import NonFinite, NotExact, UsageError
 from holdfast.train.binding import Binding, CrewSettings, check_parts
 from holdfast.train.control_link import ControlLink
-from holdfast.train.loop.alone import AloneTurns, OwnOptimizer
 from holdfast.train.loop.kept_modules import KeptModules
 from holdfast.train.loop.loop_variables import script_line
 from holdfast.train.loop.optimizer_settings import Settings, find_schedulers
-from holdfast.train.loop.passes import Pass
-from holdfast.train.loop.scheduler_steps import SchedulerSteps
+from holdfast.train.loop.plain.alone import AloneTurns, OwnOptimizer
+from holdfast.train.loop.plain.passes import Pass
+from holdfast.train.loop.plain.scheduler_steps import SchedulerSteps
+from holdfast.train.loop.plain.share_turns import Alongside, ShareTurns
 from holdfast.train.loop.script_position import FINISHED, NONE, STEPS, ScriptPosition, ordinal
-from holdfast.train.loop.share_turns import Alongside, ShareTurns
 from holdfast.train.loop.step_batches import StepBatches
 from holdfast.train.loop.turns import Turns
 from holdfast.train.patches import LossTap, take_optimizer

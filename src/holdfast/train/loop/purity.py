@@ -31,7 +31,7 @@ from holdfast.config.limits import WORKER
 from holdfast.core import verify
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import Impure, listed
-from holdfast.train.forked import Forked, Report
+from holdfast.train.loop.forked import Forked, Report
 
 if TYPE_CHECKING:
     from holdfast.train.training import Training

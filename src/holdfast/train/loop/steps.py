@@ -33,7 +33,7 @@ from holdfast.data.batches import UnitRequest
 from holdfast.data.randomness import compute_key, seed_everything
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, UsageError
-from holdfast.train.loop.counters import advance
+from holdfast.train.loop.plain.counters import advance
 from holdfast.train.loop.step_batches import Part, PartsMean, StepBatches
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from holdfast.train.loop.steps import Step, Steps
 
 if TYPE_CHECKING:
     from holdfast.train.binding import Binding
-    from holdfast.train.loop.passes import Pass
+    from holdfast.train.loop.plain.passes import Pass
     from holdfast.train.training import Training
 
 __all__ = ["Turns"]

@@ -17,7 +17,7 @@ from torch.optim import lr_scheduler as lrs
 from holdfast.dataplane.memory.arena import Arena, Sections
 from holdfast.errors import NotExact
 from holdfast.train.loop.optimizer_settings import Settings, add_sections, find_schedulers
-from holdfast.train.loop.scheduler_steps import SchedulerSteps
+from holdfast.train.loop.plain.scheduler_steps import SchedulerSteps
 from tests.unit.train.problems import batches_of, loader_of, loss_of, net, plain, points, train, turn
 
 STEPS = 4  # in an epoch

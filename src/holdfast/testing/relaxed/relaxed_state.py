@@ -18,7 +18,7 @@ from holdfast.core.sync.modes import Mode, TakenPush, parse
 from holdfast.dataplane.relaxed.pushes import Pushes, PushRecord, ToldClocks, pushes_bytes
 from holdfast.testing.fake_arena import FakeArena
 from holdfast.testing.model import Model, Violation
-from holdfast.testing.relaxed_audit import check_commit_set, check_shares, most_stale
+from holdfast.testing.relaxed.relaxed_audit import check_commit_set, check_shares, most_stale
 
 __all__ = ["Copy", "KeptState", "RelaxedState", "SimPush", "Value"]
 

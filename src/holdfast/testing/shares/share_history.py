@@ -15,7 +15,7 @@ from holdfast.testing.model import Model, Violation
 
 if TYPE_CHECKING:
     from holdfast.testing.fake_host import FakeHost
-    from holdfast.testing.share_arena import FakeShare
+    from holdfast.testing.shares.share_arena import FakeShare
 
 __all__ = ["HostHistory", "ShareHistory"]
 

@@ -21,7 +21,7 @@ from holdfast.core.sync.modes import TakenPush
 from holdfast.dataplane.relaxed.pushes import PushRecord, ToldClocks
 from holdfast.testing.fake_session import FakeSession
 from holdfast.testing.model import Violation
-from holdfast.testing.relaxed_state import RelaxedState, SimPush, Value
+from holdfast.testing.relaxed.relaxed_state import RelaxedState, SimPush, Value
 
 if TYPE_CHECKING:
     from holdfast.testing.fake_host import FakeHost

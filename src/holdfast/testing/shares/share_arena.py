@@ -17,7 +17,7 @@ from holdfast.core.shares import LostPart, Share, left_over
 from holdfast.core.tree import Node
 from holdfast.testing.fake_arena import FakeArena, FakeSum
 from holdfast.testing.model import Model, Violation, add
-from holdfast.testing.share_history import HostHistory
+from holdfast.testing.shares.share_history import HostHistory
 
 __all__ = ["FakeShare", "ShareArena"]
 

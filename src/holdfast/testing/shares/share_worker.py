@@ -1,4 +1,4 @@
-"""A simulated worker whose script has a plain loop: a turn of it as `train.loop.share_turns` plays it.
+"""A simulated worker whose script has a plain loop: a turn of it as `train.loop.plain.share_turns` plays it.
 
 * Between two turns it goes quiet when it is asked to. Then a turn begins, the script's body takes its time, and after
   it the share is given and the step completed, of what the shares were as the turn began.
@@ -21,7 +21,7 @@ from holdfast.testing.fake_view import FakeView
 from holdfast.testing.fake_worker import FakeWorker
 from holdfast.testing.faults import At
 from holdfast.testing.model import Violation
-from holdfast.testing.share_arena import FakeShare, ShareArena
+from holdfast.testing.shares.share_arena import FakeShare, ShareArena
 
 if TYPE_CHECKING:
     from holdfast.testing.cluster import SimCluster

@@ -27,10 +27,10 @@ from holdfast.data.randomness import data_key
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.dataplane.relaxed.relaxed_member import Boundary, Course, RelaxedMember
 from holdfast.errors import UsageError
-from holdfast.train.loop.alone import AloneTurns
-from holdfast.train.loop.boundary import stand
-from holdfast.train.loop.counters import advance
-from holdfast.train.loop.share_turns import Alongside, ShareTurns
+from holdfast.train.loop.plain.alone import AloneTurns
+from holdfast.train.loop.plain.boundary import stand
+from holdfast.train.loop.plain.counters import advance
+from holdfast.train.loop.plain.share_turns import Alongside, ShareTurns
 
 if TYPE_CHECKING:
     from holdfast.train.loop.rehearsal import Rehearsal

@@ -29,9 +29,9 @@ from holdfast.testing.fake_session import homes
 from holdfast.testing.fake_worker import FakeWorker
 from holdfast.testing.faults import At, Fault, HostFault, Schedule, Timed, after, host_swarm
 from holdfast.testing.model import Model, Violation
-from holdfast.testing.relaxed_audit import LaneProgress
-from holdfast.testing.relaxed_session import RelaxedSession
-from holdfast.testing.relaxed_state import RelaxedState, SimPush
+from holdfast.testing.relaxed.relaxed_audit import LaneProgress
+from holdfast.testing.relaxed.relaxed_session import RelaxedSession
+from holdfast.testing.relaxed.relaxed_state import RelaxedState, SimPush
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

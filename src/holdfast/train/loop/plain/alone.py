@@ -19,7 +19,7 @@ from holdfast.core.shares import Share
 from holdfast.dataplane.memory.board import StepFacts
 from holdfast.dataplane.reduce.schema import pin
 from holdfast.dataplane.reduce.work import StepWork
-from holdfast.train.loop.share_turns import ShareTurns
+from holdfast.train.loop.plain.share_turns import ShareTurns
 
 if TYPE_CHECKING:
     from holdfast.data.batches import Batches

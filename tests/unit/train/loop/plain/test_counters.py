@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.train.loop.counters import advance
+from holdfast.train.loop.plain.counters import advance
 
 
 class Late:
