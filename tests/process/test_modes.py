@@ -55,7 +55,7 @@ print("weights", *model.weight.detach().flatten().tolist(), flush=True)
 
 @pytest.mark.parametrize(
     ("model", "servers"),
-    [("normed", 1), *(pytest.param(m, s, marks=pytest.mark.chaos) for m in ("lenet", "transformer") for s in (0, 1))],
+    [("normed", 1), *(pytest.param("lenet", servers, marks=pytest.mark.chaos) for servers in (0, 1))],
 )
 def test_bounded_0_gives_the_bits_of_exact_where_each_worker_has_a_lane(
     tmp_path: Path, model: str, servers: int

@@ -58,10 +58,10 @@ def main() -> None:
     trace = os.open(options.trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for _ in run.epochs(options.epochs):
         for x, y, numbers in loader:
-            step, lane, _ = run.unit
-            os.write(trace, f"{step} {lane} {','.join(map(str, numbers.tolist()))}\n".encode())
+            unit = run.unit  # whose numbers rightly differ between workers, so they are not in the loop's frame
+            os.write(trace, f"{unit[0]} {unit[1]} {','.join(map(str, numbers.tolist()))}\n".encode())
             time.sleep(0.0 if options.go.exists() else options.pace)
-            while step in holds and not holds[step].exists():
+            while unit[0] in holds and not holds[unit[0]].exists():
                 time.sleep(0.002)
             nn.functional.mse_loss(model(x), y).backward()
             optimizer.step()

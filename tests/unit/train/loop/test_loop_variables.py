@@ -78,6 +78,12 @@ def test_who_was_there_from_the_beginning_compares_nothing(monkeypatch: pytest.M
     assert look(first, monkeypatch, 7, best=9.0) == {}
 
 
+def test_who_was_at_other_turns_in_a_relaxed_mode_compares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = LateVariables(Told(_7=[{"turns": "9"}]), late=True)
+    late.differ()
+    assert look(late, monkeypatch, 7, turns=4) == {}
+
+
 def test_a_fraction_that_one_other_has_is_said_and_a_count_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     late = LateVariables(Told(_7=[{"best": "0.5"}]), late=True)
     with pytest.warns(UserWarning, match=r"Unless it is a measured time, .* has best = inf where .* have 0\.5"):
