@@ -98,7 +98,7 @@ class Blame:
         return FailRun("BadUnit", str(error), self._trace(tried))
 
     def _crashed_again(self, worker: int, unit: Unit, how: str, samples: list[int]) -> FailRun | None:
-        if how == f"signal {signal.SIGKILL:d}":
+        if not how.startswith(("signal", "exit status")) or how == f"signal {signal.SIGKILL:d}":
             return None
         for sample in samples:
             self._crashed.setdefault(sample, {}).setdefault(worker, how)

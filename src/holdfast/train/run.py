@@ -285,8 +285,8 @@ class Run:
 
     @property
     def unit(self) -> tuple[int, int, list[int]] | None:
-        """(step, lane, samples) of the unit under way, if there is one."""
-        if self._training is None or self._training.unit is None:
+        """(step, lane, samples) of the unit under way; None where there is none, or nothing of the turn counts."""
+        if self._training is None or self._training.unit is None or self._training.turns.rehearsal is not None:
             return None
         work, lane, request = self._training.unit
         return work.step, lane, list(request)

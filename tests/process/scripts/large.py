@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--starve-at-once", type=int, default=-1, metavar="WORKER")
     parser.add_argument("--go", type=Path)
     args = parser.parse_args()
-    run = hf.join()
+    run = hf.join(reduction="mean")  # as in tally.py
     limits = {int(worker): int(step) for worker, step in (text.split(":") for text in args.starve)}
     if run.worker == args.starve_at_once:
         starve()
