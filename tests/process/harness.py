@@ -170,6 +170,7 @@ class Launch:
         self.mark = uuid.uuid4().hex
         self.trace = Trace(tmp_path / f"trace-{name}")
         words = [str(script), *args.split()]
+        self._traced = not isinstance(script, Path) or "--trace" in words
         if not isinstance(script, Path):
             words = [str(TRAIN), script, "--trace", str(self.trace.path), *args.split()]
         command = [sys.executable, "-m", "holdfast.cli.main", "run", "--dir", self.dir, *options, *words]
@@ -285,7 +286,7 @@ class Launch:
         """Wait until a unit of this step was begun, as far as its script tells, or the run has ended."""
 
         def reached() -> bool:
-            now = self.trace.read().step if self.trace.path.exists() else self.status().get("step", -1)
+            now = self.trace.read().step if self._traced else self.status().get("step", -1)
             return now >= step or self.process.poll() is not None
 
         until(reached, lambda: f"step {step}\n{self.err}", seconds)

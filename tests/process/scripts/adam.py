@@ -59,7 +59,10 @@ def main() -> None:
     for _ in run.epochs(options.epochs):
         for x, y, numbers in loader:
             unit = run.unit  # whose numbers rightly differ between workers, so they are not in the loop's frame
-            os.write(trace, f"{unit[0]} {unit[1]} {','.join(map(str, numbers.tolist()))}\n".encode())
+            if unit is None:  # they are another worker's numbers
+                unit = (run.step, 0, [])
+            else:
+                os.write(trace, f"{unit[0]} {unit[1]} {','.join(map(str, numbers.tolist()))}\n".encode())
             time.sleep(0.0 if options.go.exists() else options.pace)
             while unit[0] in holds and not holds[unit[0]].exists():
                 time.sleep(0.002)
