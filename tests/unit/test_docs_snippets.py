@@ -37,12 +37,15 @@ def programs(page: Path) -> list[Block]:
 
 @pytest.fixture
 def _own_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A run of its own for a page, and torch as it was afterwards."""
+    """A run of its own for a page, and torch as it was afterwards. What other tests have seeded it with is no seed."""
     import torch
 
+    from holdfast.train import seeding
     from holdfast.train.run import current
 
     threads, state = torch.get_num_threads(), torch.get_rng_state()
+    monkeypatch.setattr(seeding, "_newest", None)
+    torch.seed()
     monkeypatch.chdir(tmp_path)
     yield
     if (run := current()) is not None:
