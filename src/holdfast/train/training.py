@@ -502,19 +502,26 @@ class Training:
     def _fill(self) -> None:
         """Take the unit's gradient, if it is one that can be taken."""
         assert self.unit is not None
-        work, lane, request = self.unit
+        work, lane, _ = self.unit
         self.check_written(f"before the end of unit (step {work.step}, lane {lane})")
         self.turns.keeping.modules.check(f"unit (step {work.step}, lane {lane})")
-        loss, member = self.tap.value(), self.bound.member
-        checked = member.finite and not (work.turn and member.scaled)
-        if checked and not math.isfinite(loss):
-            raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)
+        member = self.bound.member
+        if member.finite and not (work.turn and member.scaled):
+            self.check_finite()
         gradients = [parameter.grad for parameter in self.space.trainable]
-        if checked and (bad := self.bound.member.unclean(gradients)):
+        member.fill(lane, gradients, UnitResult(self.tap.value(), self.clip_norm, self.clip_value))
+        self._filled = True
+
+    def check_finite(self) -> None:
+        """Refuse a unit whose loss or gradient is not finite."""
+        assert self.unit is not None
+        work, lane, request = self.unit
+        loss = self.tap.value()
+        if not math.isfinite(loss):
+            raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)
+        if bad := self.bound.member.unclean([parameter.grad for parameter in self.space.trainable]):
             what = f"the gradient of {self.space.few(bad)} is not finite, with a loss of {loss:.6g}"
             raise NonFinite.in_unit(work.step, lane, what, request)
-        self.bound.member.fill(lane, gradients, UnitResult(loss, self.clip_norm, self.clip_value))
-        self._filled = True
 
     def close_unit(self) -> None:
         """The loop asks for the next batch: the unit's user code is through, so show what it gave."""
@@ -552,9 +559,13 @@ class Training:
         board.add(cells.R_SAMPLES, 0 if self.tap.muted else len(request))
         self.unit = None
         if paced:
-            spent //= lanes
-            before = board.cell(board.row, cells.R_UNIT_NS)
-            board.put(cells.R_UNIT_NS, spent if before == 0 else (7 * before + spent) // 8)
+            self.show_pace(spent, lanes)
+
+    def show_pace(self, spent: int, lanes: int) -> None:
+        """So many lanes took so many nanoseconds: show how long one takes, by which lanes are shared out."""
+        board, lane = self.bound.board, spent // lanes
+        before = board.cell(board.row, cells.R_UNIT_NS)
+        board.put(cells.R_UNIT_NS, lane if before == 0 else (7 * before + lane) // 8)
 
     def end_part(self, weight: float) -> None:
         """In a turn: a part of the unit is through, which counts so much in its mean."""

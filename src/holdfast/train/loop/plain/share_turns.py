@@ -17,7 +17,6 @@ made of the shares of all these turns.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -30,7 +29,7 @@ from holdfast.data.randomness import compute_key, data_key, seed_everything, tur
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.board import ShareFacts
 from holdfast.dataplane.reduce.work import StepWork, UnitResult
-from holdfast.errors import NonFinite, NotExact, UsageError
+from holdfast.errors import NotExact, UsageError
 
 if TYPE_CHECKING:
     from holdfast.train.training import Training
@@ -71,6 +70,7 @@ class ShareTurns:
         self._work = StepWork(-1, (), ())
         self._count = 0  # samples of the step at hand that I have computed
         self._used: dict[int, list[int]] = {}  # order of the data -> samples that I have computed
+        self._left_over: tuple[LostPart, ...] = ()  # of steps before, when the step at hand began
         self._along: list[Alongside] = []  # loaders that are asked in the turns, too
         self._started = 0
         self.left = False  #: the script has left the loop
@@ -137,7 +137,7 @@ class ShareTurns:
             self._begin_step()
         training, work, share = self._training, self._work, self._share
         first = self._begin == self.at
-        ids = self._ids(share, first) if share is not None else []
+        ids = self._take(share, first) if share is not None else []
         lane = share.first if share is not None else 0
         training.tap.muted = not ids
         request = self._request(lane, ids or self._batches.ids(self._order, self.at, 0))
@@ -148,7 +148,6 @@ class ShareTurns:
         if first:
             self._enter()
         self._count += len(ids)
-        self._note(share, first, ids)
         self._started = time.perf_counter_ns()
         turn = self.at - (self._begin or 0)
         seed_everything(compute_key(training.seed, work.step, lane + turn * training.num_lanes))
@@ -169,6 +168,7 @@ class ShareTurns:
         self._begin, self._count, self._used = self.at, 0, {}
         ahead = training.bound.ahead
         self._work = StepWork(training.step, (), (0,) * training.num_lanes, ahead, weighted=False)
+        self._left_over = training.bound.board.backlog(self._work.version)
         training.turns.begin_turn(self._work, self.at)
         training.turns.keeping.modules.note()
         self._share = self._mine()
@@ -191,7 +191,7 @@ class ShareTurns:
     def _backlog(self, loader: int | None = None) -> list[LostPart]:
         """What is left over of steps before, of this loader or another one."""
         mine = self._loader if loader is None else loader
-        return [part for part in self._training.bound.board.backlog(self._work.version) if part.loader == mine]
+        return [part for part in self._left_over if part.loader == mine]
 
     def _planned(self, end: int) -> StepWork:
         """The step at hand, if it ends before turn `end`: the first lanes of all shares, with their samples."""
@@ -219,8 +219,9 @@ class ShareTurns:
         training.check_written(f"before the end of step {self._work.step}")
         training.turns.keeping.modules.check(f"step {self._work.step}")
         member.hyper = training.bound.settings.hyper()
-        work = self._planned(self.at)
-        self._work = work
+        if self.at - (self._begin or 0) > 1:  # else it is as planned: nothing is installed in the middle of a turn
+            self._work = self._planned(self.at)
+        work = self._work
         if self._share is not None and work.counts[self._share.first]:
             self._give(self._share, work)
         self._show_pace()
@@ -245,16 +246,9 @@ class ShareTurns:
 
     def _check_finite(self) -> None:
         """Refuse a gradient that could not be used."""
-        training, member = self._training, self._training.bound.member
-        if not member.finite or training.unit is None:
-            return
-        work, lane, request = training.unit
-        loss = training.tap.value()
-        if not math.isfinite(loss):
-            raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)
-        if bad := member.unclean([parameter.grad for parameter in training.space.trainable]):
-            what = f"the gradient of {training.space.few(bad)} is not finite, with a loss of {loss:.6g}"
-            raise NonFinite.in_unit(work.step, lane, what, request)
+        training = self._training
+        if training.bound.member.finite and training.unit is not None:
+            training.check_finite()
 
     def _give(self, share: Share, work: StepWork) -> None:
         training = self._training
@@ -308,7 +302,7 @@ class ShareTurns:
         whose = [facts.share.first for facts in came if facts.share.last > facts.share.first]
         self._training.audit_came(self._work.step, whose)
         shares = [facts.share for facts in came]
-        left: tuple[LostPart, ...] = self._training.bound.board.backlog(self._work.version)
+        left = self._left_over
         own = self._batches, self._loader, self._order, came[0].begin, came[0].end
         along = [(one.batches, one.loader, one.order, one.begin, one.at) for one in self._along if one.at > one.begin]
         for batches, loader, order, begin, end in (own, *along):
@@ -326,11 +320,8 @@ class ShareTurns:
         board.add(cells.R_SAMPLES, self._count)
         spent = time.perf_counter_ns() - self._started
         board.add(cells.R_BUSY_NS, spent)
-        if share is None or not self._count or not training.unequal:
-            return
-        spent //= share.last - share.first
-        before = board.cell(board.row, cells.R_UNIT_NS)
-        board.put(cells.R_UNIT_NS, spent if before == 0 else (7 * before + spent) // 8)
+        if share is not None and self._count and training.unequal:
+            training.show_pace(spent, share.last - share.first)
 
     # ------------------------------------------------------------ samples
 
@@ -338,21 +329,14 @@ class ShareTurns:
         """A share is the sum of so many lanes, as the tree has them: those of a host's neighbours make up one node."""
         return maximal_nodes(share.first, max(share.last, share.first + 1), self._training.num_lanes)[0].span
 
-    def _ids(self, share: Share, first: bool) -> list[int]:
-        """My samples of the next turn; those of the backlog join the first turn of a step."""
-        ids = self._batches.run(self._order, self.at, share.first, share.last)
-        for part in self._backlog()[share.begin : share.end] if first else ():
-            ids += self._batches.ids(part.order, part.at, part.lane)
-        return ids
-
-    def _note(self, share: Share | None, first: bool, ids: list[int]) -> None:
-        """Note which samples I have computed, by the order of the data that they are of."""
-        late = self._backlog()[share.begin : share.end] if first and share is not None else []
-        for part in late:
-            self._used.setdefault(part.order, []).extend(self._batches.ids(part.order, part.at, part.lane))
-        own = len(ids) - sum(map(self._size, late))
-        if own:
-            self._used.setdefault(self._order, []).extend(ids[:own])
+    def _take(self, share: Share, first: bool) -> list[int]:
+        """My samples of the next turn, noted as used; those of the backlog join the first turn of a step."""
+        late = self._backlog()[share.begin : share.end] if first else []
+        found = [(part.order, self._batches.ids(part.order, part.at, part.lane)) for part in late]
+        own = self._batches.run(self._order, self.at, share.first, share.last)
+        for order, ids in (*found, *([(self._order, own)] if own else [])):
+            self._used.setdefault(order, []).extend(ids)
+        return [*own, *(number for _, ids in found for number in ids)]
 
     def _size(self, part: LostPart) -> int:
         return self._batches.counts(part.at)[part.lane]
