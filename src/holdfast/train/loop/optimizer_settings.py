@@ -51,7 +51,6 @@ class Settings:
         self._called_in_unit: list[list[float]] = []
         self._in_unit = self._unit_filled = self._in_turn = False
         self._written: bytes | None = None
-        self._fingerprint = 0
         self._unmoved: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
         self._tag_written, self._cell = 0, 0
         self._cells: memoryview | None = None
@@ -222,20 +221,17 @@ class Settings:
         if self._entered is not None:
             self._take(self._entered)
 
-    def write(self, step: int, applied: list[dict[str, Any]], least: int) -> int:
+    def write(self, step: int, applied: list[dict[str, Any]], least: int) -> None:
         """Before a unit of `step` is shown: leave its settings for whoever comes later.
 
-        `applied` are those the step is made with, taken at `optimizer.step()`. Returns a fingerprint of the
-        settings and of this unit's calls, which must be the same in all units of the step. Whoever comes later begins
-        at step `least` at the soonest.
+        `applied` are those the step is made with, taken at `optimizer.step()`. A worker that comes later begins at step
+        `least` at the soonest.
         """
         if self._written is not None and not self._pending and (applied, self.hyper()) == self._unmoved:
-            return self._fingerprint  # no call and no other settings since: what was written still holds
+            return  # no call and no other settings since: what was written still holds
         made, now = [_plain(group) for group in applied], self._plain()
         self._write(_tag(step + 1), made, now, least)
-        self._fingerprint = zlib.crc32(_encoder.encode([made, now, self._called_in_unit]))
         self._unmoved = (applied, self.hyper()) if not self._pending else None
-        return self._fingerprint
 
     def applied(self, step: int) -> list[dict[str, Any]]:
         """The settings that `step` is made with, from a worker that computed a unit of it."""
