@@ -93,7 +93,7 @@ class ModeRecord(NamedTuple):
 
     serial: int
     sync: str  #: the mode's name
-    begin: int = 0  #: where the mode sections begins that the mode has in the shared memory (see `mode_sections`)
+    begin: int = 0  #: where the mode sections begins that the mode has in the shared memory (see `sections`)
     size: int = 0  #: of that; 0: it has none
     version: int = 0  #: of the parameters when it began
     step: int = 0  #: of the run, then

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.dataplane.memory.arena import Arena, Sections
 from holdfast.dataplane.memory.board import H_MANIFEST, H_MANIFEST_SIZE, Board
-from holdfast.dataplane.memory.mode_sections import ModeRoom
+from holdfast.dataplane.memory.sections import Life, ModeRoom, of_life
 from holdfast.dataplane.relaxed.inner_state import SINCE, state_bytes
 
 if TYPE_CHECKING:
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = ["Manifest", "add_section", "read_manifest", "write_manifest"]
-
-#: What a host without state fetches from another one, besides the board: all that outlives a step.
-_STATE = ("parameters/", "state/", "scalar/", "ready", "buffers", "settings", "evaluation", "fixed/")
-#: The newest step's gradient, which a worker that comes late into its turn sees (`train.loop.steps`).
-_TURN = ("sum/", "present", "kept")
-_NOT_STATE = ("buffers-changed", "outer/undo")
-#: What only the owners of slices use. In relaxed modes, one host has it, and the others mirror the rest.
-_OWNERS = ("state/", "scalar/", "ready")
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
@@ -66,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
     def owners(self) -> dict[str, int]:
         """The sections that only the owners of slices use, and their bytes."""
-        return {name: size for name, (_, size) in self.sections.items() if name.startswith(_OWNERS)}
+        return {name: self.sections[name][1] for name in of_life(self.sections, Life.OWNERS)}
 
     def spaces(self) -> tuple[str, ...]:
         """Slice -> the flat space it lies in."""
@@ -77,14 +69,16 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
         return tuple(end - begin for _, begin, end in self.slices)
 
     def state(self) -> list[str]:
-        """The sections that make up the state, in order; of one that is mirrored, those that workers compute with."""
-        kinds = tuple(kind for kind in _STATE if kind not in _OWNERS) if self.relaxed else (*_STATE, *_TURN)
-        return [name for name in self.sections if name.startswith(kinds) and name not in _NOT_STATE]
+        """The sections that make up the state, in order; of one that is mirrored, those that workers compute with.
+
+        In relaxed modes one host has what only owners use, and turns are not shared.
+        """
+        more = () if self.relaxed else (Life.OWNERS, Life.TURN)
+        return of_life(self.sections, Life.MODEL, Life.SCRIPT, *more)
 
     def whole(self) -> list[str]:
         """The sections of a state that is mirrored, with what only its owners use: all that a replica holds."""
-        kinds = ("parameters/", "buffers", *_OWNERS, "outer/", "inner/")
-        return [name for name in self.sections if name.startswith(kinds) and name not in _NOT_STATE]
+        return of_life(self.sections, Life.MODEL, Life.OWNERS, Life.OUTER, Life.ROUNDS)
 
 
 def add_section(

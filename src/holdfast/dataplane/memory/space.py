@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.slices import Layout, Slice, TensorEntry, layout
-from holdfast.dataplane.memory.mode_sections import ModeRoom
+from holdfast.dataplane.memory.sections import ModeRoom
 from holdfast.errors import NotExact
 
 __all__ = ["Space", "dtype_name", "typed"]

@@ -18,7 +18,8 @@ import msgspec
 
 from holdfast.config.limits import TRANSFER
 from holdfast.dataplane.memory import board as cells
-from holdfast.dataplane.memory.arena_view import CELL, ArenaView
+from holdfast.dataplane.memory.arena_view import ArenaView
+from holdfast.dataplane.memory.sections import CELL
 from holdfast.dataplane.relaxed.inner_state import SINCE, InnerState
 from holdfast.dataplane.relaxed.pushes import ToldClocks
 from holdfast.dataplane.wire.primary_sync import PrimarySync
