@@ -162,6 +162,8 @@ class Trace:
 class Launch:
     """A `holdfast run` that is going. Leaving the block ends it and looks for what it left."""
 
+    _traced = True  #: its script leaves a trace of its units
+
     def __init__(self, tmp_path: Path, script: str | Path, *options: object, args: str = "", dir: str = "run") -> None:
         """`script` is a model of `train.py` (then its units are traced), or a script's path."""
         self.dir = tmp_path / dir
