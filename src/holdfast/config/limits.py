@@ -161,6 +161,7 @@ class _Transfer(_Section, frozen=True):
     sums_poll: Seconds = 0.001  #: for a donor to write down the sums of a step
     donor_poll: Seconds = 0.0005
     replica_poll: Seconds = 0.0005  #: for a version to be complete
+    snapshot_poll: Seconds = 0.0002  #: for the version that a snapshot is taken of
 
 
 class _Worker(_Section, frozen=True):

@@ -3,8 +3,8 @@
 One memfd, laid out by every worker from the same inputs (`arena`); sections begin at pages.
 
 What sections there are, who writes them, what marks them as whole and how long they count is one table (`sections`).
-Pages that nobody touches take no memory: on one host those of `host` and `pieces`, in a plain loop that does not clip also
-those of `sum`.
+Pages that nobody touches take no memory: on one host those of `host` and `pieces`, in a plain loop that does not clip
+also those of `sum`.
 
 Undo: updates are in place, so a kill in the middle leaves a torn slice. Before an owner touches a slice it copies it to
 its undo section and sets one word on the board; after the update it publishes the version with one store and clears the

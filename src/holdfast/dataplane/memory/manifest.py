@@ -8,7 +8,7 @@ itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -22,7 +22,17 @@ if TYPE_CHECKING:
         Space,  # it needs torch, and a process that reads a manifest may be without it
     )
 
-__all__ = ["Manifest", "add_section", "read_manifest", "write_manifest"]
+__all__ = ["Manifest", "ModelEntry", "add_section", "read_manifest", "write_manifest"]
+
+
+class ModelEntry(NamedTuple):
+    """A tensor of the models' state_dicts, and where it lies."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    section: str
+    begin: int  #: in bytes; of a buffer, within one copy of all of them
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
@@ -40,6 +50,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     outer: dict[str, int] = {}  #: sections of the owners' optimizer with local steps, and their bytes
     kinds: dict[str, str] = {}  #: section of the optimizer's state -> of what type its numbers are
     pieces: list[tuple[str, int, int]] = []  #: (dtype, begin, end in numbers): what the optimizer has a state of
+    model: list[ModelEntry] = []  #: what the models are made of, in the order of their state_dicts
 
     def room(self) -> ModeRoom:
         """What decides how much memory another mode takes."""
@@ -92,7 +103,7 @@ def add_section(
     data = msgspec.msgpack.encode(
         Manifest(
             room.lanes, rows, room.entries, slices, space.buffer_spans(), space.placed()[1], dict(sections.spans),
-            relaxed, room.reads, dict(room.outer), dict(kinds or {}), pieces,
+            relaxed, room.reads, dict(room.outer), dict(kinds or {}), pieces, space.model_entries(),
         )
     )
     sections.add("manifest", len(data))
