@@ -15,8 +15,8 @@ from typing import Annotated
 import msgspec
 
 __all__ = [
-    "AGENT", "CLUSTER", "CONTROL", "FIXED", "NETWORK", "PROCESS", "SCREEN", "STORE", "TORCHRUN", "TRANSFER", "WORKER",
-    "CrewConfig", "Seconds",
+    "AGENT", "CHECKPOINT", "CLUSTER", "CONTROL", "FIXED", "NETWORK", "PROCESS", "SCREEN", "STORE", "TORCHRUN",
+    "TRANSFER", "WORKER", "CrewConfig", "Seconds",
 ]  # fmt: skip
 
 #: A time. People write 30s, 2m or 1h30m for it.
@@ -175,6 +175,14 @@ class _Worker(_Section, frozen=True):
     script_apart: Seconds = 5.0  #: for which a worker of another host may seem to be further on in the script
 
 
+class _Checkpoint(_Section, frozen=True):
+    """Checkpoints of a going run."""
+
+    poll: Seconds = 0.05  #: between two looks whether one is due
+    patience: Seconds = 60.0  #: for a version to be complete of which one can be taken
+    at_end: Seconds = 30.0  #: for the one before a run ends because it was asked to
+
+
 class _Store(_Section, frozen=True):
     """The parameter store."""
 
@@ -248,10 +256,11 @@ class _Screen(_Section, frozen=True):
 
 
 CONTROL, NETWORK, AGENT, PROCESS, TRANSFER = _Control(), _Network(), _Agent(), _Process(), _Transfer()
-WORKER, STORE, TORCHRUN, CLUSTER, SCREEN = _Worker(), _Store(), _Torchrun(), _Cluster(), _Screen()
+WORKER, CHECKPOINT, STORE, TORCHRUN = _Worker(), _Checkpoint(), _Store(), _Torchrun()
+CLUSTER, SCREEN = _Cluster(), _Screen()
 
 #: Sections that `--show-config` shows and nothing sets.
 FIXED: dict[str, msgspec.Struct] = {
     "control": CONTROL, "network": NETWORK, "agent": AGENT, "process": PROCESS, "transfer": TRANSFER, "worker": WORKER,
-    "store": STORE, "torchrun": TORCHRUN, "cluster": CLUSTER, "screen": SCREEN,
+    "checkpoint": CHECKPOINT, "store": STORE, "torchrun": TORCHRUN, "cluster": CLUSTER, "screen": SCREEN,
 }  # fmt: skip
