@@ -27,6 +27,13 @@
     │   ├── HandlerFailed             a handler of yours raised in its server     exit 12
     │   ├── StoreTimeout              no answer before the deadline               exit 12
     │   └── ServerLost                a server is gone, and nobody replaces it    exit 12
+    ├── CheckpointError               a checkpoint cannot be used, or written     exit 15
+    │   ├── NotACheckpoint            there is something else, or nothing         exit 15
+    │   ├── DamagedCheckpoint         its bytes are not those that were written   exit 15
+    │   ├── NewerCheckpoint           a later version of Holdfast has written it  exit 15
+    │   ├── UnreadableCheckpoint      the system does not let us read it          exit 15
+    │   └── CheckpointFailed          it could not be written; older ones stay    exit 15
+    │       └── NoAtomicRename        its file system cannot rename a folder      exit 15
     └── Refused                       a run will not have this machine            exit 11
         ├── WrongToken                it does not hold the run's token            exit 11
         ├── OtherVersion              it has another version of Holdfast          exit 11
@@ -340,6 +347,76 @@ class StoreTimeout(StoreError, TimeoutError):
 
 class ServerLost(StoreError):
     """A server of the store is gone and nobody takes over."""
+
+
+class CheckpointError(HoldfastError):
+    """A checkpoint cannot be used, or could not be written."""
+
+    exit_code = 15
+
+
+class NotACheckpoint(CheckpointError):
+    """There is no checkpoint at a path.
+
+    >>> str(NotACheckpoint("runs/a", "it has no manifest.json"))[:52]
+    'runs/a is no checkpoint: it has no manifest.json. Gi'
+    """
+
+    def __init__(self, path: object, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(
+            f"{path} is no checkpoint: {why}. Give a run's directory, its folder `checkpoints`, or one checkpoint in "
+            "it; `holdfast checkpoint list DIR` shows those of a run."
+        )
+
+
+class DamagedCheckpoint(CheckpointError):
+    """The bytes of a checkpoint are not those that were written: of which file and, where that is known, tensor."""
+
+    def __init__(self, path: object, file: str, what: str, *, tensor: str = "") -> None:
+        self.path, self.file, self.what, self.tensor = path, file, what, tensor
+        where = f"{file}, tensor {tensor}," if tensor else file
+        super().__init__(
+            f"The checkpoint {path} is damaged: {where} {what}. Use another one; `holdfast checkpoint verify DIR` says "
+            "which are whole, and look at the disk: what was written here was read back and was right."
+        )
+
+
+class NewerCheckpoint(CheckpointError):
+    """A checkpoint of a format that this version does not know yet."""
+
+    def __init__(self, path: object, *, format: int, known: int, version: str) -> None:
+        self.path, self.format, self.known, self.version = path, format, known, version
+        super().__init__(
+            f"The checkpoint {path} has format {format}, and this version of Holdfast reads formats up to {known}. It "
+            f"was written by Holdfast {version}: install that version or a later one."
+        )
+
+
+class UnreadableCheckpoint(CheckpointError):
+    """The system does not let us read a checkpoint; it may be whole."""
+
+    def __init__(self, path: object, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(f"{path} cannot be read: {why}. Look at its permissions, or use another checkpoint.")
+
+
+class CheckpointFailed(CheckpointError):
+    """A checkpoint could not be written. What it had begun is removed, and the older ones are there."""
+
+    def __init__(self, root: object, why: str, fix: str = "Make room there, or look at the disk.") -> None:
+        self.root, self.why = root, why
+        super().__init__(f"No checkpoint could be written to {root}: {why}. The older ones are as they were. {fix}")
+
+
+class NoAtomicRename(CheckpointFailed):
+    """The file system cannot rename a folder, so a kill could leave half a checkpoint under a good name."""
+
+    def __init__(self, root: object, why: str) -> None:
+        super().__init__(
+            root, f"its file system cannot rename a folder ({why})",
+            "Keep checkpoints on a local disk or on NFS, and have copies of them sent elsewhere.",
+        )  # fmt: skip
 
 
 class Refused(HoldfastError):

@@ -36,6 +36,13 @@ EXIT_CODES = {
     "HandlerFailed": 12,
     "StoreTimeout": 12,
     "ServerLost": 12,
+    "CheckpointError": 15,
+    "NotACheckpoint": 15,
+    "DamagedCheckpoint": 15,
+    "NewerCheckpoint": 15,
+    "UnreadableCheckpoint": 15,
+    "CheckpointFailed": 15,
+    "NoAtomicRename": 15,
     "Refused": 11,
     "WrongToken": 11,
     "OtherVersion": 11,
@@ -58,6 +65,12 @@ PARENTS = {
     "NobodyListens": errors.Unreachable,
     "StoreError": errors.HoldfastError,
     **dict.fromkeys(("UnknownKey", "Mismatch", "HandlerFailed", "StoreTimeout", "ServerLost"), errors.StoreError),
+    "CheckpointError": errors.HoldfastError,
+    **dict.fromkeys(
+        ("NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "CheckpointFailed"),
+        errors.CheckpointError,
+    ),
+    "NoAtomicRename": errors.CheckpointFailed,
     "Refused": errors.HoldfastError,
     **dict.fromkeys(("WrongToken", "OtherVersion", "OtherRun"), errors.Refused),
 }
@@ -92,7 +105,11 @@ def test_every_class_says_when_it_is_raised(name: str) -> None:
 
 
 #: These build their text themselves; each has a test of its own below.
-BUILT = {"ConfigError", "NotExact", "BadUnit", "FrameError", "WrongToken", "OtherVersion", "OtherRun", "NotKept"}
+BUILT = {
+    "ConfigError", "NotExact", "BadUnit", "FrameError", "WrongToken", "OtherVersion", "OtherRun", "NotKept",
+    "NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "CheckpointFailed",
+    "NoAtomicRename",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(set(EXIT_CODES) - BUILT))
@@ -208,3 +225,59 @@ def test_other_run() -> None:
     error = errors.OtherRun("10.0.0.5:4000", theirs="b", ours="a")
     assert str(error) == "The run at 10.0.0.5:4000 is b, not a. Use the address that run a printed when it started."
     assert (error.address, error.theirs, error.ours) == ("10.0.0.5:4000", "b", "a")
+
+
+def test_not_a_checkpoint() -> None:
+    error = errors.NotACheckpoint("runs/a", "it has no manifest.json")
+    assert str(error) == (
+        "runs/a is no checkpoint: it has no manifest.json. Give a run's directory, its folder `checkpoints`, or one "
+        "checkpoint in it; `holdfast checkpoint list DIR` shows those of a run."
+    )
+    assert (error.path, error.why) == ("runs/a", "it has no manifest.json")
+
+
+def test_damaged_checkpoint() -> None:
+    error = errors.DamagedCheckpoint("c/step-000000000120", "manifest.json", "is missing")
+    assert str(error) == (
+        "The checkpoint c/step-000000000120 is damaged: manifest.json is missing. Use another one; `holdfast "
+        "checkpoint verify DIR` says which are whole, and look at the disk: what was written here was read back and "
+        "was right."
+    )
+    assert (error.path, error.file, error.what) == ("c/step-000000000120", "manifest.json", "is missing")
+    error = errors.DamagedCheckpoint("c", "state.safetensors", "has other bytes than were written", tensor="buffers")
+    assert str(error).startswith(
+        "The checkpoint c is damaged: state.safetensors, tensor buffers, has other bytes than were written. Use another"
+    )
+    assert error.tensor == "buffers"
+
+
+def test_newer_checkpoint() -> None:
+    error = errors.NewerCheckpoint("c", format=3, known=1, version="2.0.0")
+    assert str(error) == (
+        "The checkpoint c has format 3, and this version of Holdfast reads formats up to 1. It was written by Holdfast "
+        "2.0.0: install that version or a later one."
+    )
+    assert (error.path, error.format, error.known, error.version) == ("c", 3, 1, "2.0.0")
+
+
+def test_unreadable_checkpoint() -> None:
+    error = errors.UnreadableCheckpoint("c/manifest.json", "Permission denied")
+    assert str(error) == (
+        "c/manifest.json cannot be read: Permission denied. Look at its permissions, or use another checkpoint."
+    )
+    assert (error.path, error.why) == ("c/manifest.json", "Permission denied")
+
+
+def test_checkpoint_failed() -> None:
+    error = errors.CheckpointFailed("runs/a/checkpoints", "no space left on device", "Make room there.")
+    assert str(error) == (
+        "No checkpoint could be written to runs/a/checkpoints: no space left on device. The older ones are as they "
+        "were. Make room there."
+    )
+    assert (error.root, error.why) == ("runs/a/checkpoints", "no space left on device")
+    error = errors.NoAtomicRename("/mnt/bucket", "Operation not supported")
+    assert str(error) == (
+        "No checkpoint could be written to /mnt/bucket: its file system cannot rename a folder (Operation not "
+        "supported). The older ones are as they were. Keep checkpoints on a local disk or on NFS, and have copies of "
+        "them sent elsewhere."
+    )
