@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from holdfast.checkpoint.content import Content, Facts, Script, StateEntry, Tensor
 from holdfast.checkpoint.dtypes import DTYPES
 from holdfast.checkpoint.reader import Checkpoint
-
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.manifest import Manifest
 from holdfast.dataplane.memory.sections import family

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from holdfast.checkpoint.content import Content
-
 from holdfast.checkpoint import writer
 from holdfast.checkpoint.capture import Progress, progress
+from holdfast.checkpoint.content import Content
 from holdfast.config.checkpoint_interval import Interval
 from holdfast.config.limits import CHECKPOINT
 from holdfast.dataplane.memory.arena_view import ArenaView
