@@ -8,6 +8,7 @@
         lock            while the run is going: its launcher holds an flock on it
         summary.json    once the run has ended, however it ended
         failure.txt, hang-N.txt   what went wrong, in full
+        model.safetensors   the weights that it ended with, under the model's own names
         checkpoints/    what the run can go on from
         earlier/N/      all of the above, but for checkpoints and the audit, of the N-th time the run was started
 
@@ -320,7 +321,8 @@ def _put_away(path: Path) -> None:
     numbers = [int(one.name) for one in (path / "earlier").glob("*") if one.name.isdigit()]
     place = path / "earlier" / str(1 + max(numbers, default=0))
     place.mkdir(parents=True)
-    for name in ("logs", "story.jsonl", "failure.txt", *(one.name for one in path.glob("hang-*.txt")), "summary.json"):
+    hangs = [one.name for one in path.glob("hang-*.txt")]
+    for name in (*hangs, "logs", "story.jsonl", "failure.txt", "model.safetensors", "summary.json"):
         with contextlib.suppress(FileNotFoundError):
             os.rename(path / name, place / name)
     with contextlib.suppress(OSError):

@@ -49,6 +49,7 @@ from holdfast.hosts.fork_spawner import ForkSpawner
 from holdfast.hosts.forkserver import DEFAULT_ENTRY
 from holdfast.hosts.local_host import LocalHost
 from holdfast.observe import agent_directory, status
+from holdfast.observe.audit import trim
 from holdfast.observe.directory import RunDirectory, default_path, host, recover, recover_siblings
 from holdfast.observe.meter import Meter
 from holdfast.observe.monitor import BoardMonitor
@@ -80,6 +81,10 @@ def launch(
     resumption: Resumption | None = None
     if config.resume:
         resumption = open_resumption(config)
+        if config.dir and path.resolve() != resumption.directory:
+            raise UsageError(
+                f"--dir {config.dir}: a run goes on in its own directory, {resumption.directory}. Leave --dir out."
+            )
         path = resumption.directory
         for sentence in resumption.passed_over:
             screen.say(f"warning: {sentence}")
@@ -94,6 +99,8 @@ def launch(
             if resumption is None
             else RunDirectory.reopen(path, complain=screen.say)
         )
+        if resumption is not None:
+            trim(directory.path / "audit", resumption.resumed.step)
         record: dict[str, Any] = {
             "run": run, "pid": os.getpid(), "host": host(), "started": began, "argv": sys.argv, "cwd": os.getcwd(),
             "scratch": directory.scratch, "config": msgspec.to_builtins(config), "sources": resolved.sources,
@@ -218,6 +225,7 @@ class _Launcher:
         return Ending(
             end, self._signal, self._meter.view, generations=snapshot.generation, lost=snapshot.lost,
             story=self._story_writer.length, trained=0.0 if since is None else ended - since, modes=snapshot.modes,
+            resumed=None if self._resumption is None else self._resumption.went_on_from(),
         )
 
     def _make_store_service(self) -> StoreService:

@@ -35,6 +35,11 @@ class Resumption(NamedTuple):
     resumed: Resumed
     passed_over: list[str]  #: why newer checkpoints are not used
 
+    def went_on_from(self) -> tuple[int, int, str]:
+        """Step, samples, and name of the checkpoint."""
+        facts = self.checkpoint.manifest.facts
+        return facts.step, facts.samples, self.checkpoint.path.name
+
 
 def settings(path: str) -> dict[str, Any]:
     """How the run was started that is to go on: by name, as `--set` has it."""

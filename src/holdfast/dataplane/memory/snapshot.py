@@ -3,10 +3,11 @@
 A state enters an arena in one way, whether it comes from another host or from a disk: its sections are put in place
 (`put_sections`) while the arena counts as empty, and `Board.land_state` makes them real.
 
-In mode `exact` a snapshot is taken while the crew goes on: the host's owners are told, a step ahead, at which version
-they are to stand (`Board.hold`). Units of the next step are computed meanwhile, so what it costs is what the copy takes
-longer than they do. What a script does between steps (settings, evaluations, what it keeps) is not held up; those
-sections are small, and are copied until they have not changed meanwhile.
+In mode `exact` a snapshot is taken while the crew goes on: the host's owners are told at which version they are to
+stand (`Board.hold`), at the present one while lanes of its step are missing, else at the next. Units of that step are
+computed meanwhile, so what it costs is what the copy takes longer than they do. What a script does between steps
+(settings, evaluations, what it keeps) is not held up; those sections are small, and are copied until they have not
+changed meanwhile.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from holdfast.config.limits import TRANSFER
+from holdfast.core.tree import uncovered
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.sections import CELL, Life, family
 
 __all__ = ["Snapshot", "SnapshotRoom", "put_sections", "take"]
 
+_CHUNK = 64 << 10  # bytes that are compared at once, in memory that is used again
 _SETTINGS = "settings"  # its cells are numbered, and the newest of each counts
 
 
@@ -78,8 +81,7 @@ def take(
             if board.words[cells.H_MAGIC] != cells.MAGIC:
                 time.sleep(TRANSFER.state_poll)
                 continue
-            version = _announce(view)
-            current = board.current()
+            version, current = _announce(view), board.current()
             if not _await_version(view, version, ring, closing):
                 continue
             snapshot = _copy(view, version, room)
@@ -93,13 +95,31 @@ def take(
 
 
 def _announce(view: ArenaView) -> int:
-    """Say at which version owners are to stand: one that no slice has come to yet."""
+    """Say at which version owners are to stand: one that no slice has come to yet, or that none can leave yet."""
     board = view.board
+    version = max(board.versions(), default=0)
+    if _short_of_lanes(view, version):
+        board.hold(version)
+        time.sleep(0)  # the system is asked for something, so what was stored is seen before what follows is loaded
+        if _short_of_lanes(view, version):
+            return version
     while True:
         version = max(board.versions(), default=0) + 1
         board.hold(version)
         if max(board.versions(), default=0) < version:
             return version
+
+
+def _short_of_lanes(view: ArenaView, version: int) -> bool:
+    """Is the state at this version, and so far from the next that no owner can have begun with it?
+
+    Only where no other host sends anything: what has come of it tells nothing about what owners do with it.
+    """
+    board = view.board
+    work = board.work(version)
+    alone = not any(view.pieces.marks())
+    short = work is None or bool(uncovered(work, board.nodes(version)))
+    return alone and short and set(board.versions()) == {version} and not board.torn()
 
 
 def _await_version(view: ArenaView, version: int, ring: Callable[[], None], closing: Callable[[], bool]) -> bool:
@@ -130,4 +150,7 @@ def _copy(view: ArenaView, version: int, room: SnapshotRoom) -> Snapshot:
 
 
 def _same(view: ArenaView, sections: Mapping[str, memoryview], names: Iterable[str]) -> bool:
-    return all(bytes(sections[name]) == bytes(view.section(name)) for name in names)
+    return all(
+        bytes(sections[name][at : at + _CHUNK]) == bytes(view.section(name)[at : at + _CHUNK])
+        for name in names for at in range(0, len(sections[name]), _CHUNK)
+    )  # fmt: skip
