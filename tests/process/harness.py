@@ -330,12 +330,16 @@ class Launch:
         """No process, socket, shared memory or temporary file outlives the run, however it ended."""
         left = marked(self.mark)
         assert not left, f"processes are left: {left}"
-        assert not (self._arena and _holders(self._arena)), "somebody still holds the run's shared memory"
+        assert not self.holders(), "somebody still holds the run's shared memory"
         self.no_file_is_left()
         shared = [name for name in set(os.listdir("/dev/shm")) - self._shared if _is_of(name, self._seen)]
         assert not shared, f"shared memory is left: {shared}"
         files = [name for name in os.listdir(self.temp) if not name.startswith("torchinductor_")]  # torch's own cache
         assert not files, f"temporary files are left: {files}"
+
+    def holders(self) -> list[int]:
+        """Who holds the run's shared memory, as far as that was seen."""
+        return _holders(self._arena) if self._arena else []
 
     def no_file_is_left(self) -> None:
         """The run's directory holds what it is to hold, and nothing else."""

@@ -23,7 +23,8 @@ def crash(run: Launch) -> None:
     run.status()
     run.process.kill()
     run.process.wait()
-    until(lambda: not run.processes(), "the end of all processes", 5.0)
+    until(lambda: not run.processes() and not run.holders(), "the end of all processes", 5.0)
+    assert "was killed; removed" in holdfast("status", run.dir).stderr
 
 
 def has_checkpoint_of(run: Launch, step: int) -> None:
