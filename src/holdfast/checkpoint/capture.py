@@ -11,16 +11,18 @@ from typing import Any, NamedTuple
 from holdfast.checkpoint.content import Content, Facts, Script, StateEntry, Tensor
 from holdfast.checkpoint.dtypes import DTYPES
 from holdfast.checkpoint.reader import Checkpoint
+from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.manifest import Manifest
 from holdfast.dataplane.memory.sections import family
 from holdfast.dataplane.memory.snapshot import Snapshot, put_sections
+from holdfast.dataplane.wire.primary_sync import PrimarySync, inherit
 from holdfast.errors import OtherState
 
 __all__ = ["Progress", "content", "progress", "restore"]
 
-#: What the board holds of the state.
-_BOARD = "board"
+#: What the board holds of the state; and how far lanes were, in relaxed modes.
+_BOARD, _CLOCKS = "board", "clocks"
 
 
 class Progress(NamedTuple):
@@ -40,6 +42,7 @@ def content(
     manifest = view.manifest
     tensors = {name: _tensor(manifest, name, data) for name, data in snapshot.sections.items()}
     tensors[_BOARD] = Tensor("uint8", (len(snapshot.words),), snapshot.words)
+    tensors[_CLOCKS] = Tensor("uint8", (len(snapshot.clocks),), snapshot.clocks)
     state = [
         StateEntry(
             entry.name, entry.dtype, tuple(entry.shape), entry.section,
@@ -57,15 +60,21 @@ def restore(checkpoint: Checkpoint, view: ArenaView) -> int:
         OtherState: it is not a state of what the worker has built.
         DamagedCheckpoint: its bytes are not those that were written.
     """
-    theirs = {name: record.size for name, record in checkpoint.manifest.tensors.items() if name != _BOARD}
-    ours = {name: view.manifest.sections[name][1] for name in view.manifest.state()}
+    records = checkpoint.manifest.tensors.items()
+    theirs = {name: record.size for name, record in records if name not in (_BOARD, _CLOCKS)}
+    ours = {name: view.manifest.sections[name][1] for name in view.manifest.durable()}
     if theirs != ours:
         raise OtherState(checkpoint.path, _differing(theirs, ours))
     words, sections = checkpoint.read(_BOARD), {name: checkpoint.read(name) for name in ours}
     if len(words) != len(view.board.state_words()):
         raise OtherState(checkpoint.path, f"its board has {len(words)} bytes, and {len(view.board.state_words())} here")
+    clocks = bytes(checkpoint.read(_CLOCKS))
     put_sections(view, sections)
-    return view.board.land_state(words)
+    version = view.board.land_state(words)
+    if clocks:
+        inherit(view, clocks)
+        PrimarySync(view).pushes.guard(None)  # there is no replica that holds less
+    return version
 
 
 def progress(view: ArenaView, version: int) -> Progress:
@@ -73,7 +82,10 @@ def progress(view: ArenaView, version: int) -> Progress:
     board = view.board
     facts, pace = board.step_facts(version), board.pace()
     since, serial = (0, 0) if pace is None else (pace.version - pace.step, pace.serial)
-    return Progress(version - since - facts.extra, board.epoch()[0], facts.samples, facts.loss, serial)
+    step = version - since - facts.extra
+    if view.manifest.relaxed:  # versions are parts of steps
+        step = max(board.cell(row, cells.R_STEP) for row in range(board.num_rows))
+    return Progress(step, board.epoch()[0], facts.samples, facts.loss, serial)
 
 
 def _tensor(manifest: Manifest, name: str, data: memoryview) -> Tensor:

@@ -18,6 +18,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -37,6 +38,7 @@ from holdfast.control.protocol.messages import (
     Install,
     Pause,
     Paused,
+    Reached,
     Seeded,
     ToWorker,
     Welcome,
@@ -51,7 +53,14 @@ from holdfast.hosts.peers import Peers
 from holdfast.transport import memory
 from holdfast.transport.link import Link
 
-__all__ = ["LocalHost"]
+__all__ = ["LocalHost", "Restoration"]
+
+
+class Restoration(NamedTuple):
+    """A state that is there before the run begins."""
+
+    put: Callable[[ArenaView], object]  #: into an arena
+    reached: Reached  #: the mode that it is of
 
 
 class LocalHost:
@@ -61,16 +70,16 @@ class LocalHost:
         number: the host's number in the run.
         refills: another worker can be started in the place of one that is gone.
         peers: how it meets other hosts; without one it is the only host there will ever be.
-        restore: puts the state of a run that goes on into the arena that its first worker has laid out, and filled.
+        restoration: of the state of a run that goes on, into the arena that its first worker has laid out, and filled.
 
     Resources: `close` ends every process, and closes links, bells, arena and connections.
     """
 
     def __init__(
         self, number: int, *, name: str, slots: int, spawner: Spawner, monitor: Monitor, peers: Peers | None = None,
-        refills: bool = True, restore: Callable[[ArenaView], object] | None = None,
+        refills: bool = True, restoration: Restoration | None = None,
     ) -> None:  # fmt: skip
-        self._restore = restore
+        self._restoration = restoration
         self.number, self.name, self.slots, self.refills = number, name, slots, refills
         self._spawner, self._monitor, self._peers = spawner, monitor, peers
         self._ear: HostListener | None = None
@@ -280,11 +289,11 @@ class LocalHost:
 
     def _seeded(self) -> None:
         """A worker has laid out the arena: what it has put there counts, unless the run goes on from another state."""
-        if self._restore is None:
+        if self._restoration is None or self._host_memory is None:
             return
-        view = self.view()
+        view = self._host_memory.view(self._restoration.reached)
         assert view is not None
-        self._restore(view)
+        self._restoration.put(view)
         self._tell_level()  # before the coordinator hears that there is a state
 
     def _hear_spawner(self) -> None:

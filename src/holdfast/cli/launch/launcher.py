@@ -22,7 +22,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast.checkpoint.capture import restore
 from holdfast.cli.launch.cluster_hosts import ClusterHosts
 from holdfast.cli.launch.display import Display
 from holdfast.cli.launch.ending import Ending, last_line, present, summary
@@ -100,7 +99,9 @@ def launch(
             else RunDirectory.reopen(path, complain=screen.say)
         )
         if resumption is not None:
-            trim(directory.path / "audit", resumption.resumed.step)
+            # In relaxed modes lanes are at different steps; a unit that is made again has the samples that it had.
+            exact = resumption.resumed.modes[-1].sync == "exact"
+            trim(directory.path / "audit", resumption.resumed.step if exact else sys.maxsize)
         record: dict[str, Any] = {
             "run": run, "pid": os.getpid(), "host": host(), "started": began, "argv": sys.argv, "cwd": os.getcwd(),
             "scratch": directory.scratch, "config": msgspec.to_builtins(config), "sources": resolved.sources,
@@ -264,7 +265,7 @@ class _Launcher:
         self._host = LocalHost(
             0, name=host(), slots=self._workers, spawner=spawner, monitor=monitor,
             peers=self._admission.peers if self._admission is not None else None,
-            restore=None if self._resumption is None else functools.partial(restore, self._resumption.checkpoint),
+            restoration=self._resumption.restoration() if self._resumption is not None else None,
         )  # fmt: skip
 
     def _open_checkpoints(self) -> None:

@@ -6,17 +6,20 @@ What fixes its result (script, arguments, lanes, seed, threads, mode) is the che
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.checkpoint.capture import restore
 from holdfast.checkpoint.manifest import CheckpointManifest
 from holdfast.checkpoint.reader import Checkpoint, found, newest, open_checkpoint
 from holdfast.config.run_config import SECTIONS, RunConfig
 from holdfast.control.protocol.events import Resumed
 from holdfast.errors import ConfigError, NotACheckpoint, UsageError
+from holdfast.hosts.local_host import Restoration
 from holdfast.observe.directory import CHECKPOINTS
 
 __all__ = ["Resumption", "hash_of", "open_resumption", "settings"]
@@ -34,6 +37,10 @@ class Resumption(NamedTuple):
     checkpoint: Checkpoint
     resumed: Resumed
     passed_over: list[str]  #: why newer checkpoints are not used
+
+    def restoration(self) -> Restoration:
+        """Of its state."""
+        return Restoration(functools.partial(restore, self.checkpoint), self.resumed.modes[-1])
 
     def went_on_from(self) -> tuple[int, int, str]:
         """Step, samples, and name of the checkpoint."""

@@ -87,6 +87,11 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
         more = () if self.relaxed else (Life.OWNERS, Life.TURN)
         return of_life(self.sections, Life.MODEL, Life.SCRIPT, *more)
 
+    def durable(self) -> list[str]:
+        """The sections that a checkpoint has."""
+        kept = {*self.state(), *self.whole()}
+        return [name for name in self.sections if name in kept]
+
     def whole(self) -> list[str]:
         """The sections of a state that is mirrored, with what only its owners use: all that a replica holds."""
         return of_life(self.sections, Life.MODEL, Life.OWNERS, Life.OUTER, Life.ROUNDS)

@@ -7,7 +7,8 @@ In mode `exact` a snapshot is taken while the crew goes on: the host's owners ar
 stand (`Board.hold`), at the present one while lanes of its step are missing, else at the next. Units of that step are
 computed meanwhile, so what it costs is what the copy takes longer than they do. What a script does between steps
 (settings, evaluations, what it keeps) is not held up; those sections are small, and are copied until they have not
-changed meanwhile.
+changed meanwhile. In relaxed modes owners stand likewise: they decide on no commit set beyond that version, and pushes
+that are under way are computed again by whoever goes on from the snapshot.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Snapshot(NamedTuple):
 
     version: int
     words: bytes  #: what the board holds of the state (`Board.state_words`)
+    clocks: bytes  #: in relaxed modes, how far lanes were (`PrimarySync.cut`)
     sections: Mapping[str, memoryview]
     held: float  #: seconds for which the state stood still
 
@@ -69,11 +71,12 @@ def put_sections(view: ArenaView, sections: Mapping[str, memoryview | bytes]) ->
 
 
 def take(
-    view: ArenaView, room: SnapshotRoom, ring: Callable[[], None], closing: Callable[[], bool]
-) -> Snapshot | None:
-    """Copy the state at one of the next versions of a run in mode `exact`; None if it ends, or another one comes here.
+    view: ArenaView, room: SnapshotRoom, ring: Callable[[], None], closing: Callable[[], bool],
+    clocks: Callable[[int], bytes | None] = lambda version: b"",
+) -> Snapshot | None:  # fmt: skip
+    """Copy the state at one of the next versions; None if the run ends.
 
-    `ring` wakes the workers of this host.
+    `ring` wakes the workers of this host; in relaxed modes, `clocks` cuts how far lanes are at a version.
     """
     board = view.board
     try:
@@ -84,7 +87,11 @@ def take(
             version, current = _announce(view), board.current()
             if not _await_version(view, version, ring, closing):
                 continue
-            snapshot = _copy(view, version, room)
+            if (cut := clocks(version)) is None:  # a pass is about to begin, for which owners must not stand
+                board.hold(None)
+                time.sleep(TRANSFER.state_poll)
+                continue
+            snapshot = _copy(view, version, cut, room)
             untouched = board.words[cells.H_MAGIC] == cells.MAGIC and board.current() == current
             if untouched and set(board.versions()) == {version} and not board.torn():
                 return snapshot
@@ -119,7 +126,7 @@ def _short_of_lanes(view: ArenaView, version: int) -> bool:
     work = board.work(version)
     alone = not any(view.pieces.marks())
     short = work is None or bool(uncovered(work, board.nodes(version)))
-    return alone and short and set(board.versions()) == {version} and not board.torn()
+    return not view.manifest.relaxed and alone and short and set(board.versions()) == {version} and not board.torn()
 
 
 def _await_version(view: ArenaView, version: int, ring: Callable[[], None], closing: Callable[[], bool]) -> bool:
@@ -132,9 +139,9 @@ def _await_version(view: ArenaView, version: int, ring: Callable[[], None], clos
     return True
 
 
-def _copy(view: ArenaView, version: int, room: SnapshotRoom) -> Snapshot:
+def _copy(view: ArenaView, version: int, clocks: bytes, room: SnapshotRoom) -> Snapshot:
     began, sections = time.monotonic(), dict[str, memoryview]()
-    names = view.manifest.state()
+    names = view.manifest.durable()
     script = [name for name in names if family(name).life is Life.SCRIPT or name == "kept"]
     for name in names:
         if name not in script:
@@ -146,7 +153,7 @@ def _copy(view: ArenaView, version: int, room: SnapshotRoom) -> Snapshot:
             place = sections[name] = room.place(name, view.manifest.sections[name][1])
             place[:] = view.section(name)
         if words == view.board.state_words() and _same(view, sections, script):
-            return Snapshot(version, words, sections, time.monotonic() - began)
+            return Snapshot(version, words, clocks, sections, time.monotonic() - began)
 
 
 def _same(view: ArenaView, sections: Mapping[str, memoryview], names: Iterable[str]) -> bool:

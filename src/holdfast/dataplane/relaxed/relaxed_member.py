@@ -297,6 +297,8 @@ class RelaxedMember(RelaxedOwner):
                 pushes.begin(course.op, course.steps, version, course.done, rounds=self.mode.rounds)
                 return True
             versions, free = self.board.versions(), pushes.free(version)
+            if self.board.held(version):
+                return False
             if begun and may_decide(versions, decided=pushes.decided(version), free=free):
                 found = commit_set(self.mode, clocks)
                 if found is None:

@@ -179,9 +179,14 @@ class PrimarySync:
 
     def cut(self, version: int) -> bytes:
         """What a replica of `version` needs besides sections, while nobody goes on from it."""
-        while (told := self.pushes.told(version)) is None:
+        while (cut := self.cut_now(version)) is None:
             time.sleep(0)  # a pass is about to begin
-        return _encode([told, self.view.board.step_facts(version)])
+        return cut
+
+    def cut_now(self, version: int) -> bytes | None:
+        """The same; None while a pass is about to begin."""
+        told = self.pushes.told(version)
+        return None if told is None else _encode([told, self.view.board.step_facts(version)])
 
     @staticmethod
     def version_of(cut: bytes) -> int:
