@@ -94,8 +94,8 @@ def test_verify(told: Told) -> None:
     assert code == 15
     assert out.splitlines()[0] == (
         f"The checkpoint {STEP_2} is damaged: state.safetensors, tensor buffers, has other bytes than were "
-        "written. Use another one; `holdfast checkpoint verify DIR` says which are whole, and look at the disk: what was written "
-        "here was read back and was right."
+        "written. Use another one; `holdfast checkpoint verify DIR` says which are whole, and look at the disk: what "
+        "was written here was read back and was right."
     )
     assert out.splitlines()[2] == f"{STEP_1} has a file that is not part of it and is not read: notes.txt."
     assert told("verify", STEP_1)[0] == 0
