@@ -22,12 +22,14 @@ from benchmarks.scripts.between import own_cpu_seconds
 from holdfast.config.run_config import board_rows
 from holdfast.control.protocol.messages import Install
 from holdfast.core.roles import Assignment
+from holdfast.core.sync.modes import EXACT
 from holdfast.dataplane.memory import manifest
-from holdfast.dataplane.memory.arena import Arena, Sections
-from holdfast.dataplane.memory.board import Board, board_bytes
+from holdfast.dataplane.memory.arena import Arena
+from holdfast.dataplane.memory.board import Board
 from holdfast.dataplane.memory.host_memory import HostMemory
+from holdfast.dataplane.memory.sections import lay_out, measure
 from holdfast.dataplane.memory.space import Space, dtype_name
-from holdfast.dataplane.reduce import buffers, gradients, optimizer
+from holdfast.dataplane.reduce import optimizer
 from holdfast.dataplane.reduce.buffers import Buffers
 from holdfast.dataplane.reduce.gradients import LaneGradients
 from holdfast.dataplane.reduce.member import Member
@@ -35,8 +37,6 @@ from holdfast.dataplane.reduce.optimizer import SliceOptimizer
 from holdfast.dataplane.reduce.schema import pin, probe
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.dataplane.wire.session import PeerSession
-from holdfast.train import evaluation
-from holdfast.train.loop import optimizer_settings
 from holdfast.transport import congestion
 from holdfast.transport.doorbell import Doorbells
 from holdfast.transport.link import Link
@@ -96,13 +96,9 @@ class Crossing:
         pin(user)
         space = Space([model], user)
         schemas = {(0, dtype_name(torch.float32)): probe(user, 0, torch.float32)}
-        sections, rows, count = Sections(), board_rows(hosts), len(space.layout.slices)
-        sections.add("board", board_bytes(hosts, rows, count))
-        optimizer.add_sections(sections, space, schemas, rows)
-        gradients.add_sections(sections, space, hosts)
-        buffers.add_sections(sections, space, hosts)
-        optimizer_settings.add_sections(sections, rows)
-        evaluation.add_sections(sections)
+        rows, count, state = board_rows(hosts), len(space.layout.slices), optimizer.state_sizes(space, schemas)
+        sizes = measure(space, space.room(hosts), rows, state=state, undo=optimizer.undo_bytes(space, schemas))
+        sections = lay_out(sizes, EXACT)
         data = manifest.add_section(sections, space, space.room(hosts), rows)
         arena = Arena(sections)
         self._board = Board(arena.section("board"), hosts, rows, count)

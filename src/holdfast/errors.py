@@ -32,6 +32,7 @@
     │   ├── DamagedCheckpoint         its bytes are not those that were written   exit 15
     │   ├── NewerCheckpoint           a later version of Holdfast has written it  exit 15
     │   ├── UnreadableCheckpoint      the system does not let us read it          exit 15
+    │   ├── OtherState                it is of another model than the script's    exit 15
     │   └── CheckpointFailed          it could not be written; older ones stay    exit 15
     │       └── NoAtomicRename        its file system cannot rename a folder      exit 15
     └── Refused                       a run will not have this machine            exit 11
@@ -399,6 +400,17 @@ class UnreadableCheckpoint(CheckpointError):
     def __init__(self, path: object, why: str) -> None:
         self.path, self.why = path, why
         super().__init__(f"{path} cannot be read: {why}. Look at its permissions, or use another checkpoint.")
+
+
+class OtherState(CheckpointError):
+    """A checkpoint is not of what the script has built."""
+
+    def __init__(self, path: object, what: str) -> None:
+        self.path, self.what = path, what
+        super().__init__(
+            f"The checkpoint {path} is not of what this script has built: {what}. Resume it with the script, the "
+            "arguments and the version of Holdfast that have written it."
+        )
 
 
 class CheckpointFailed(CheckpointError):

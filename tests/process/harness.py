@@ -40,7 +40,9 @@ TRAIN = SCRIPTS / "train.py"
 MARK = "HOLDFAST_TEST_LAUNCH"
 GOLDEN = "HOLDFAST_TEST_GOLDEN"  #: a directory, where several processes run tests
 #: What the directory of a run that has ended may hold; whatever else is there was forgotten.
-_KEPT = re.compile(r"run\.json|story\.jsonl|summary\.json|failure\.txt|hang-\d+\.txt|logs|audit")
+_KEPT = re.compile(
+    r"run\.json|story\.jsonl|summary\.json|failure\.txt|hang-\d+\.txt|logs|audit|checkpoints|earlier|model\.safetensors"
+)
 _KEPT_LOGS = re.compile(r"worker-\d+\.log|worker-\d+\.stack|forkserver(?:-\d+)?\.log|agent-\d+\.log|ray\.log")
 
 
@@ -161,6 +163,8 @@ class Trace:
 
 class Launch:
     """A `holdfast run` that is going. Leaving the block ends it and looks for what it left."""
+
+    _traced = True  #: its script leaves a trace of its units
 
     def __init__(self, tmp_path: Path, script: str | Path, *options: object, args: str = "", dir: str = "run") -> None:
         """`script` is a model of `train.py` (then its units are traced), or a script's path."""
@@ -326,12 +330,16 @@ class Launch:
         """No process, socket, shared memory or temporary file outlives the run, however it ended."""
         left = marked(self.mark)
         assert not left, f"processes are left: {left}"
-        assert not (self._arena and _holders(self._arena)), "somebody still holds the run's shared memory"
+        assert not self.holders(), "somebody still holds the run's shared memory"
         self.no_file_is_left()
         shared = [name for name in set(os.listdir("/dev/shm")) - self._shared if _is_of(name, self._seen)]
         assert not shared, f"shared memory is left: {shared}"
         files = [name for name in os.listdir(self.temp) if not name.startswith("torchinductor_")]  # torch's own cache
         assert not files, f"temporary files are left: {files}"
+
+    def holders(self) -> list[int]:
+        """Who holds the run's shared memory, as far as that was seen."""
+        return _holders(self._arena) if self._arena else []
 
     def no_file_is_left(self) -> None:
         """The run's directory holds what it is to hold, and nothing else."""

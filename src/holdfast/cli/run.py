@@ -31,6 +31,10 @@ def parser() -> Parser:
     it.add_argument("--seed", type=int, metavar="K", help="seed of the run (default: the script's, or 0)")
     it.add_argument("--verify", metavar="SHARE", help="of later steps, in which a unit is computed twice; off: of none")
     it.add_argument("--sync", metavar="MODE", help="exact, bounded:S, async, quorum:K or local:H")
+    it.add_argument("--checkpoint", metavar="EVERY", help="a time, steps (200steps) or off (default: 5m)")
+    it.add_argument("--keep", type=int, metavar="N", help="checkpoints that stay (default: 3)")
+    it.add_argument("--resume", metavar="DIR", help="go on from the newest checkpoint of that run, or from this one")
+    it.add_argument("--changed-script", metavar="ok", help="with --resume: the script may be another one now")
     it.add_argument("--dir", metavar="DIR", help="the run's directory (default: a new one under runs/)")
     it.add_argument("--listen", metavar="ADDRESS[:PORT]", help="let other machines join here: 0.0.0.0 or :: for any")
     it.add_argument("--hosts", type=int, metavar="N", help="wait for so many machines before the first step")
@@ -41,7 +45,7 @@ def parser() -> Parser:
     it.add_argument("--config", metavar="FILE", help="a TOML file with settings")
     it.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="any setting, e.g. crew.settle=5s")
     it.add_argument("--show-config", action="store_true", help="print every setting with its source, and end")
-    it.add_argument("script", metavar="SCRIPT", help="the training script")
+    it.add_argument("script", metavar="SCRIPT", nargs="?", help="the training script")
     it.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help="the script's own arguments")
     return it
 
@@ -50,6 +54,11 @@ def configure(argv: Sequence[str]) -> tuple[Resolved, argparse.Namespace]:
     """Read the command line, and the file it names."""
     options = parser().parse(argv)
     sources = Sources()
+    if options.resume is not None:
+        from holdfast.cli.launch.resumption import settings
+
+        for name, value in settings(options.resume).items():
+            sources.flag(name, value, "the run that is resumed")
     if options.config is not None:
         try:
             text = Path(options.config).read_text()
@@ -61,6 +70,9 @@ def configure(argv: Sequence[str]) -> tuple[Resolved, argparse.Namespace]:
     crew = ("workers", "servers", "replicas", "lanes", "threads", "seed", "verify", "sync")
     for name in (*crew, "dir", "on", "listen", "hosts", "tls"):
         sources.flag(name, getattr(options, name))
+    for name in ("checkpoint", "keep", "resume"):
+        sources.flag(name, getattr(options, name))
+    sources.flag("changed_script", options.changed_script, "--changed-script")
     sources.flag("token_file", options.token_file, "--token-file")
     sources.flag("script", options.script, "the command line")
     sources.flag("args", tuple(options.args) or None, "the command line")

@@ -15,8 +15,8 @@ from typing import Annotated
 import msgspec
 
 __all__ = [
-    "AGENT", "CLUSTER", "CONTROL", "FIXED", "NETWORK", "PROCESS", "SCREEN", "STORE", "TORCHRUN", "TRANSFER", "WORKER",
-    "CrewConfig", "Seconds",
+    "AGENT", "CHECKPOINT", "CLUSTER", "CONTROL", "FIXED", "NETWORK", "PROCESS", "SCREEN", "STORE", "TORCHRUN",
+    "TRANSFER", "WORKER", "CrewConfig", "Seconds",
 ]  # fmt: skip
 
 #: A time. People write 30s, 2m or 1h30m for it.
@@ -161,6 +161,7 @@ class _Transfer(_Section, frozen=True):
     sums_poll: Seconds = 0.001  #: for a donor to write down the sums of a step
     donor_poll: Seconds = 0.0005
     replica_poll: Seconds = 0.0005  #: for a version to be complete
+    snapshot_poll: Seconds = 0.0002  #: for the version that a snapshot is taken of
 
 
 class _Worker(_Section, frozen=True):
@@ -172,6 +173,14 @@ class _Worker(_Section, frozen=True):
     second: Seconds = 10.0  #: for a unit to be computed a second time, at least ...
     second_factor: float = 10.0  #: ... and so many times what the first time took
     script_apart: Seconds = 5.0  #: for which a worker of another host may seem to be further on in the script
+
+
+class _Checkpoint(_Section, frozen=True):
+    """Checkpoints of a going run."""
+
+    poll: Seconds = 0.05  #: between two looks whether one is due
+    patience: Seconds = 60.0  #: for a version to be complete of which one can be taken
+    at_end: Seconds = 30.0  #: for the one before a run ends because it was asked to
 
 
 class _Store(_Section, frozen=True):
@@ -247,10 +256,11 @@ class _Screen(_Section, frozen=True):
 
 
 CONTROL, NETWORK, AGENT, PROCESS, TRANSFER = _Control(), _Network(), _Agent(), _Process(), _Transfer()
-WORKER, STORE, TORCHRUN, CLUSTER, SCREEN = _Worker(), _Store(), _Torchrun(), _Cluster(), _Screen()
+WORKER, CHECKPOINT, STORE, TORCHRUN = _Worker(), _Checkpoint(), _Store(), _Torchrun()
+CLUSTER, SCREEN = _Cluster(), _Screen()
 
 #: Sections that `--show-config` shows and nothing sets.
 FIXED: dict[str, msgspec.Struct] = {
     "control": CONTROL, "network": NETWORK, "agent": AGENT, "process": PROCESS, "transfer": TRANSFER, "worker": WORKER,
-    "store": STORE, "torchrun": TORCHRUN, "cluster": CLUSTER, "screen": SCREEN,
+    "checkpoint": CHECKPOINT, "store": STORE, "torchrun": TORCHRUN, "cluster": CLUSTER, "screen": SCREEN,
 }  # fmt: skip

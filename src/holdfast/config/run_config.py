@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 
 from holdfast.config import ray_config
+from holdfast.config.checkpoint_interval import parse as parse_interval
 from holdfast.config.cluster_config import KubernetesConfig, SlurmConfig
 from holdfast.config.limits import CONTROL, CrewConfig
 from holdfast.config.ray_config import RayConfig
@@ -96,6 +97,14 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token_file: str = ""
     #: Write down which samples each unit used (DIR/audit); `holdfast explain DIR --samples` judges it.
     audit: bool = False
+    #: How far apart checkpoints are: a time, a number of steps ("200steps"), or "off".
+    checkpoint: str = "5m"
+    #: Checkpoints that stay.
+    keep: int = 3
+    #: A run's directory, or a checkpoint in it, that this run goes on from.
+    resume: str = ""
+    #: May the script be another one than when the checkpoint was written?
+    changed_script: str = "refuse"
     crew: CrewConfig = CrewConfig()
     local: LocalSgdConfig = LocalSgdConfig()
     slurm: SlurmConfig = SlurmConfig()
@@ -183,6 +192,22 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         raise wrong("local.lr", config.local.lr, "must be more than 0", "The default is 0.8.")
     if not 0.0 <= config.local.momentum < 1.0:
         raise wrong("local.momentum", config.local.momentum, "must be 0 or more and less than 1", "The default is 0.3.")
+    try:
+        parse_interval(config.checkpoint)
+    except ValueError as error:
+        raise wrong("checkpoint", config.checkpoint, str(error), "The default is 5m.") from None
+    if config.keep < 1:
+        raise wrong("keep", config.keep, "the newest checkpoint always stays", "The default is 3.")
+    if config.changed_script not in ("refuse", "ok"):
+        raise wrong("changed_script", config.changed_script, "must be refuse or ok", "Leave it out.")
+    if config.changed_script == "ok" and not config.resume:
+        raise wrong("changed_script", config.changed_script, "no run is resumed", "Leave it out, or add --resume DIR.")
+    if config.resume and config.on != "local":
+        raise wrong(
+            "resume", config.resume, f"a run on {config.on} cannot be resumed there yet", "Resume it with --on local."
+        )
+    if config.resume and config.workers == 0:
+        raise wrong("workers", 0, "the machine that resumes a run has to have workers", "Use --workers 1.")
     if config.on not in ENGINES:
         from difflib import get_close_matches  # rarely needed
 

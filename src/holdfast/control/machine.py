@@ -130,6 +130,13 @@ class Machine:
             sync_wanted=run.sync, modes=tuple((mode.step, mode.sync) for mode in run.modes),
         )
 
+    def resumable(self) -> events.Resumed | None:
+        """What a checkpoint must say of the run, so that it can go on from there; None before its first step."""
+        run = self._run
+        if run.first is None or not run.crew.generation:
+            return None
+        return events.Resumed(run.first, list(run.modes), run.blame.step)
+
     def _check_invariants(self, event: Event, before: int) -> None:
         run, crew = self._run, self._run.crew
         what = "" if before <= crew.generation <= before + 1 else f"generation {before} turned to {crew.generation}"
@@ -145,9 +152,21 @@ class Machine:
     def _run_started(self, event: events.RunStarted) -> None:
         run = self._run
         run.running = True
+        if event.resumed is not None:
+            self._go_on(event.resumed)
         if not run.limits.workers:
             hosts = f"{run.limits.hosts} hosts" if run.limits.hosts > 1 else "a host"
             run.happened.append(f"the run waits for {hosts} to join: this machine has no workers")
+
+    def _go_on(self, resumed: events.Resumed) -> None:
+        run = self._run
+        run.resumed, run.first, run.modes = True, resumed.first, list(resumed.modes)
+        run.sync = run.modes[-1].sync
+        run.learn_lanes(resumed.first.lanes)
+        run.crew.arena_bytes = resumed.first.arena_bytes
+        run.blame.progressed(resumed.step)
+        run.crew.cast.call(resumed.first.worker, "the run's checkpoint")
+        run.happened.append(f"the run goes on with the state of step {resumed.step}")
 
     def _host_level(self, event: events.HostLevel) -> None:
         host = self._run.hosts.live[event.host]
@@ -349,7 +368,8 @@ class Machine:
         worker = run.crew.workers[event.worker]
         worker.stage = Stage.WAITING
         run.hosts.live[worker.host].level = max(run.hosts.live[worker.host].level, 0)
-        run.happened.append(f"the arena holds the weights of {run.crew.cast.placed(event.worker)}")
+        held = "the state of the checkpoint" if run.resumed else f"the weights of {run.crew.cast.placed(event.worker)}"
+        run.happened.append(f"the arena holds {held}")
 
     def _paused(self, event: messages.Paused) -> None:
         run, crew = self._run, self._run.crew

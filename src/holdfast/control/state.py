@@ -51,6 +51,7 @@ class RunState:
     modes: list[Reached] = field(default_factory=list)  #: how they have, the newest last
     begun: dict[int, int] = field(default_factory=dict)  #: serial of a mode -> the generation that it began with
     running: bool = False
+    resumed: bool = False  #: it goes on with a state that host 0 has
     over: bool = False  #: EndRun or FailRun was ordered
     first: Ready | None = None  #: the measure for all others
     first_ready: float = 0.0

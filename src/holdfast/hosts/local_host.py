@@ -44,6 +44,7 @@ from holdfast.control.protocol.messages import (
     encode,
 )
 from holdfast.control.protocol.ports import HostListener, Monitor, Spawner, WatchOrder
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.board_snapshot import given, level, of_shares
 from holdfast.dataplane.memory.host_memory import HostMemory
 from holdfast.hosts.peers import Peers
@@ -60,14 +61,16 @@ class LocalHost:
         number: the host's number in the run.
         refills: another worker can be started in the place of one that is gone.
         peers: how it meets other hosts; without one it is the only host there will ever be.
+        restore: puts the state of a run that goes on into the arena that its first worker has laid out, and filled.
 
     Resources: `close` ends every process, and closes links, bells, arena and connections.
     """
 
     def __init__(
         self, number: int, *, name: str, slots: int, spawner: Spawner, monitor: Monitor, peers: Peers | None = None,
-        refills: bool = True,
+        refills: bool = True, restore: Callable[[ArenaView], object] | None = None,
     ) -> None:  # fmt: skip
+        self._restore = restore
         self.number, self.name, self.slots, self.refills = number, name, slots, refills
         self._spawner, self._monitor, self._peers = spawner, monitor, peers
         self._ear: HostListener | None = None
@@ -161,6 +164,11 @@ class LocalHost:
                     self._map.close()
                 os.close(self._arena)
                 self._map = None
+
+    def view(self) -> ArenaView | None:
+        """The memory here, in the mode that counts; None while no worker has laid it out. Called by any thread."""
+        memory = self._host_memory
+        return memory.view() if memory is not None and not self._closed else None
 
     # ------------------------------------------------------------ generations
 
@@ -262,11 +270,22 @@ class LocalHost:
                 return
             if isinstance(message, Finished):
                 self._finished.add(worker)
+            if isinstance(message, Seeded):
+                self._seeded()
             if isinstance(message, Paused | Finished):
                 self._tell_level()
             self._tell(message)
             if isinstance(message, Seeded):
                 self._tell_level()
+
+    def _seeded(self) -> None:
+        """A worker has laid out the arena: what it has put there counts, unless the run goes on from another state."""
+        if self._restore is None:
+            return
+        view = self.view()
+        assert view is not None
+        self._restore(view)
+        self._tell_level()  # before the coordinator hears that there is a state
 
     def _hear_spawner(self) -> None:
         for event in self._spawner.events():

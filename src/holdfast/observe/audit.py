@@ -1,4 +1,7 @@
-"""Reads an audit trail: was every sample of every pass used in exactly one committed unit? Pure but for `read`."""
+"""Reads an audit trail: was every sample of every pass used in exactly one committed unit?
+
+Pure but for `read` and `trim`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PassAudit", "audit", "read"]
+__all__ = ["PassAudit", "audit", "read", "trim"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,16 @@ def audit(lines: Iterable[str], steps: int) -> list[PassAudit]:
 
 def _gaps(steps: set[int]) -> tuple[int, ...]:
     return tuple(step for step in range(min(steps), max(steps)) if step not in steps)
+
+
+def trim(directory: Path, steps: int) -> None:
+    """Leave of a trail what counts for a run that goes on with so many steps: the steps after them are made again."""
+    for path in sorted(directory.glob("worker-*.txt")):
+        *whole, _cut = path.read_text().split("\n")
+        kept = [line for line in whole if int(line.split()[1]) < steps]
+        new = path.with_name(f"{path.name}.new")
+        new.write_text("".join(f"{line}\n" for line in kept))
+        new.replace(path)
 
 
 def read(directory: Path) -> list[str]:

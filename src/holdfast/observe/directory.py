@@ -8,6 +8,9 @@
         lock            while the run is going: its launcher holds an flock on it
         summary.json    once the run has ended, however it ended
         failure.txt, hang-N.txt   what went wrong, in full
+        model.safetensors   the weights that it ended with, under the model's own names
+        checkpoints/    what the run can go on from
+        earlier/N/      all of the above, but for checkpoints and the audit, of the N-th time the run was started
 
 A directory belongs to one run for ever. The lock, not a pid, says whether a run is going, so a launcher
 that was killed leaves nothing that blocks anybody; `recover` sweeps up after it.
@@ -29,12 +32,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import DirectoryBusy, ResourceError, UsageError
+from holdfast.checkpoint.reader import found
+from holdfast.errors import CheckpointError, DirectoryBusy, ResourceError, UsageError
 from holdfast.observe import scratch
 from holdfast.transport import processes
 
-__all__ = ["RunDirectory", "default_path", "read_json", "recover", "recover_siblings", "running"]
+__all__ = ["CHECKPOINTS", "RunDirectory", "default_path", "read_json", "recover", "recover_siblings", "running"]
 
+#: Where checkpoints go.
+CHECKPOINTS = "checkpoints"
 _FORKSERVER = b"holdfast.hosts.forkserver"
 _TRACES = ("run.json", "story.jsonl", "summary.json", "control.sock")
 #: What only a going run needs, besides its lock. A secret is of no use to anybody afterwards.
@@ -78,7 +84,17 @@ class RunDirectory:
                 number += 1
 
     @classmethod
-    def _take(cls, path: Path, complain: Callable[[str], None]) -> RunDirectory:
+    def reopen(cls, path: Path, *, complain: Callable[[str], None]) -> RunDirectory:
+        """Take the directory of a run that goes on. What it has left until now is put away.
+
+        Raises:
+            DirectoryBusy: it is going.
+            ResourceError: it cannot be written.
+        """
+        return cls._take(path, complain, again=True)
+
+    @classmethod
+    def _take(cls, path: Path, complain: Callable[[str], None], *, again: bool = False) -> RunDirectory:
         lock = -1
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -98,12 +114,14 @@ class RunDirectory:
                 raise UsageError(f"{path} is not a directory. Use another --dir.") from None
             raise ResourceError(f"{path} cannot be used as a run's directory: {error.strerror}.") from None
         left = [name for name in _TRACES if os.path.lexists(path / name)]
-        if left:
+        if left and again:
+            _put_away(path)
+        elif left:
             os.unlink(path / "lock")
             os.close(lock)
             raise DirectoryBusy(
-                f"{path} holds another run, which {_how_it_ended(path)}. Use another --dir, or remove {path} "
-                "if you do not need it any more."
+                f"{path} holds another run, which {_how_it_ended(path)}. {_how_to_resume(path)}Use another --dir, or "
+                f"remove {path} if you do not need it any more."
             )
         with contextlib.suppress(OSError):
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
@@ -296,6 +314,28 @@ def _write_atomically(path: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _put_away(path: Path) -> None:
+    """Move what the run has left of earlier times out of the way. Each file is whole, here or there."""
+    numbers = [int(one.name) for one in (path / "earlier").glob("*") if one.name.isdigit()]
+    place = path / "earlier" / str(1 + max(numbers, default=0))
+    place.mkdir(parents=True)
+    hangs = [one.name for one in path.glob("hang-*.txt")]
+    for name in (*hangs, "logs", "story.jsonl", "failure.txt", "model.safetensors", "summary.json"):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path / name, place / name)
+    with contextlib.suppress(OSError):
+        os.link(path / "run.json", place / "run.json")  # it stays here until it is written anew
+
+
+def _how_to_resume(path: Path) -> str:
+    """A sentence for who meets a run that did not come to its end; empty where it has no checkpoint."""
+    try:
+        usable = [one for one in found(path / CHECKPOINTS) if one.manifest is not None]
+    except CheckpointError:
+        usable = []
+    return f"`holdfast run --resume {path}` goes on with it from step {usable[0].step}. " if usable else ""
 
 
 def _how_it_ended(path: Path) -> str:

@@ -24,11 +24,12 @@ from holdfast.core.sync.modes import Mode, parse
 from holdfast.core.sync.staleness import Staleness
 from holdfast.core.sync.weights import parted
 from holdfast.dataplane.memory import board as cells
-from holdfast.dataplane.memory import manifest, mode_sections
+from holdfast.dataplane.memory import manifest
 from holdfast.dataplane.memory.arena import Arena, PrivateSection, Sections
-from holdfast.dataplane.memory.board import Board, ModeRecord, board_bytes
+from holdfast.dataplane.memory.board import Board, ModeRecord
+from holdfast.dataplane.memory.sections import lay_out, lay_out_mode, measure, passing
 from holdfast.dataplane.memory.space import Space, dtype_name, typed
-from holdfast.dataplane.reduce import buffers, gradients, optimizer
+from holdfast.dataplane.reduce import optimizer
 from holdfast.dataplane.reduce.buffers import Buffers
 from holdfast.dataplane.reduce.gradients import LaneGradients
 from holdfast.dataplane.reduce.member import Member
@@ -44,7 +45,6 @@ from holdfast.dataplane.relaxed.relaxed_member import RelaxedMember
 from holdfast.errors import ConfigError
 from holdfast.train import evaluation
 from holdfast.train.control_link import Alone, ControlLink
-from holdfast.train.loop import optimizer_settings
 from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.optimizer_settings import Settings
 from holdfast.train.loop.scalers import Scalers
@@ -102,24 +102,17 @@ class Binding:
         self._user, self._schemas = user, schemas
         self._outer = outer_optimizer(user, *crewing.outer)  # what owners run with local steps
         self._outer_schemas = _alike(space, self._outer, schemas)
-        sections = Sections()
-        sections.add("board", board_bytes(crewing.lanes, rows, len(space.layout.slices)))
-        optimizer.add_sections(sections, space, schemas, rows)
-        gradients.add_sections(sections, space, crewing.lanes)
-        buffers.add_sections(sections, space, crewing.lanes)
         self._sizes = optimizer.state_sizes(space, schemas)
         outer = optimizer.state_sizes(space, self._outer_schemas)
         outer["undo"] = optimizer.undo_bytes(space, self._outer_schemas) * rows
         reads = crewing.staleness(parse("async")).compensates
         self._room = space.room(crewing.lanes, reads=reads)._replace(state=state_bytes(self._sizes), outer=outer)
-        mode_sections.add_sections(sections, self._room, mode)
-        optimizer_settings.add_sections(sections, rows)
-        evaluation.add_sections(sections)
         self._fixed_tensors = [*space.fixed, *(buffer for _, buffer in space.kept_buffers)]
-        for index, tensor in enumerate(self._fixed_tensors):
-            sections.add(f"fixed/{index}", tensor.numel() * tensor.element_size())
         self._own: dict[int, PrivateSection] = {}  # of the fixed tensors that the script may change, as it sees them
-        keeping.add_sections(sections)
+        fixed = [tensor.numel() * tensor.element_size() for tensor in self._fixed_tensors]
+        undo = optimizer.undo_bytes(space, schemas)
+        sizes = measure(space, self._room, rows, state=self._sizes, undo=undo, fixed=fixed, kept=keeping.nbytes())
+        sections = lay_out(sizes, mode)
         kinds = optimizer.state_kinds(space, schemas)
         self._manifest = manifest.add_section(sections, space, self._room, rows, relaxed=not mode.exact, kinds=kinds)
         self.late = False
@@ -211,8 +204,7 @@ class Binding:
             return False
         before = self.member
         self.pace, self.mode = pace, parse(pace.sync)
-        sections = Sections()
-        mode_sections.add_sections(sections, self._room, self.mode)
+        sections = lay_out_mode(self._room, self.mode)
         self._mode_sections = Arena(sections, fd=self._fd, begin=pace.begin) if pace.size else self.arena
         self.optimizer = self._owners()
         self.member = self._new_member()
@@ -237,7 +229,7 @@ class Binding:
         """What lanes' optimizers keep, with local steps."""
         annexed = self._mode_sections.section
         return InnerState(
-            lambda name: (annexed if mode_sections.passing(name) else self.arena.section)(name), self._sizes
+            lambda name: (annexed if passing(name) else self.arena.section)(name), self._sizes
         )
 
     def _new_member(self) -> Member:

@@ -20,25 +20,18 @@ from holdfast.core.keys import STREAM_EVALUATE, key
 from holdfast.data.batches import Batches, UnitRequest
 from holdfast.data.randomness import seed_everything
 from holdfast.dataplane.memory import board as cells
-from holdfast.dataplane.memory.arena import Arena, Sections
-from holdfast.dataplane.memory.arena_view import NAMES_HEAD as _HEAD
-from holdfast.dataplane.memory.arena_view import TABLE_WIDTH as WIDTH
-from holdfast.dataplane.memory.results import NESTED, PAST, PAST_BYTES, OperationResults
+from holdfast.dataplane.memory.arena import Arena
+from holdfast.dataplane.memory.results import NESTED, PAST, OperationResults
+from holdfast.dataplane.memory.sections import NAMES_BYTES as NAMES
+from holdfast.dataplane.memory.sections import NAMES_HEAD as _HEAD
+from holdfast.dataplane.memory.sections import TABLE_ROWS as ROWS
+from holdfast.dataplane.memory.sections import TABLE_WIDTH as WIDTH
 from holdfast.errors import OutOfSync, UsageError
 
 if TYPE_CHECKING:
     from holdfast.train.training import Training
 
-__all__ = ["Table", "add_sections", "agree", "collect", "evaluate"]
-
-ROWS, NAMES = 4096, 8192
-
-
-def add_sections(sections: Sections) -> None:
-    """Lay out the table and the names of its columns."""
-    sections.add("evaluation", ROWS * WIDTH * 8)
-    sections.add("evaluation-names", NAMES)
-    sections.add("evaluation-past", PAST_BYTES)
+__all__ = ["Table", "agree", "collect", "evaluate"]
 
 
 class Table:

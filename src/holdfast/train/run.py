@@ -38,6 +38,7 @@ from holdfast.train import seeding
 from holdfast.train.audit_trail import AuditTrail
 from holdfast.train.control_link import ControlLink
 from holdfast.train.evaluation import agree, evaluate
+from holdfast.train.final_weights import write_final
 from holdfast.train.lane_batches import check_batches
 from holdfast.train.loop.keeping import Stateful
 from holdfast.train.loop.plain.passes import Pass
@@ -222,6 +223,7 @@ class Run:
         self.steered = steered
         self.worker, self.row = (spec.worker, spec.row) if spec is not None else (0, 0)
         self._script = spec.script if spec is not None else ""
+        self._directory = Path(spec.dir) if spec is not None else None
         self._storing: RunStore | None = None
         self._started = time.perf_counter()
         self._training: Training | None = None
@@ -491,6 +493,8 @@ class Run:
             return {"steps": 0, "epochs": 0, "seconds": seconds}
         training.finish()
         samples = training.facts.samples
+        if self.lead and self._directory is not None and self._directory.is_dir():  # else it is on another machine
+            write_final(self._directory, self._models)
         return {
             "steps": training.step,
             "epochs": training.epoch + 1,

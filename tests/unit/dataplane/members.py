@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from holdfast.config.run_config import board_rows
 from holdfast.core.placement import unbundled
 from holdfast.core.roles import Assignment
+from holdfast.core.sync.modes import EXACT
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory import manifest
-from holdfast.dataplane.memory.arena import Arena, Sections
-from holdfast.dataplane.memory.board import Board, board_bytes
+from holdfast.dataplane.memory.arena import Arena
+from holdfast.dataplane.memory.board import Board
+from holdfast.dataplane.memory.sections import lay_out, measure
 from holdfast.dataplane.memory.space import Space, dtype_name
-from holdfast.dataplane.reduce import buffers, gradients, optimizer
+from holdfast.dataplane.reduce import optimizer
 from holdfast.dataplane.reduce.buffers import Buffers
 from holdfast.dataplane.reduce.gradients import LaneGradients
 from holdfast.dataplane.reduce.member import Member
@@ -25,8 +27,6 @@ from holdfast.dataplane.reduce.optimizer import SliceOptimizer
 from holdfast.dataplane.reduce.schema import pin, probe
 from holdfast.dataplane.reduce.work import StepWork, UnitResult
 from holdfast.dataplane.relaxed.inner_state import state_bytes
-from holdfast.train import evaluation
-from holdfast.train.loop import optimizer_settings
 
 LANES = 4
 ROWS = board_rows(LANES)
@@ -97,18 +97,11 @@ class Worker:
             for p, group in zip(self.space.trainable, self.space.groups, strict=True)
         }
         self.schemas = schemas
-        sections = Sections()
         count = len(self.space.layout.slices)
-        sections.add("board", board_bytes(LANES, ROWS, count))
-        optimizer.add_sections(sections, self.space, schemas, ROWS)
-        gradients.add_sections(sections, self.space, LANES)
-        buffers.add_sections(sections, self.space, LANES)
-        optimizer_settings.add_sections(sections, ROWS)
-        evaluation.add_sections(sections)
-        kinds = optimizer.state_kinds(self.space, schemas)
-        self.room = self.space.room(LANES)._replace(
-            state=state_bytes(optimizer.state_sizes(self.space, schemas)), outer={"ready": 8, "undo": 64}
-        )
+        kinds, state = optimizer.state_kinds(self.space, schemas), optimizer.state_sizes(self.space, schemas)
+        self.room = self.space.room(LANES)._replace(state=state_bytes(state), outer={"ready": 8, "undo": 64})
+        undo = optimizer.undo_bytes(self.space, schemas)
+        sections = lay_out(measure(self.space, self.room, ROWS, state=state, undo=undo), EXACT)
         self.manifest = manifest.add_section(sections, self.space, self.room, ROWS, kinds=kinds)
         self.arena = arena or Arena(sections)
         self.board = Board(self.arena.section("board"), LANES, ROWS, count)

@@ -30,6 +30,7 @@ class Ending:
     story: int = 0
     trained: float = 0.0  #: seconds since the first generation began
     modes: Sequence[tuple[int, str]] = ()  #: (step, how lanes kept step from there on)
+    resumed: tuple[int, int, str] | None = None  #: (step, samples, checkpoint) that the run went on from
 
     @property
     def outcome(self) -> str:
@@ -76,7 +77,10 @@ def summary(ending: Ending, record: dict[str, Any], seconds: float) -> dict[str,
     # A worker that came late knows less about time than we do: all of it, and what of it was training.
     told["seconds"] = round(seconds, 3)
     if ending.trained > 0 and isinstance(told["samples"], int):
-        told["samples_per_second"] = round(told["samples"] / ending.trained, 1)
+        before = ending.resumed[1] if ending.resumed is not None else 0
+        told["samples_per_second"] = round((told["samples"] - before) / ending.trained, 1)
+    if ending.resumed is not None:
+        told["resumed"] = {"step": ending.resumed[0], "checkpoint": ending.resumed[2]}
     config = dict(record["config"])
     for name, default in SAID_BY_JOIN.items():  # the script may have stated its own
         if config.get(name, default) is None:

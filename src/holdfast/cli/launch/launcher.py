@@ -22,11 +22,15 @@ from typing import Any
 
 import msgspec
 
+from holdfast.checkpoint.capture import restore
 from holdfast.cli.launch.cluster_hosts import ClusterHosts
 from holdfast.cli.launch.display import Display
 from holdfast.cli.launch.ending import Ending, last_line, present, summary
 from holdfast.cli.launch.invitation import Invitation, near
+from holdfast.cli.launch.resumption import Resumption, open_resumption
+from holdfast.cli.launch.run_checkpoints import RunCheckpoints
 from holdfast.cli.launch.store_service import StoreService
+from holdfast.config.checkpoint_interval import parse as parse_interval
 from holdfast.config.resolve import Resolved
 from holdfast.config.run_config import DEFAULTS_OF_JOIN, RunConfig
 from holdfast.config.worker_spec import WorkerSpec
@@ -45,6 +49,7 @@ from holdfast.hosts.fork_spawner import ForkSpawner
 from holdfast.hosts.forkserver import DEFAULT_ENTRY
 from holdfast.hosts.local_host import LocalHost
 from holdfast.observe import agent_directory, status
+from holdfast.observe.audit import trim
 from holdfast.observe.directory import RunDirectory, default_path, host, recover, recover_siblings
 from holdfast.observe.meter import Meter
 from holdfast.observe.monitor import BoardMonitor
@@ -73,15 +78,29 @@ def launch(
     screen = Screen(sys.stderr, sys.stdout)
     began = time.time()
     path = Path(config.dir) if config.dir else default_path(config.script, began)
+    resumption: Resumption | None = None
+    if config.resume:
+        resumption = open_resumption(config)
+        if config.dir and path.resolve() != resumption.directory:
+            raise UsageError(
+                f"--dir {config.dir}: a run goes on in its own directory, {resumption.directory}. Leave --dir out."
+            )
+        path = resumption.directory
+        for sentence in resumption.passed_over:
+            screen.say(f"warning: {sentence}")
     run = f"{path.name}-{secrets.token_hex(4)}"
     invitation = Invitation(config, run) if config.listen and cluster_hosts is None else None
     for swept in filter(None, [recover(path), *recover_siblings(path if not config.dir else Path("runs", "-"))]):
         screen.say(swept)
     agent_directory.sweep()
-    with (
-        RunDirectory.create(path, complain=screen.say, unique=not config.dir) as directory,
-        contextlib.ExitStack() as stack,
-    ):
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(
+            RunDirectory.create(path, complain=screen.say, unique=not config.dir)
+            if resumption is None
+            else RunDirectory.reopen(path, complain=screen.say)
+        )
+        if resumption is not None:
+            trim(directory.path / "audit", resumption.resumed.step)
         record: dict[str, Any] = {
             "run": run, "pid": os.getpid(), "host": host(), "started": began, "argv": sys.argv, "cwd": os.getcwd(),
             "scratch": directory.scratch, "config": msgspec.to_builtins(config), "sources": resolved.sources,
@@ -89,7 +108,9 @@ def launch(
 
         def make() -> _Launcher:
             if cluster_hosts is None:
-                return _Launcher(config, run, directory, screen, invitation=invitation, entry=entry)
+                return _Launcher(
+                    config, run, directory, screen, invitation=invitation, entry=entry, resumption=resumption
+                )
             hosts = cluster_hosts(config, directory.logs)
             stack.callback(hosts.close)
             there = hosts.connect(screen.say)
@@ -134,8 +155,9 @@ class _Launcher:
 
     def __init__(
         self, config: RunConfig, run: str, directory: RunDirectory, screen: Screen, *, invitation: Invitation | None,
-        cluster_hosts: ClusterHosts | None = None, entry: str = DEFAULT_ENTRY,
+        cluster_hosts: ClusterHosts | None = None, entry: str = DEFAULT_ENTRY, resumption: Resumption | None = None,
     ) -> None:  # fmt: skip
+        self._resumption = resumption
         self._config, self._run, self._directory, self._screen = config, run, directory, screen
         self._invitation, self._cluster_hosts, self._entry = invitation, cluster_hosts, entry
         alone = _alone(platform.machine())
@@ -156,6 +178,7 @@ class _Launcher:
         self._display = Display(screen, self._server, self._meter, directory.logs)
         self._admission: Admission | None = None
         self._host: LocalHost | None = None
+        self._checkpoints: RunCheckpoints | None = None
         self._signal = 0
 
     async def run(self) -> Ending:
@@ -167,11 +190,13 @@ class _Launcher:
             self._story_writer.note(0.0, "Limits", told_limits(self._config.crew))
             self._open_admission()
             self._open_host()
+            self._open_checkpoints()
             control = self._open_control()
             listened = self._listen()
             async with asyncio.TaskGroup() as group:
                 shower = group.create_task(self._display.show(), name="screen")
-                end = await self._server.run([self._host] if self._host is not None else [])
+                resumed = self._resumption.resumed if self._resumption is not None else None
+                end = await self._server.run([self._host] if self._host is not None else [], resumed)
                 ended = self._server.now()
                 shower.cancel()
                 if self._cluster_hosts is not None:
@@ -183,6 +208,8 @@ class _Launcher:
                 asyncio.get_running_loop().remove_signal_handler(number)
             if control is not None:
                 control.close()
+            if self._checkpoints is not None:
+                self._checkpoints.close()
             if self._admission is not None:
                 self._admission.close()
             if self._cluster_hosts is not None:
@@ -198,6 +225,7 @@ class _Launcher:
         return Ending(
             end, self._signal, self._meter.view, generations=snapshot.generation, lost=snapshot.lost,
             story=self._story_writer.length, trained=0.0 if since is None else ended - since, modes=snapshot.modes,
+            resumed=None if self._resumption is None else self._resumption.went_on_from(),
         )
 
     def _make_store_service(self) -> StoreService:
@@ -236,7 +264,19 @@ class _Launcher:
         self._host = LocalHost(
             0, name=host(), slots=self._workers, spawner=spawner, monitor=monitor,
             peers=self._admission.peers if self._admission is not None else None,
+            restore=None if self._resumption is None else functools.partial(restore, self._resumption.checkpoint),
         )  # fmt: skip
+
+    def _open_checkpoints(self) -> None:
+        """Take checkpoints every now and then, unless nobody wants any."""
+        if parse_interval(self._config.checkpoint).off:
+            return
+        if self._host is None:
+            self.note("no checkpoints are taken: this machine has no workers, and so no state", aloud=True)
+            return
+        self._checkpoints = RunCheckpoints(
+            self._config, self._run, self._directory, self._host, self._server, self.note
+        )
 
     def spawner(self) -> Spawner:
         """What starts the workers of this machine."""
@@ -306,6 +346,12 @@ class _Launcher:
         if self._cluster_hosts is not None:
             self._cluster_hosts.rest()
         self._screen.say(f"{name}: the run ends at its next step and keeps what it has; once more kills it at once")
+        asyncio.get_running_loop().create_task(self._end_in_order(name, number), name="drain")
+
+    async def _end_in_order(self, name: str, number: signal.Signals) -> None:
+        """A checkpoint first: what the script does once it has been told to end is not what a resumed run does."""
+        if self._checkpoints is not None:
+            await asyncio.to_thread(self._checkpoints.take_last)
         self._server.drain(name, int(number))
 
     def _open_control(self) -> ControlSocket | None:

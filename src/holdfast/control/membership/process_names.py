@@ -28,6 +28,7 @@ class ProcessNames:
     hosts: Hosts = field(default_factory=Hosts)
     _servers: set[int] = field(default_factory=set)
     _where: dict[int, int] = field(default_factory=dict)
+    _called: dict[int, str] = field(default_factory=dict)
 
     def enter(self, number: int, *, host: int, server: bool = False) -> None:
         """A process is to be started."""
@@ -35,9 +36,13 @@ class ProcessNames:
         if server:
             self._servers.add(number)
 
+    def call(self, number: int, name: str) -> None:
+        """What has this number is no process, but is compared with some."""
+        self._called[number] = name
+
     def title(self, number: int) -> str:
         """Its role and number."""
-        return self.all([number])
+        return self._called.get(number) or self.all([number])
 
     def placed(self, number: int) -> str:
         """The same, and where it is or was, once there was more than one host."""

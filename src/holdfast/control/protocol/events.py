@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.control.protocol.messages import FromWorker
+from holdfast.control.protocol.messages import FromWorker, Reached, Ready
 
 __all__ = [
     "CatchUpEnded",
@@ -21,6 +21,7 @@ __all__ = [
     "HostUnreached",
     "LinkBroken",
     "Measured",
+    "Resumed",
     "RunStarted",
     "ScaleRequested",
     "ServersRequested",
@@ -37,8 +38,26 @@ class _Event(msgspec.Struct, frozen=True, tag=True):
     """An event. Subclasses are tagged by their class name, so that a log can be replayed."""
 
 
+class Resumed(msgspec.Struct, frozen=True):
+    """Where a run goes on that had come to an end: what the coordinator must know again of it."""
+
+    first: Ready  #: what the first worker of the run had built: the measure for all that come now
+    modes: list[Reached]  #: how lanes have kept step, the newest last
+    step: int
+
+    @property
+    def version(self) -> int:
+        """Of the state that it goes on with, in mode `exact`, but for versions beyond those of steps."""
+        return self.step + self.modes[-1].version - self.modes[-1].step
+
+
 class RunStarted(_Event, frozen=True):
-    """The launcher is up; nobody works yet. HostJoined(0, ...) follows where the launcher's machine trains, too."""
+    """The launcher is up; nobody works yet. HostJoined(0, ...) follows where the launcher's machine trains, too.
+
+    A run that is `resumed` begins with a state that host 0 has: it puts that in place when its arena is seeded.
+    """
+
+    resumed: Resumed | None = None
 
 
 class HostJoined(_Event, frozen=True):

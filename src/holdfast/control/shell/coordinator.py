@@ -32,6 +32,7 @@ from holdfast.control.protocol.events import (
     HostJoined,
     HostLost,
     Measured,
+    Resumed,
     RunStarted,
     ScaleRequested,
     ServersRequested,
@@ -98,6 +99,10 @@ class Coordinator:
         """The crew as it stands."""
         return self._machine.snapshot()
 
+    def resumable(self) -> Resumed | None:
+        """What a checkpoint must say of the run; None before its first step."""
+        return self._machine.resumable()
+
     @property
     def over(self) -> bool:
         """The end of the run is decided."""
@@ -144,10 +149,10 @@ class Coordinator:
 
     # ------------------------------------------------------------ the run
 
-    async def run(self, hosts: Sequence[HostPort]) -> EndRun | FailRun:
+    async def run(self, hosts: Sequence[HostPort], resumed: Resumed | None = None) -> EndRun | FailRun:
         """Train. Returns how it ended; raises only what is no fault of the run (memory, our own bugs).
 
-        `hosts` are those that are there from the beginning; `admit` takes in others.
+        `hosts` are those that are there from the beginning; `admit` takes in others. A run that goes on is `resumed`.
         """
         self._end = asyncio.get_running_loop().create_future()
         end: EndRun | FailRun | None = None
@@ -155,7 +160,7 @@ class Coordinator:
             async with asyncio.TaskGroup() as self._group:
                 for host in hosts:
                     self._take(host)
-                self._handle(RunStarted())
+                self._handle(RunStarted(resumed))
                 for host in hosts:
                     self._joined(host)
                 for host in self._early:

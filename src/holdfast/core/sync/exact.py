@@ -125,6 +125,8 @@ class Advance:
     """The step is complete: go on to the next one."""
 
 
+_HELD = Wait((), "the copy of the state that the step begins with")
+
 Action = Quiesce | Compute | Arrive | Gather | Sum | Leave | Close | Finish | Wait | Advance
 
 
@@ -155,6 +157,7 @@ class BoardView(NamedTuple):
     gathered: Sequence[int] | None = None  #: slice -> version of this host's merged partial sum; None: nothing to merge
     unknown: Sequence[int] = ()  #: several hosts: lanes of which we do not know what they gave besides gradients
     closed: Mapping[int, int] | None = None  #: member of my host -> newest step it closed; None: arriving closes it
+    held: bool = False  #: the state that this step begins with is being copied, and must stand still
 
 
 def next_action(place: StepView, board: BoardView) -> Action:
@@ -172,7 +175,7 @@ def next_action(place: StepView, board: BoardView) -> Action:
     if board.summed is not None:
         mine = tuple(s for s, at in enumerate(board.summed) if at <= step and place.owner[s] == me)
         if mine:
-            return Sum(mine)
+            return _HELD if board.held else Sum(mine)
         others = tuple(sorted({place.owner[s] for s, at in enumerate(board.summed) if at <= step}))
         if others:
             return Wait(others, "their part of the gradient")
@@ -211,7 +214,7 @@ def _sum_among_hosts(place: StepView, board: BoardView, home: Sequence[bool]) ->
         return waits
     ready = tuple(s for s in mine if home[s] and s in board.covered)
     if ready:
-        return Sum(ready)
+        return _HELD if board.held else Sum(ready)
     elsewhere = tuple(member for member in place.members if member not in place.on_host)
     late = {summer[s] for s, at in enumerate(board.summed or ()) if at <= step and home[s]} - {me}
     whom = (*elsewhere, *sorted(late)) or tuple(place.members)
@@ -249,7 +252,7 @@ def _finish(place: StepView, board: BoardView) -> Finish | Wait:
     left = [s for s, at in enumerate(board.versions) if at <= place.step]
     mine = tuple(s for s in left if place.owner[s] == place.worker)
     if mine:
-        return Finish(mine)
+        return _HELD if board.held else Finish(mine)
     return Wait(tuple(sorted({place.owner[s] for s in left})), "their slices of the new parameters")
 
 

@@ -2,21 +2,9 @@
 
 One memfd, laid out by every worker from the same inputs (`arena`); sections begin at pages.
 
-| section | content | written by |
-|---|---|---|
-| `board` | header; a row per worker; a record per lane and per slice (version, norm) | one writer a cell |
-| `parameters/DTYPE` | the trainable parameters, flat; models look into it | the slice's owner |
-| `state/KEY/DTYPE`, `scalar/KEY`, `ready` | optimizer state, laid out like the parameters | the slice's owner |
-| `undo` | one slice per row: its content before its owner changed it | the row's worker |
-| `slot/LANE/DTYPE`, `sum/DTYPE`, `present` | gradients and partial sums; which had a gradient | driver; owner |
-| `push/LANE/DTYPE`, `pushes` | relaxed modes: gradients of pushes, clocks, commit sets | driver; first slice's owner |
-| `read/LANE/DTYPE` | relaxed modes: parameters a push was computed from, where stale ones are compensated | driver |
-| `buffers` | two copies that take turns, and a record per lane | driver; first slice's owner |
-| `settings` | three cells per row: learning rates and scheduler state as plain numbers | the row's worker |
-| `evaluation` | results of evaluation batches, by number | the worker that computed the batch |
-| `fixed/N` | parameters that are not trained | the first worker, once |
-| `host/DTYPE`, `pieces` | partial sums merged for other hosts; what has come of which slice | owner; receiver |
-| `manifest` | where all of this lies, for the peer session, which does not know the model | every worker, the same |
+What sections there are, who writes them, what marks them as whole and how long they count is one table (`sections`).
+Pages that nobody touches take no memory: on one host those of `host` and `pieces`, in a plain loop that does not clip
+also those of `sum`.
 
 Undo: updates are in place, so a kill in the middle leaves a torn slice. Before an owner touches a slice it copies it to
 its undo section and sets one word on the board; after the update it publishes the version with one store and clears the

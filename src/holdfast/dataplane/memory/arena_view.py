@@ -17,14 +17,10 @@ from holdfast.dataplane.memory.buffer_records import BufferRecords
 from holdfast.dataplane.memory.manifest import Manifest
 from holdfast.dataplane.memory.pieces import Pieces
 from holdfast.dataplane.memory.results import OperationResults
+from holdfast.dataplane.memory.sections import CELL, CELL_HEAD, NAMES_HEAD, TABLE_WIDTH
 from holdfast.errors import FrameError
 
-__all__ = ["CELL", "CELL_HEAD", "NAMES_HEAD", "TABLE_WIDTH", "ArenaView"]
-
-#: Bytes of one settings cell (`train.loop.optimizer_settings`), and of its head: tag, length, how often it was written.
-CELL, CELL_HEAD = 16 * 1024, 24
-#: Words in a row of an evaluation's table (`train.evaluation`), and bytes of its names' head: length, tag.
-TABLE_WIDTH, NAMES_HEAD = 32, 16
+__all__ = ["ArenaView"]
 
 
 class ArenaView:

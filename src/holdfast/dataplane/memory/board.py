@@ -38,6 +38,7 @@ SAMPLES = 64  #: of the unit at hand, as many of their numbers as a row shows
 H_STEP0, H_STEP1 = 17, 21  # four words each
 H_UNITS = 30  #: what a unit has been in this run: bits of `UNIT_LANE` and `UNIT_WORKER`
 UNIT_LANE, UNIT_WORKER = 1, 2
+H_HELD = 31  #: from which step on nothing is summed or finished, plus one, while the state before it is copied
 H_CURRENT, H_MANIFEST, H_MANIFEST_SIZE, H_RECORDED, H_WORK_STEP, H_WORK, H_STALENESS = *range(25, 30), 36, 40
 STALENESS = 32  #: counts of pushes by their staleness (see `ages`)
 H_PACE, H_PACE0, _PACE = 72, 73, 6  # how lanes keep step: a serial number, and two cells that take turns
@@ -93,7 +94,7 @@ class ModeRecord(NamedTuple):
 
     serial: int
     sync: str  #: the mode's name
-    begin: int = 0  #: where the mode sections begins that the mode has in the shared memory (see `mode_sections`)
+    begin: int = 0  #: where the mode sections begins that the mode has in the shared memory (see `sections`)
     size: int = 0  #: of that; 0: it has none
     version: int = 0  #: of the parameters when it began
     step: int = 0  #: of the run, then
@@ -200,8 +201,8 @@ class Board:
 
     def marks(self) -> bytes:
         """All that a step's next action hangs on. While it is the same nothing has moved, and it is cheap to have."""
-        recorded = self.words[H_RECORDED : H_RECORDED + 1]
-        return b"".join((self.words[self._lanes :], recorded, self._arrivals.tobytes(), self._closings.tobytes()))
+        gates = self.words[H_RECORDED : H_HELD + 1]
+        return b"".join((self.words[self._lanes :], gates, self._arrivals.tobytes(), self._closings.tobytes()))
 
     # ------------------------------------------------------------ lanes
 
@@ -473,7 +474,15 @@ class Board:
 
     def recorded(self, step: int) -> bool:
         """May sums of `step` take the place of those of the step before it?"""
-        return not 0 < self.words[H_RECORDED] <= step
+        return not 0 < self.words[H_RECORDED] <= step and not self.held(step)
+
+    def hold(self, step: int | None) -> None:
+        """Let the state that `step` begins with stand still: that step is neither summed nor finished. None: go on."""
+        self.words[H_HELD] = 0 if step is None else step + 1
+
+    def held(self, step: int) -> bool:
+        """Does the state that `step` begins with stand still, or one before it?"""
+        return 0 < self.words[H_HELD] <= step + 1
 
     def put_work(self, step: int, lanes: Sequence[int]) -> None:
         """Show which lanes have work in `step`; never of an older one, which a slower worker may be about to leave."""

@@ -21,11 +21,11 @@ from holdfast.config.limits import TRANSFER
 from holdfast.control.protocol.messages import Reached
 from holdfast.core.sync.modes import parse
 from holdfast.dataplane.memory import board as cells
-from holdfast.dataplane.memory import mode_sections
-from holdfast.dataplane.memory.arena import Sections, discard, grow
+from holdfast.dataplane.memory.arena import discard, grow
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.board import Board, ModeRecord
 from holdfast.dataplane.memory.manifest import Manifest, read_manifest
+from holdfast.dataplane.memory.sections import lay_out_mode, passing
 from holdfast.dataplane.relaxed.inner_state import InnerState
 from holdfast.dataplane.relaxed.pushes import Pushes
 
@@ -89,10 +89,10 @@ class HostMemory:
         else:
             if before.manifest.rounds:
                 _end_rounds(before)
-            discard(self._fd, [span for name, span in manifest.sections.items() if mode_sections.passing(name)])
+            discard(self._fd, [span for name, span in manifest.sections.items() if passing(name)])
             if size:
                 discard(self._fd, [(begin, size)])
-            begin, size = len(self.memory), _sections(manifest, reached.sync).size
+            begin, size = len(self.memory), lay_out_mode(manifest.room(), mode).size
             grow(self._fd, begin + size)
         pace = ModeRecord(reached.serial, reached.sync, begin, size, reached.version, reached.step)
         after = self._now(manifest, pace)
@@ -145,18 +145,12 @@ def _goes_back_to(manifest: Manifest, board: Board, reached: Reached) -> bool:
     return same
 
 
-def _sections(manifest: Manifest, sync: str) -> Sections:
-    sections = Sections()
-    mode_sections.add_sections(sections, manifest.room(), parse(sync))
-    return sections
-
-
 def _in_mode(manifest: Manifest, pace: ModeRecord) -> Manifest:
     """The manifest of an arena, with the sections of the mode that counts and without those of others."""
     mode = parse(pace.sync)
     if pace.first:
         return manifest
-    lasting = {name: span for name, span in manifest.sections.items() if not mode_sections.passing(name)}
-    spans = _sections(manifest, pace.sync).spans.items()
+    lasting = {name: span for name, span in manifest.sections.items() if not passing(name)}
+    spans = lay_out_mode(manifest.room(), mode).spans.items()
     more = {name: (pace.begin + begin, size) for name, (begin, size) in spans}
     return msgspec.structs.replace(manifest, sections={**lasting, **more}, relaxed=not mode.exact)

@@ -8,13 +8,13 @@ itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from holdfast.dataplane.memory.arena import Arena, Sections
 from holdfast.dataplane.memory.board import H_MANIFEST, H_MANIFEST_SIZE, Board
-from holdfast.dataplane.memory.mode_sections import ModeRoom
+from holdfast.dataplane.memory.sections import Life, ModeRoom, of_life
 from holdfast.dataplane.relaxed.inner_state import SINCE, state_bytes
 
 if TYPE_CHECKING:
@@ -22,15 +22,17 @@ if TYPE_CHECKING:
         Space,  # it needs torch, and a process that reads a manifest may be without it
     )
 
-__all__ = ["Manifest", "add_section", "read_manifest", "write_manifest"]
+__all__ = ["Manifest", "ModelEntry", "add_section", "read_manifest", "write_manifest"]
 
-#: What a host without state fetches from another one, besides the board: all that outlives a step.
-_STATE = ("parameters/", "state/", "scalar/", "ready", "buffers", "settings", "evaluation", "fixed/")
-#: The newest step's gradient, which a worker that comes late into its turn sees (`train.loop.steps`).
-_TURN = ("sum/", "present", "kept")
-_NOT_STATE = ("buffers-changed", "outer/undo")
-#: What only the owners of slices use. In relaxed modes, one host has it, and the others mirror the rest.
-_OWNERS = ("state/", "scalar/", "ready")
+
+class ModelEntry(NamedTuple):
+    """A tensor of the models' state_dicts, and where it lies."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    section: str
+    begin: int  #: in bytes; of a buffer, within one copy of all of them
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +50,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     outer: dict[str, int] = {}  #: sections of the owners' optimizer with local steps, and their bytes
     kinds: dict[str, str] = {}  #: section of the optimizer's state -> of what type its numbers are
     pieces: list[tuple[str, int, int]] = []  #: (dtype, begin, end in numbers): what the optimizer has a state of
+    model: list[ModelEntry] = []  #: what the models are made of, in the order of their state_dicts
 
     def room(self) -> ModeRoom:
         """What decides how much memory another mode takes."""
@@ -66,7 +69,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
     def owners(self) -> dict[str, int]:
         """The sections that only the owners of slices use, and their bytes."""
-        return {name: size for name, (_, size) in self.sections.items() if name.startswith(_OWNERS)}
+        return {name: self.sections[name][1] for name in of_life(self.sections, Life.OWNERS)}
 
     def spaces(self) -> tuple[str, ...]:
         """Slice -> the flat space it lies in."""
@@ -77,14 +80,16 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
         return tuple(end - begin for _, begin, end in self.slices)
 
     def state(self) -> list[str]:
-        """The sections that make up the state, in order; of one that is mirrored, those that workers compute with."""
-        kinds = tuple(kind for kind in _STATE if kind not in _OWNERS) if self.relaxed else (*_STATE, *_TURN)
-        return [name for name in self.sections if name.startswith(kinds) and name not in _NOT_STATE]
+        """The sections that make up the state, in order; of one that is mirrored, those that workers compute with.
+
+        In relaxed modes one host has what only owners use, and turns are not shared.
+        """
+        more = () if self.relaxed else (Life.OWNERS, Life.TURN)
+        return of_life(self.sections, Life.MODEL, Life.SCRIPT, *more)
 
     def whole(self) -> list[str]:
         """The sections of a state that is mirrored, with what only its owners use: all that a replica holds."""
-        kinds = ("parameters/", "buffers", *_OWNERS, "outer/", "inner/")
-        return [name for name in self.sections if name.startswith(kinds) and name not in _NOT_STATE]
+        return of_life(self.sections, Life.MODEL, Life.OWNERS, Life.OUTER, Life.ROUNDS)
 
 
 def add_section(
@@ -98,7 +103,7 @@ def add_section(
     data = msgspec.msgpack.encode(
         Manifest(
             room.lanes, rows, room.entries, slices, space.buffer_spans(), space.placed()[1], dict(sections.spans),
-            relaxed, room.reads, dict(room.outer), dict(kinds or {}), pieces,
+            relaxed, room.reads, dict(room.outer), dict(kinds or {}), pieces, space.model_entries(),
         )
     )
     sections.add("manifest", len(data))

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.slices import Layout, Slice, TensorEntry, layout
-from holdfast.dataplane.memory.mode_sections import ModeRoom
+from holdfast.dataplane.memory.manifest import ModelEntry
+from holdfast.dataplane.memory.sections import ModeRoom
 from holdfast.errors import NotExact
 
 __all__ = ["Space", "dtype_name", "typed"]
@@ -43,6 +44,7 @@ class Space:
     """The tensors of models and optimizer, in the order that every worker agrees on."""
 
     def __init__(self, models: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> None:
+        self._models = models
         names = {id(p): n for n, p in _named(models, "parameters")}
         self.trainable: list[nn.Parameter] = []
         self.groups: list[int] = []
@@ -135,6 +137,25 @@ class Space:
         """(begin, bytes) of every buffer in a copy of all of them."""
         offsets, _ = self.placed()
         return [(at, b.numel() * b.element_size()) for at, (_, b) in zip(offsets, self.buffers, strict=True)]
+
+    def model_entries(self) -> list[ModelEntry]:
+        """What the models' state_dicts hold, in order, with where it lies. Modules that are kept are left out."""
+        offsets, _ = self.placed()
+        places: dict[int, tuple[str, int]] = {}
+        for parameter, start in zip(self.trainable, self.layout.offsets, strict=True):
+            places[id(parameter)] = f"parameters/{dtype_name(parameter.dtype)}", start * parameter.element_size()
+        places |= {id(parameter): (f"fixed/{index}", 0) for index, parameter in enumerate(self.fixed)}
+        places |= {id(buffer): ("buffers", at) for at, (_, buffer) in zip(offsets, self.buffers, strict=True)}
+        kept = {id(module) for _, module in self.kept}
+        found = []
+        for index, model in enumerate(self._models):
+            prefix = f"{index}." if len(self._models) > 1 else ""
+            state = {} if id(model) in kept else model.state_dict(keep_vars=True)
+            for name, tensor in state.items():
+                if id(tensor) in places:
+                    shape, (section, begin) = list(tensor.shape), places[id(tensor)]
+                    found.append(ModelEntry(prefix + name, dtype_name(tensor.dtype), shape, section, begin))
+        return found
 
     def views(self, flats: dict[str, Tensor]) -> list[Tensor]:
         """For each trainable parameter its window into flat tensors (one per dtype)."""

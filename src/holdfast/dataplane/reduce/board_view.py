@@ -31,6 +31,7 @@ def look(at: Role, work: StepWork, board: Board, pieces: Pieces, *, pausing: boo
     seen = decide.BoardView(
         lanes=work.lanes, nodes=nodes, arrived=arrived, versions=board.versions(),
         summed=board.summed() if clips or work.turn or at.sums(step) else None, pausing=pausing, closed=closed,
+        held=board.held(step),
     )
     if at.apart(step):
         return seen

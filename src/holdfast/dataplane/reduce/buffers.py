@@ -24,21 +24,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from holdfast.core.tree import reference_sum
-from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.arena import Arena
 from holdfast.dataplane.memory.space import Space, typed
 from holdfast.errors import NotExact
 
-__all__ = ["Buffers", "add_sections"]
+__all__ = ["Buffers"]
 
 _SMALL = 64 * 1024  # bytes
-
-
-def add_sections(sections: Sections, space: Space, num_lanes: int) -> None:
-    """Lay out the buffers' base, of which two copies take turns with the versions, and two records per lane."""
-    _, size = space.placed()
-    sections.add("buffers", size * (2 + 2 * num_lanes))
-    sections.add("buffers-changed", 2 * max(1, len(space.buffers)) * num_lanes)
-    sections.add("buffers-versions", 8 * max(1, len(space.buffers)))
 
 
 class Buffers:

@@ -24,28 +24,13 @@ from torch import Tensor
 
 from holdfast.core.slices import Slice
 from holdfast.core.tree import ADD, Node, Plan, keep, plan, push
-from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.arena import Arena
 from holdfast.dataplane.memory.board import Board
 from holdfast.dataplane.memory.pieces import Pieces
 from holdfast.dataplane.memory.space import Space, typed
 from holdfast.errors import NotExact
 
-__all__ = ["LaneGradients", "add_sections", "add_up", "refuse_sparse", "spare_buffers"]
-
-
-def add_sections(sections: Sections, space: Space, num_lanes: int) -> None:
-    """Lay out one slot per lane, the presence flags, and the sums that clipping and several hosts need.
-
-    Pages of the arena that nobody touches take no memory: on one host those of `host` and `pieces`, without clipping
-    also those of `sum`.
-    """
-    for name, total in space.layout.totals.items():
-        for lane in range(num_lanes):
-            sections.add(f"slot/{lane}/{name}", total * space.dtypes[name].itemsize)
-        sections.add(f"sum/{name}", total * space.dtypes[name].itemsize)
-        sections.add(f"host/{name}", total * space.dtypes[name].itemsize)
-    sections.add("present", 2 * num_lanes * len(space.trainable))
-    sections.add("pieces", 8 * num_lanes * len(space.layout.slices))
+__all__ = ["LaneGradients", "add_up", "refuse_sparse", "spare_buffers"]
 
 
 def refuse_sparse(gradient: Tensor, name: str) -> None:

@@ -284,7 +284,7 @@ class Member:
                     self._finish(slices)
                     self._controls.ring()
                 case decide.Wait():
-                    self._await(action.workers[0])
+                    self._await(action.workers[0] if action.workers else -1)
                     self._news = self._heeding(self._news)
                 case decide.Quiesce():
                     self._controls.rest(work.step)

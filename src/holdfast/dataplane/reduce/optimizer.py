@@ -20,22 +20,12 @@ import torch
 from torch import Tensor
 
 from holdfast.core.slices import Slice
-from holdfast.dataplane.memory.arena import Sections
 from holdfast.dataplane.memory.space import Space, dtype_name, typed
 from holdfast.dataplane.reduce.schema import Schema, clone
 from holdfast.dataplane.reduce.several_optimizers import owner
 from holdfast.errors import NotExact
 
-__all__ = ["SliceOptimizer", "add_sections", "state_kinds", "state_sizes", "undo_bytes"]
-
-
-def add_sections(sections: Sections, space: Space, schemas: dict[tuple[int, str], Schema], num_rows: int) -> None:
-    """Lay out parameters, optimizer state and undo sections."""
-    for name, total in space.layout.totals.items():
-        sections.add(f"parameters/{name}", total * space.dtypes[name].itemsize)
-    for name, size in state_sizes(space, schemas).items():
-        sections.add(name, size)
-    sections.add("undo", undo_bytes(space, schemas) * num_rows)
+__all__ = ["SliceOptimizer", "state_kinds", "state_sizes", "undo_bytes"]
 
 
 def state_sizes(space: Space, schemas: dict[tuple[int, str], Schema]) -> dict[str, int]:

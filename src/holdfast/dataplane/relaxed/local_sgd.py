@@ -49,7 +49,10 @@ class _Lane:
 
     def __init__(self, user: torch.optim.Optimizer, space: Space, schemas: dict[tuple[int, str], Schema]) -> None:
         sections = Sections()
-        slices.add_sections(sections, space, schemas, 1)
+        sizes = {f"parameters/{name}": size for name, size in space.room(1).flats.items()}
+        sizes |= {**slices.state_sizes(space, schemas), "undo": slices.undo_bytes(space, schemas)}
+        for name, size in sizes.items():
+            sections.add(name, size)
         self._space, self._arena = space, Arena(sections)
         self.optimizer = SliceOptimizer(user, space, schemas, self._arena.section, 1)
         self.views = space.views(self.optimizer.parameters)

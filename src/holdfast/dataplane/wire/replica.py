@@ -35,7 +35,7 @@ import msgspec
 from holdfast.config.limits import TRANSFER
 from holdfast.core.sync.mirroring import copied
 from holdfast.dataplane.memory.arena_view import ArenaView
-from holdfast.dataplane.memory.mode_sections import passing
+from holdfast.dataplane.memory.sections import Life, of_life, passing
 from holdfast.dataplane.relaxed.inner_state import SINCE, InnerState
 from holdfast.dataplane.wire.primary_sync import PrimarySync, first_cut, inherit, recut
 from holdfast.dataplane.wire.state_transfer import receive_state, send_section, send_words
@@ -154,7 +154,7 @@ class Replica:
             inner().end(self.version, manifest.lanes, manifest.kinds, manifest.pieces)
             self._sections = {name: data for name, data in copy.items() if not passing(name)}
         elif manifest.rounds and not rounds:
-            begin = [name for name in manifest.whole() if name == SINCE or name.startswith("outer/")]
+            begin = [SINCE, *of_life(manifest.sections, Life.OUTER)]
             copy.update({name: bytearray(manifest.sections[name][1]) for name in begin})
             inner().begin(self.version)
         self._clocks = recut(self._clocks, pace.step)  # those of the mode before may count steps, or rounds

@@ -18,7 +18,8 @@ import msgspec
 
 from holdfast.config.limits import TRANSFER
 from holdfast.dataplane.memory import board as cells
-from holdfast.dataplane.memory.arena_view import CELL, ArenaView
+from holdfast.dataplane.memory.arena_view import ArenaView
+from holdfast.dataplane.memory.snapshot import put_sections
 from holdfast.dataplane.relaxed.inner_state import SINCE, InnerState
 from holdfast.dataplane.relaxed.pushes import ToldClocks
 from holdfast.dataplane.wire.primary_sync import PrimarySync
@@ -117,10 +118,7 @@ def fetch(view: ArenaView, stream: Stream, generation: int, lanes: Collection[in
     places = {name: _apart(view, name) if name in apart else view.section(name) for name in names}
     told, came = bytearray(), set[str]()
     words, size = receive_state(stream, generation, places, told, came=came)
-    view.board.words[cells.H_MAGIC] = 0  # while it is put in place there is no state here
-    for name in apart & came - {"settings"}:
-        view.section(name)[:] = places[name]
-    _land_settings(view, places["settings"])
+    put_sections(view, {name: places[name] for name in apart & came | {"settings"}})
     clocks = _mirror(view, memoryview(told)) if view.manifest.relaxed else None
     version = view.board.land_state(memoryview(words), mirror=clocks is not None)
     view.begin(frozenset(lanes))
@@ -231,9 +229,3 @@ def _verify(name: str, at: int, data: memoryview, digest: bytes) -> None:
 
 def _apart(view: ArenaView, name: str) -> memoryview:
     return memoryview(mmap.mmap(-1, max(1, view.manifest.sections[name][1])))[: view.manifest.sections[name][1]]
-
-
-def _land_settings(view: ArenaView, data: memoryview) -> None:
-    for cell in range(len(data) // CELL):
-        if data[cell * CELL : cell * CELL + 8].cast("q")[0]:
-            view.land_cell(cell, data[cell * CELL : (cell + 1) * CELL])

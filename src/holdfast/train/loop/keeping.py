@@ -19,7 +19,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.arena import Arena
 from holdfast.errors import UsageError
 from holdfast.train.loop.kept_modules import KeptModules
 from holdfast.train.loop.loop_variables import is_clock
@@ -109,13 +109,14 @@ class Keeping:
 
     # ------------------------------------------------------------ the arena
 
-    def add_sections(self, sections: Sections) -> None:
-        """Lay out two copies, each with room for twice of what there is; modules do not grow."""
-        if self:
-            tree, tensors = self._encoded()
-            size = _HEAD + len(tree) + sum(_aligned(t.numel() * t.element_size()) for t in tensors) + _ALIGN
-            modules = sum(module.nbytes() for module in self.modules)
-            sections.add("kept", 2 * _aligned(max(_LEAST, 2 * size - modules)))
+    def nbytes(self) -> int:
+        """How much two copies take, each with room for twice of what there is; modules do not grow."""
+        if not self:
+            return 0
+        tree, tensors = self._encoded()
+        size = _HEAD + len(tree) + sum(_aligned(t.numel() * t.element_size()) for t in tensors) + _ALIGN
+        modules = sum(module.nbytes() for module in self.modules)
+        return 2 * _aligned(max(_LEAST, 2 * size - modules))
 
     def attach(self, arena: Arena) -> None:
         """Use the copies of this arena from now on."""

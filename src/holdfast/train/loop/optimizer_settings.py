@@ -8,7 +8,8 @@ A worker that joins late has not made the calls of the steps it missed. Therefor
 into its row's *settings* cells in the arena: before it shows a unit, what its settings are and which
 schedulers were called in that step; and before it begins a collective operation, its settings then. Whoever
 needs the settings with which step `t` begins takes the newest cell from before and makes the noted calls.
-Nothing is pickled: the cells are msgpack of plain numbers.
+There are three cells per row: the newest always replaces the oldest, so what it follows stays readable. Nothing is
+pickled: the cells are msgpack of plain numbers.
 """
 
 from __future__ import annotations
@@ -24,22 +25,17 @@ import numpy
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from holdfast.dataplane.memory.arena import Arena, Sections
-from holdfast.dataplane.memory.arena_view import CELL as _CELL
-from holdfast.dataplane.memory.arena_view import CELL_HEAD as _HEAD
+from holdfast.dataplane.memory.arena import Arena
 from holdfast.dataplane.memory.results import NESTED
+from holdfast.dataplane.memory.sections import CELL as _CELL
+from holdfast.dataplane.memory.sections import CELL_HEAD as _HEAD
 from holdfast.dataplane.reduce.several_optimizers import each
 from holdfast.errors import NotExact
 
-__all__ = ["LatePlace", "Settings", "add_sections", "find_schedulers"]
+__all__ = ["LatePlace", "Settings", "find_schedulers"]
 
 _encoder = msgspec.msgpack.Encoder()
 _TENSORS = ("params", "param_names")  # what a parameter group holds besides its settings
-
-
-def add_sections(sections: Sections, num_rows: int) -> None:
-    """Three cells per row: the newest always replaces the oldest, so what it follows stays readable."""
-    sections.add("settings", 3 * _CELL * num_rows)
 
 
 class Settings:

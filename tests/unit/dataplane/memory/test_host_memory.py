@@ -8,10 +8,9 @@ import pytest
 
 from holdfast.control.protocol.messages import Reached
 from holdfast.core.sync.modes import TakenPush, parse
-from holdfast.dataplane.memory import mode_sections
-from holdfast.dataplane.memory.arena import Sections
 from holdfast.dataplane.memory.board import ModeRecord
 from holdfast.dataplane.memory.host_memory import HostMemory
+from holdfast.dataplane.memory.sections import lay_out_mode, passing
 from holdfast.dataplane.relaxed.pushes import PushRecord
 from holdfast.dataplane.wire.primary_sync import PrimarySync
 from tests.unit.dataplane.members import LANES
@@ -29,11 +28,10 @@ def test_the_mode_of_a_generation_is_laid_out_before_anybody_hears_of_it() -> No
     assert view.board.pace() == ModeRecord(1, "bounded:4", len(ground.map), view.board.pace().size, 7, 5)  # type: ignore[union-attr]
     told = PrimarySync(view).pushes.told(7)
     assert told is not None and (told.op, told.base, told.done, told.pushed) == (0, 5, 5, [0] * LANES)
-    room = Sections()
-    mode_sections.add_sections(room, ground.worker.space.room(LANES), parse("bounded:4"))
+    room = lay_out_mode(ground.worker.space.room(LANES), parse("bounded:4"))
     begin = len(ground.map)
     laid = {
-        name: (at - begin, size) for name, (at, size) in view.manifest.sections.items() if mode_sections.passing(name)
+        name: (at - begin, size) for name, (at, size) in view.manifest.sections.items() if passing(name)
     }
     assert laid == room.spans, "a worker, which knows the model, lays it out in the same way"
     view.section("push-present")[0] = 1
@@ -61,7 +59,7 @@ def test_memory_of_a_mode_that_is_over_is_given_back() -> None:
     view = ground.host_memory.view(Reached(1, "bounded:4", 7, 7))
     assert view is not None
     for name in view.manifest.sections:
-        if mode_sections.passing(name):
+        if passing(name):
             view.section(name)[:] = bytes([1]) * view.manifest.sections[name][1]
     assert os.fstat(ground.fd).st_blocks > size + 40
     view = ground.host_memory.view(Reached(2, "exact", 20, 12))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.core.sync.modes import EXACT
+from holdfast.dataplane.memory.arena import Arena
+from holdfast.dataplane.memory.sections import lay_out, measure
 from holdfast.dataplane.memory.space import Space
-from holdfast.dataplane.reduce.buffers import Buffers, add_sections
+from holdfast.dataplane.reduce.buffers import Buffers
 
 
 class Sometimes(nn.Module):
@@ -22,8 +24,7 @@ class Sometimes(nn.Module):
 def test_a_buffer_changed_in_one_step_and_not_in_the_next() -> None:
     models = [Sometimes(), Sometimes()]
     spaces = [Space([model], torch.optim.SGD(model.parameters(), lr=0.1)) for model in models]
-    sections = Sections()
-    add_sections(sections, spaces[0], 2)
+    sections = lay_out(measure(spaces[0], spaces[0].room(2), 4, state={}, undo=0), EXACT)
     arena = Arena(sections)
     fast, late = (Buffers([model], space, arena, 2) for model, space in zip(models, spaces, strict=True))
     fast.seed()

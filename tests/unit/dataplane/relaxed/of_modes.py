@@ -6,8 +6,8 @@ from holdfast.core.roles import Assignment
 from holdfast.core.shares import Share
 from holdfast.core.sync.modes import parse
 from holdfast.core.sync.staleness import Staleness
-from holdfast.dataplane.memory import mode_sections
-from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.arena import Arena
+from holdfast.dataplane.memory.sections import lay_out_mode, passing
 from holdfast.dataplane.reduce import optimizer
 from holdfast.dataplane.relaxed.inner_state import InnerState
 from holdfast.dataplane.relaxed.local_sgd import LocalMember, outer_optimizer
@@ -23,8 +23,7 @@ ALL = Share(0, LANES)
 def relaxed_of(mode: str = "async", steps: int = 4, staleness: Staleness = PLAIN) -> RelaxedMember:
     """Three steps into a pass that goes on in another mode."""
     one = Worker(0, 0)
-    sections = Sections()
-    mode_sections.add_sections(sections, one.space.room(LANES, reads=staleness.compensates), parse(mode))
+    sections = lay_out_mode(one.space.room(LANES, reads=staleness.compensates), parse(mode))
     room = Arena(sections)
     relaxed = RelaxedMember(one.space, one.board, one.gradients, one.slices, one.buffers, one.controls)
     pushes = Pushes(room.section("pushes"), LANES)
@@ -47,8 +46,7 @@ def drive(member: RelaxedMember, *lanes: int) -> None:
 def local_of(steps: int = 10) -> LocalMember:
     """Rounds of three steps; three steps of the pass were made in another mode, and 20 before it."""
     one, mode = Worker(0, 0), parse("local:3")
-    sections = Sections()
-    mode_sections.add_sections(sections, one.room, mode)
+    sections = lay_out_mode(one.room, mode)
     room = Arena(sections)
     on_host = LocalMember(one.space, one.board, one.gradients, one.slices, one.buffers, one.controls)
     pushes = Pushes(room.section("pushes"), LANES)
@@ -58,7 +56,7 @@ def local_of(steps: int = 10) -> LocalMember:
         one.board.publish(index, 7)
     on_host.set_pace(mode, Staleness(), pushes, PushGradients(one.space, room, LANES), lambda step: one.member.hyper)
     sizes = optimizer.state_sizes(one.space, one.schemas)
-    inner = InnerState(lambda name: (room if mode_sections.passing(name) else one.arena).section(name), sizes)
+    inner = InnerState(lambda name: (room if passing(name) else one.arena).section(name), sizes)
     inner.begin(7)
     on_host.set_inner(one.user, one.schemas, inner, outer_optimizer(one.user, 0.5, 0.5), lambda views: None)
     on_host.hyper = one.member.hyper

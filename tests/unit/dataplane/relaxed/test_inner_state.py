@@ -10,8 +10,7 @@ import torch
 
 from holdfast.core.sync.modes import parse
 from holdfast.dataplane.memory import board as cells
-from holdfast.dataplane.memory import mode_sections
-from holdfast.dataplane.memory.arena import Sections
+from holdfast.dataplane.memory.sections import lay_out_mode, passing
 from holdfast.dataplane.relaxed.inner_state import merge
 from holdfast.dataplane.relaxed.pushes import Pushes
 from holdfast.dataplane.wire.state_transfer import fetch, serve_mirror
@@ -92,10 +91,9 @@ def test_local_steps_begin_with_the_owners_state_and_copy_nothing() -> None:
     assert parameters_of(view) == parameters and any(any(data) for data in state.values())
     assert not any(view.section("outer/ready")), "the outer optimizer begins anew"
     assert os.fstat(ground.fd).st_blocks < blocks + 100
-    sections = Sections()
-    mode_sections.add_sections(sections, ground.worker.room, parse("local:4"))
+    sections = lay_out_mode(ground.worker.room, parse("local:4"))
     laid = {
-        n: (at - len(ground.map), size) for n, (at, size) in view.manifest.sections.items() if mode_sections.passing(n)
+        n: (at - len(ground.map), size) for n, (at, size) in view.manifest.sections.items() if passing(n)
     }
     assert laid == sections.spans, "a worker, which knows the model, lays it out in the same way"
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.sync.modes import parse
-from holdfast.dataplane.memory import mode_sections
-from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.arena import Arena
+from holdfast.dataplane.memory.sections import lay_out_mode
 from holdfast.dataplane.memory.space import Space
 from holdfast.dataplane.relaxed.push_gradients import Drift, PushGradients, compensated
 
@@ -23,8 +23,7 @@ class Case:
         torch.manual_seed(5)
         model = nn.Sequential(nn.Linear(1000, 400), nn.Linear(400, 3))
         self.space = Space([model], torch.optim.SGD(model.parameters(), lr=0.1))
-        sections = Sections()
-        mode_sections.add_sections(sections, self.space.room(LANES, reads=True), MODE)
+        sections = lay_out_mode(self.space.room(LANES, reads=True), MODE)
         self.pushed = PushGradients(self.space, Arena(sections), LANES)
         self.now = self.flat()
         self.gradients, self.then = [], []
@@ -87,8 +86,7 @@ def test_gradients_and_kept_parameters_are_not_written_to() -> None:
 def test_copies_of_parameters_are_laid_out_where_they_are_asked_for_only() -> None:
     space, sizes = Case().space, []
     for reads in (False, True):
-        sections = Sections()
-        mode_sections.add_sections(sections, space.room(LANES, reads=reads), MODE)
+        sections = lay_out_mode(space.room(LANES, reads=reads), MODE)
         sizes.append(sections.size)
         assert any(name.startswith("read/") for name in sections.spans) == reads
     parameters = 4 * sum(space.layout.totals.values())

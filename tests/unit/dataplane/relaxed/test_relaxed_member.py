@@ -7,9 +7,9 @@ from collections.abc import Callable
 from holdfast.core.roles import Assignment
 from holdfast.core.sync.modes import Clocks, parse
 from holdfast.core.sync.staleness import Staleness
-from holdfast.dataplane.memory import mode_sections
-from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.arena import Arena
 from holdfast.dataplane.memory.board import Board
+from holdfast.dataplane.memory.sections import lay_out_mode
 from holdfast.dataplane.relaxed.push_gradients import PushGradients
 from holdfast.dataplane.relaxed.pushes import Pushes, pushes_bytes
 from holdfast.dataplane.relaxed.relaxed_member import Course, RelaxedMember
@@ -47,8 +47,7 @@ class Asked:
 def relaxed(controls: Asked) -> RelaxedMember:
     worker = Worker(0, 0)
     member = RelaxedMember(worker.space, worker.board, worker.gradients, worker.slices, worker.buffers, controls)
-    sections = Sections()
-    mode_sections.add_sections(sections, worker.space.room(LANES), MODE)
+    sections = lay_out_mode(worker.space.room(LANES), MODE)
     pushes = Pushes(memoryview(bytearray(pushes_bytes(LANES))), LANES)
     gradients = PushGradients(worker.space, Arena(sections), LANES)
     member.set_pace(MODE, Staleness(), pushes, gradients, lambda step: worker.member.hyper)

@@ -6,17 +6,16 @@ import torch
 
 from holdfast.config.run_config import board_rows
 from holdfast.core.sync.modes import TakenPush, commit_set, parse
-from holdfast.dataplane.memory import manifest, mode_sections
-from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory import manifest
+from holdfast.dataplane.memory.arena import Arena
 from holdfast.dataplane.memory.arena_view import ArenaView
-from holdfast.dataplane.memory.board import Board, StepFacts, board_bytes
+from holdfast.dataplane.memory.board import Board, StepFacts
+from holdfast.dataplane.memory.sections import lay_out, measure
 from holdfast.dataplane.memory.space import Space, dtype_name
-from holdfast.dataplane.reduce import buffers, gradients, optimizer
+from holdfast.dataplane.reduce import optimizer
 from holdfast.dataplane.reduce.schema import pin, probe
 from holdfast.dataplane.relaxed.pushes import Pushes, PushRecord
 from holdfast.dataplane.wire.primary_sync import PrimarySync
-from holdfast.train import evaluation
-from holdfast.train.loop import optimizer_settings
 from tests.unit.dataplane.members import adam, model_of
 
 __all__ = ["GENERATION", "LANES", "MINE", "THEIRS", "Port", "Replay"]
@@ -54,15 +53,9 @@ class Port:
             (group, dtype_name(torch.float32)): probe(user, group, torch.float32)
             for group in range(len(user.param_groups))
         }
-        sections = Sections()
-        sections.add("board", board_bytes(LANES, ROWS, len(space.layout.slices)))
-        optimizer.add_sections(sections, space, schemas, ROWS)
-        gradients.add_sections(sections, space, LANES)
-        buffers.add_sections(sections, space, LANES)
-        room = space.room(LANES)
-        mode_sections.add_sections(sections, room, MODE)
-        optimizer_settings.add_sections(sections, ROWS)
-        evaluation.add_sections(sections)
+        room, state = space.room(LANES), optimizer.state_sizes(space, schemas)
+        undo = optimizer.undo_bytes(space, schemas)
+        sections = lay_out(measure(space, room, ROWS, state=state, undo=undo), MODE)
         data = manifest.add_section(sections, space, room, ROWS, relaxed=True)
         self.arena = Arena(sections)
         self.board = Board(self.arena.section("board"), LANES, ROWS, len(space.layout.slices))

@@ -32,7 +32,7 @@ class Thing:
 def keeping(*things: Any, **values: Any) -> Keeping:
     kept, sections = Keeping(), Sections()
     kept.add(things, values)
-    kept.add_sections(sections)
+    sections.add("kept", kept.nbytes())
     kept.attach(Arena(sections))
     return kept
 

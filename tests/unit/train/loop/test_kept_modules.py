@@ -112,7 +112,7 @@ def test_what_was_changed_is_handed_over_and_what_was_not_is_not(update: Update)
     def keeping(module: nn.Module, sections: Sections) -> Keeping:
         kept = Keeping()
         kept.add_modules(KeptModules([("", module)]))
-        kept.add_sections(sections)
+        sections.add("kept", kept.nbytes())
         return kept
 
     mine, late = net(), net()

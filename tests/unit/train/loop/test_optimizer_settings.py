@@ -15,8 +15,9 @@ from torch import optim
 from torch.optim import lr_scheduler as lrs
 
 from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.sections import CELL
 from holdfast.errors import NotExact
-from holdfast.train.loop.optimizer_settings import Settings, add_sections, find_schedulers
+from holdfast.train.loop.optimizer_settings import Settings, find_schedulers
 from holdfast.train.loop.plain.scheduler_steps import SchedulerSteps
 from tests.unit.train.problems import batches_of, loader_of, loss_of, net, plain, points, train, turn
 
@@ -215,7 +216,7 @@ def test_inner_schedulers_are_left_to_their_owner() -> None:
 
 def arena_of(rows: int) -> Arena:
     sections = Sections()
-    add_sections(sections, rows)
+    sections.add("settings", 3 * CELL * rows)
     return Arena(sections)
 
 

@@ -1,0 +1,92 @@
+"""Capture: what of an arena goes into a checkpoint, and how it comes back into one. No torch.
+
+A checkpoint has the sections of the state, by name, and the board's words of it. So it does not matter to it in which
+order an arena is laid out, nor how many workers there were.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from holdfast.checkpoint.content import Content, Facts, Script, StateEntry, Tensor
+from holdfast.checkpoint.dtypes import DTYPES
+from holdfast.checkpoint.reader import Checkpoint
+from holdfast.dataplane.memory.arena_view import ArenaView
+from holdfast.dataplane.memory.manifest import Manifest
+from holdfast.dataplane.memory.sections import family
+from holdfast.dataplane.memory.snapshot import Snapshot, put_sections
+from holdfast.errors import OtherState
+
+__all__ = ["Progress", "content", "progress", "restore"]
+
+#: What the board holds of the state.
+_BOARD = "board"
+
+
+class Progress(NamedTuple):
+    """How far a run is."""
+
+    step: int
+    epoch: int
+    samples: int
+    loss: float
+    serial: int  #: of the way in which lanes keep step
+
+
+def content(
+    view: ArenaView, snapshot: Snapshot, facts: Facts, script: Script, config: dict[str, Any], control: dict[str, Any]
+) -> Content:  # fmt: skip
+    """What goes into a checkpoint of this state."""
+    manifest = view.manifest
+    tensors = {name: _tensor(manifest, name, data) for name, data in snapshot.sections.items()}
+    tensors[_BOARD] = Tensor("uint8", (len(snapshot.words),), snapshot.words)
+    state = [
+        StateEntry(
+            entry.name, entry.dtype, tuple(entry.shape), entry.section,
+            entry.begin + (snapshot.version % 2 * manifest.buffers_size if entry.section == "buffers" else 0),
+        )
+        for entry in manifest.model
+    ]  # fmt: skip
+    return Content(facts=facts, script=script, config=config, control=control, state=state, tensors=tensors)
+
+
+def restore(checkpoint: Checkpoint, view: ArenaView) -> int:
+    """Put the state into an arena that a worker has laid out; returns its version.
+
+    Raises:
+        OtherState: it is not a state of what the worker has built.
+        DamagedCheckpoint: its bytes are not those that were written.
+    """
+    theirs = {name: record.size for name, record in checkpoint.manifest.tensors.items() if name != _BOARD}
+    ours = {name: view.manifest.sections[name][1] for name in view.manifest.state()}
+    if theirs != ours:
+        raise OtherState(checkpoint.path, _differing(theirs, ours))
+    words, sections = checkpoint.read(_BOARD), {name: checkpoint.read(name) for name in ours}
+    if len(words) != len(view.board.state_words()):
+        raise OtherState(checkpoint.path, f"its board has {len(words)} bytes, and {len(view.board.state_words())} here")
+    put_sections(view, sections)
+    return view.board.land_state(words)
+
+
+def progress(view: ArenaView, version: int) -> Progress:
+    """How far the run is at a version that is complete."""
+    board = view.board
+    facts, pace = board.step_facts(version), board.pace()
+    since, serial = (0, 0) if pace is None else (pace.version - pace.step, pace.serial)
+    return Progress(version - since - facts.extra, board.epoch()[0], facts.samples, facts.loss, serial)
+
+
+def _tensor(manifest: Manifest, name: str, data: memoryview) -> Tensor:
+    kind, declared = family(name), {entry.section: entry.dtype for entry in manifest.model}
+    dtype = kind.numbers or manifest.kinds.get(name) or declared.get(name) or "uint8"
+    if dtype == "DTYPE":
+        dtype = name.rpartition("/")[2]
+    if dtype not in DTYPES or len(data) % DTYPES[dtype].size:
+        dtype = "uint8"
+    return Tensor(dtype, (len(data) // DTYPES[dtype].size,), data)
+
+
+def _differing(theirs: dict[str, int], ours: dict[str, int]) -> str:
+    names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+    told = [f"{name} ({theirs.get(name, 'none')} bytes there, {ours.get(name, 'none')} here)" for name in names[:10]]
+    return ", ".join(told) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

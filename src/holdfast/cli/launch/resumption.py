@@ -1,0 +1,123 @@
+"""Resumption: a run that goes on from a checkpoint, as it was started, in the directory that it has.
+
+What fixes its result (script, arguments, lanes, seed, threads, mode) is the checkpoint's to say; who computes it
+(workers, servers, hosts) may be another crew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.checkpoint.manifest import CheckpointManifest
+from holdfast.checkpoint.reader import Checkpoint, found, newest, open_checkpoint
+from holdfast.config.run_config import SECTIONS, RunConfig
+from holdfast.control.protocol.events import Resumed
+from holdfast.errors import ConfigError, NotACheckpoint, UsageError
+from holdfast.observe.directory import CHECKPOINTS
+
+__all__ = ["Resumption", "hash_of", "open_resumption", "settings"]
+
+#: What a run is told anew each time it starts.
+_ANEW = ("dir", "resume", "changed_script", "token_file")
+#: What the result follows from.
+_FIXED = ("lanes", "seed", "threads", "sync")
+
+
+class Resumption(NamedTuple):
+    """What a run goes on from."""
+
+    directory: Path  #: of the run
+    checkpoint: Checkpoint
+    resumed: Resumed
+    passed_over: list[str]  #: why newer checkpoints are not used
+
+    def went_on_from(self) -> tuple[int, int, str]:
+        """Step, samples, and name of the checkpoint."""
+        facts = self.checkpoint.manifest.facts
+        return facts.step, facts.samples, self.checkpoint.path.name
+
+
+def settings(path: str) -> dict[str, Any]:
+    """How the run was started that is to go on: by name, as `--set` has it."""
+    manifest = _any_manifest(Path(path))
+    known = {field.name for field in msgspec.structs.fields(RunConfig)} - set(_ANEW)
+    told: dict[str, Any] = {}
+    for name, value in manifest.config.items():
+        if name in SECTIONS:
+            told |= {f"{name}.{field}": inner for field, inner in value.items()}
+        elif name in known and value is not None:
+            told[name] = tuple(value) if isinstance(value, list) else value
+    return told | {"lanes": manifest.facts.lanes, "seed": manifest.facts.seed, "threads": manifest.facts.threads}
+
+
+def open_resumption(config: RunConfig) -> Resumption:
+    """Find the checkpoint, and see that the run may go on from it. Raises UsageError, CheckpointError."""
+    path = Path(config.resume)
+    if (path / "manifest.json").exists():
+        checkpoint, passed_over = open_checkpoint(path), list[str]()
+        checkpoint.verify()
+    else:
+        root = _root(path)
+        best = newest(root)
+        if best.checkpoint is None:
+            why = best.passed_over[-1] if best.passed_over else "it has none"
+            raise NotACheckpoint(root, f"there is none that could be used: {why}")
+        checkpoint, passed_over = best.checkpoint, best.passed_over
+    manifest = checkpoint.manifest
+    _check(config, manifest)
+    try:
+        resumed = msgspec.convert(manifest.control, Resumed)
+    except msgspec.ValidationError as error:
+        raise NotACheckpoint(checkpoint.path, f"it does not say where its run stood ({error})") from None
+    directory = checkpoint.path.resolve().parent.parent
+    if not (directory / "run.json").exists():
+        raise UsageError(
+            f"{checkpoint.path} is not in a run's directory, in which it could go on. Move it to checkpoints/ of one."
+        )
+    return Resumption(directory, checkpoint, resumed, passed_over)
+
+
+def hash_of(script: str) -> str:
+    """Of a script's text; empty where it cannot be read."""
+    try:
+        return hashlib.sha256(Path(script).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _check(config: RunConfig, manifest: CheckpointManifest) -> None:
+    facts = manifest.facts
+    for name in _FIXED:
+        now, then = getattr(config, name), getattr(facts, name)
+        if now != then:
+            raise ConfigError(
+                name, now, f"the run was started with {then}, and with another value its result would be another one",
+                source=f"--{name}", fix="Leave it out.",
+            )  # fmt: skip
+    now = hash_of(config.script)
+    if now != manifest.script.sha256 and config.changed_script != "ok":
+        raise UsageError(
+            f"{config.script} is not the script any more that the run was started with: its SHA-256 is {now[:12]}, and "
+            f"was {manifest.script.sha256[:12]}. Put that one back; or, if the run is to go on with the new one, add "
+            "--changed-script ok."
+        )
+
+
+def _root(path: Path) -> Path:
+    return path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() or (path / "run.json").exists() else path
+
+
+def _any_manifest(path: Path) -> CheckpointManifest:
+    if (path / "manifest.json").exists():
+        return open_checkpoint(path).manifest
+    if not path.is_dir():
+        raise NotACheckpoint(path, "there is nothing" if not path.exists() else "it is a file")
+    every = found(_root(path))
+    usable = next((one.manifest for one in every if one.manifest is not None), None)
+    if usable is None:
+        raise NotACheckpoint(path, every[0].why if every else "that run has written no checkpoint")
+    return usable

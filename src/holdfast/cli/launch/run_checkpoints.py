@@ -1,0 +1,78 @@
+"""The checkpoints of a run that this process launches: where they go, and what they say of it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.checkpoint.capture import Progress, content
+from holdfast.checkpoint.checkpointer import Checkpointer, Place
+from holdfast.checkpoint.content import Content, Facts, Script
+from holdfast.cli.launch.resumption import hash_of
+from holdfast.config.checkpoint_interval import parse
+from holdfast.config.limits import CHECKPOINT
+from holdfast.config.run_config import RunConfig
+from holdfast.control.membership import blueprint
+from holdfast.control.protocol.messages import Ready
+from holdfast.control.shell.coordinator import Coordinator
+from holdfast.dataplane.memory.arena_view import ArenaView
+from holdfast.dataplane.memory.snapshot import Snapshot
+from holdfast.hosts.local_host import LocalHost
+from holdfast.observe.directory import CHECKPOINTS, RunDirectory
+
+__all__ = ["RunCheckpoints"]
+
+
+class _Note(Protocol):
+    def __call__(self, sentence: str, *, aloud: bool) -> None:
+        """A sentence for the story."""
+
+
+class RunCheckpoints:
+    """Takes them. Resources: `close` ends the thread that does."""
+
+    def __init__(
+        self, config: RunConfig, run: str, directory: RunDirectory, host: LocalHost, coordinator: Coordinator,
+        note: _Note,
+    ) -> None:  # fmt: skip
+        self._config, self._run, self._coordinator, self._note = config, run, coordinator, note
+        self._loop = asyncio.get_running_loop()
+        self._script = Script(config.script, config.args, hash_of(config.script))
+        self._checkpointer = Checkpointer(
+            parse(config.checkpoint), Place(directory.path / CHECKPOINTS, config.keep), view=host.view, ring=host.ring,
+            describe=self._describe, tell=self._tell,
+        )  # fmt: skip
+
+    def take_last(self) -> None:
+        """The run is to end before its time: take one of where it is. Blocks."""
+        if self._coordinator.resumable() is not None:
+            self._checkpointer.request(CHECKPOINT.at_end)
+
+    def close(self) -> None:
+        """End it. May be called twice."""
+        self._checkpointer.close()
+
+    def _tell(self, sentence: str, aloud: bool) -> None:
+        self._loop.call_soon_threadsafe(functools.partial(self._note, sentence, aloud=aloud))
+
+    def _describe(self, view: ArenaView, snapshot: Snapshot, at: Progress) -> Content | None:
+        known = self._coordinator.resumable()
+        if known is None or known.modes[-1].serial != at.serial:
+            return None
+        parts = dict(blueprint.unpack(known.first.parts))
+        facts = Facts(
+            run=self._run, step=at.step, version=snapshot.version, epoch=at.epoch, samples=at.samples, loss=at.loss,
+            sync=known.modes[-1].sync, lanes=known.first.lanes, seed=int(parts.get("seed", self._config.seed or 0)),
+            threads=_threads(known.first, self._config),
+        )  # fmt: skip
+        resumed = msgspec.structs.replace(known, first=msgspec.structs.replace(known.first, worker=-1), step=at.step)
+        control: dict[str, Any] = msgspec.to_builtins(resumed)
+        return content(view, snapshot, facts, self._script, msgspec.to_builtins(self._config), control)
+
+
+def _threads(first: Ready, config: RunConfig) -> int:
+    """How many threads each worker computes with: part of what decides the bits."""
+    return int(first.numerics.get("threads", config.threads or 1))

@@ -1,0 +1,156 @@
+"""Snapshots: the state of a run at one version, taken from an arena and put into one. No torch.
+
+A state enters an arena in one way, whether it comes from another host or from a disk: its sections are put in place
+(`put_sections`) while the arena counts as empty, and `Board.land_state` makes them real.
+
+In mode `exact` a snapshot is taken while the crew goes on: the host's owners are told at which version they are to
+stand (`Board.hold`), at the present one while lanes of its step are missing, else at the next. Units of that step are
+computed meanwhile, so what it costs is what the copy takes longer than they do. What a script does between steps
+(settings, evaluations, what it keeps) is not held up; those sections are small, and are copied until they have not
+changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from holdfast.config.limits import TRANSFER
+from holdfast.core.tree import uncovered
+from holdfast.dataplane.memory import board as cells
+from holdfast.dataplane.memory.arena_view import ArenaView
+from holdfast.dataplane.memory.sections import CELL, Life, family
+
+__all__ = ["Snapshot", "SnapshotRoom", "put_sections", "take"]
+
+_CHUNK = 64 << 10  # bytes that are compared at once, in memory that is used again
+_SETTINGS = "settings"  # its cells are numbered, and the newest of each counts
+
+
+class Snapshot(NamedTuple):
+    """A state. What it holds lies in room that is used again: see `SnapshotRoom`."""
+
+    version: int
+    words: bytes  #: what the board holds of the state (`Board.state_words`)
+    sections: Mapping[str, memoryview]
+    held: float  #: seconds for which the state stood still
+
+
+class SnapshotRoom:
+    """Memory for one snapshot after the other: fresh pages would cost more than the copy itself."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, mmap.mmap] = {}
+
+    def place(self, name: str, size: int) -> memoryview:
+        """Where the copy of a section goes."""
+        place = self._places.get(name)
+        if place is None or len(place) < size:
+            place = self._places[name] = mmap.mmap(-1, max(1, size))
+        return memoryview(place)[:size]
+
+
+def put_sections(view: ArenaView, sections: Mapping[str, memoryview | bytes]) -> None:
+    """Put sections of a state in place. There is no state here until `Board.land_state`.
+
+    Settings that this host's own workers have left are kept where they are newer.
+    """
+    view.board.words[cells.H_MAGIC] = 0
+    for name, data in sections.items():
+        if name != _SETTINGS:
+            view.section(name)[:] = data
+            continue
+        for cell in range(len(data) // CELL):
+            own = memoryview(data)[cell * CELL : (cell + 1) * CELL]
+            if own[:8].cast("q")[0]:
+                view.land_cell(cell, own)
+
+
+def take(
+    view: ArenaView, room: SnapshotRoom, ring: Callable[[], None], closing: Callable[[], bool]
+) -> Snapshot | None:
+    """Copy the state at one of the next versions of a run in mode `exact`; None if it ends, or another one comes here.
+
+    `ring` wakes the workers of this host.
+    """
+    board = view.board
+    try:
+        while not closing():
+            if board.words[cells.H_MAGIC] != cells.MAGIC:
+                time.sleep(TRANSFER.state_poll)
+                continue
+            version, current = _announce(view), board.current()
+            if not _await_version(view, version, ring, closing):
+                continue
+            snapshot = _copy(view, version, room)
+            untouched = board.words[cells.H_MAGIC] == cells.MAGIC and board.current() == current
+            if untouched and set(board.versions()) == {version} and not board.torn():
+                return snapshot
+        return None
+    finally:
+        board.hold(None)
+        ring()
+
+
+def _announce(view: ArenaView) -> int:
+    """Say at which version owners are to stand: one that no slice has come to yet, or that none can leave yet."""
+    board = view.board
+    version = max(board.versions(), default=0)
+    if _short_of_lanes(view, version):
+        board.hold(version)
+        time.sleep(0)  # the system is asked for something, so what was stored is seen before what follows is loaded
+        if _short_of_lanes(view, version):
+            return version
+    while True:
+        version = max(board.versions(), default=0) + 1
+        board.hold(version)
+        if max(board.versions(), default=0) < version:
+            return version
+
+
+def _short_of_lanes(view: ArenaView, version: int) -> bool:
+    """Is the state at this version, and so far from the next that no owner can have begun with it?
+
+    Only where no other host sends anything: what has come of it tells nothing about what owners do with it.
+    """
+    board = view.board
+    work = board.work(version)
+    alone = not any(view.pieces.marks())
+    short = work is None or bool(uncovered(work, board.nodes(version)))
+    return alone and short and set(board.versions()) == {version} and not board.torn()
+
+
+def _await_version(view: ArenaView, version: int, ring: Callable[[], None], closing: Callable[[], bool]) -> bool:
+    """Wait until all slices stand there. False: they will not."""
+    board = view.board
+    while set(board.versions()) != {version}:
+        if closing() or board.words[cells.H_MAGIC] != cells.MAGIC or max(board.versions(), default=0) > version:
+            return False
+        time.sleep(TRANSFER.snapshot_poll)
+    return True
+
+
+def _copy(view: ArenaView, version: int, room: SnapshotRoom) -> Snapshot:
+    began, sections = time.monotonic(), dict[str, memoryview]()
+    names = view.manifest.state()
+    script = [name for name in names if family(name).life is Life.SCRIPT or name == "kept"]
+    for name in names:
+        if name not in script:
+            place = sections[name] = room.place(name, view.manifest.sections[name][1])
+            place[:] = view.section(name)
+    while True:
+        words = view.board.state_words()
+        for name in script:
+            place = sections[name] = room.place(name, view.manifest.sections[name][1])
+            place[:] = view.section(name)
+        if words == view.board.state_words() and _same(view, sections, script):
+            return Snapshot(version, words, sections, time.monotonic() - began)
+
+
+def _same(view: ArenaView, sections: Mapping[str, memoryview], names: Iterable[str]) -> bool:
+    return all(
+        bytes(sections[name][at : at + _CHUNK]) == bytes(view.section(name)[at : at + _CHUNK])
+        for name in names for at in range(0, len(sections[name]), _CHUNK)
+    )  # fmt: skip
