@@ -6,6 +6,7 @@ Only the last two import torch, when they are asked for. A file appears under it
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import shutil
@@ -24,7 +25,7 @@ from holdfast.errors import ResourceError, UsageError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FORMATS", "export", "format_of", "state_dict", "torch_state_dict"]
+__all__ = ["FORMATS", "export", "format_of", "state_dict", "torch_state_dict", "weights_sha256"]
 
 FORMATS = ("safetensors", "pt", "dcp")
 _ENDINGS = {".safetensors": "safetensors", ".pt": "pt", ".pth": "pt"}
@@ -85,6 +86,15 @@ def state_dict(checkpoint: Checkpoint) -> dict[str, Tensor]:
         end = entry.begin + nbytes(entry.dtype, entry.shape)
         entries[entry.name] = Tensor(entry.dtype, entry.shape, sections[entry.tensor][entry.begin : end])
     return entries
+
+
+def weights_sha256(checkpoint: Checkpoint) -> str:
+    """What a run says of its weights when it ends, for the model in this checkpoint; empty where there is none."""
+    digest = hashlib.sha256()
+    for name, tensor in state_dict(checkpoint).items():
+        digest.update(f"{name}\ntorch.{tensor.dtype}\n{tensor.shape}\n".encode())
+        digest.update(tensor.data)
+    return digest.hexdigest() if checkpoint.manifest.state else ""
 
 
 def torch_state_dict(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:

@@ -76,6 +76,7 @@ def _list(argv: Sequence[str]) -> int:
 
 def _verify(argv: Sequence[str]) -> int:
     options = _parser("verify").parse(argv)
+    from holdfast.checkpoint.export import weights_sha256
     from holdfast.checkpoint.location import locate
     from holdfast.checkpoint.reader import open_checkpoint
     from holdfast.cli import checkpoint_report as report
@@ -83,13 +84,17 @@ def _verify(argv: Sequence[str]) -> int:
     location = locate(Path(options.path))
     results: list[dict[str, Any]] = []
     for item in location.listed():
-        began, notes, error = time.monotonic(), list[str](), item.why
+        began, notes, error, weights = time.monotonic(), list[str](), item.why, ""
         if item.manifest is not None:
             try:
-                notes = open_checkpoint(item.path).verify()
+                checkpoint = open_checkpoint(item.path)
+                notes, weights = checkpoint.verify(), weights_sha256(checkpoint)
             except CheckpointError as why:
                 error = str(why)
-        told = {"path": str(item.path), "step": item.step, "whole": not error, "error": error, "notes": notes}
+        told = {
+            "path": str(item.path), "step": item.step, "whole": not error, "error": error, "notes": notes,
+            "weights_sha256": weights,
+        }  # fmt: skip
         results.append(told)
         if not options.json:
             print(report.verified(item, told, time.monotonic() - began))

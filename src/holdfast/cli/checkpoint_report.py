@@ -100,7 +100,8 @@ def verified(item: Found, told: dict[str, Any], seconds: float) -> str:
     if not told["whole"]:
         return str(told["error"])
     size = short_size(item.manifest.size) if item.manifest is not None else ""
-    return "\n".join([f"{item.path}: whole, {size} in {seconds:.2f} s", *told["notes"]])
+    weights = [f"  weights_sha256 {told['weights_sha256']}"] if told["weights_sha256"] else []
+    return "\n".join([f"{item.path}: whole, {size} in {seconds:.2f} s", *weights, *told["notes"]])
 
 
 def shown(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 
 from holdfast.checkpoint.content import StateEntry, Tensor
 from holdfast.checkpoint.dtypes import DTYPES
-from holdfast.checkpoint.export import export, format_of
+from holdfast.checkpoint.export import export, format_of, weights_sha256
 from holdfast.checkpoint.reader import Checkpoint, open_checkpoint
 from holdfast.checkpoint.writer import write
 from holdfast.errors import DamagedCheckpoint, ResourceError, UsageError
@@ -124,3 +125,11 @@ def test_the_form_follows_from_the_name() -> None:
         "model.bin: in which form? Let the name end in .safetensors, .pt or / (torch's DCP), or say --format "
         "safetensors|pt|dcp."
     )
+
+
+def test_the_hash_of_the_weights_is_the_one_that_a_run_tells(checkpoint: Checkpoint) -> None:
+    digest = hashlib.sha256()
+    for name, tensor in (model() | {"tied": next(iter(model().values()))}).items():
+        digest.update(f"{name}\n{tensor.dtype}\n{tuple(tensor.shape)}\n".encode())
+        digest.update(bytes(tensor.flatten().view(torch.uint8)))
+    assert weights_sha256(checkpoint) == digest.hexdigest()

@@ -86,8 +86,11 @@ def test_verify(told: Told) -> None:
     code, out, _ = told("verify", "run")
     assert code == 0
     assert [line.split(" in ")[0] for line in out.splitlines()] == [
-        f"{STEP_2}: whole, 465 B", f"{STEP_1}: whole, 465 B",
-    ]  # fmt: skip
+        f"{STEP_2}: whole, 465 B",
+        "  weights_sha256 400982eb6fdefb61d66b92e9a81c1a3e84957cd321910c7eb6f887b67e44eed9",
+        f"{STEP_1}: whole, 465 B",
+        "  weights_sha256 2e9f5295f0d1919eae941b66661f62fcfa4562070d11199ac6e9d988afad5edd",
+    ]
     Path(STEP_1, "notes.txt").write_text("mine")
     damage(STEP_2)
     code, out, _ = told("verify", "run")
@@ -97,7 +100,7 @@ def test_verify(told: Told) -> None:
         "written. Use another one; `holdfast checkpoint verify DIR` says which are whole, and look at the disk: what "
         "was written here was read back and was right."
     )
-    assert out.splitlines()[2] == f"{STEP_1} has a file that is not part of it and is not read: notes.txt."
+    assert out.splitlines()[3] == f"{STEP_1} has a file that is not part of it and is not read: notes.txt."
     assert told("verify", STEP_1)[0] == 0
     assert told("verify", STEP_2)[0] == 15
     code, out, _ = told("verify", "run", "--json")
