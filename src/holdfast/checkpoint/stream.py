@@ -7,7 +7,7 @@ and reading let go of the interpreter).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from holdfast.checkpoint.content import Tensor
@@ -15,7 +15,9 @@ from holdfast.checkpoint.disk import Disk
 from holdfast.checkpoint.manifest import FileRecord, TensorRecord
 from holdfast.checkpoint.tensor_file import layout
 
-__all__ = ["flat", "hash_file", "read_into", "sha256_of", "write_file", "write_tensors"]
+__all__ = [
+    "copy_file", "flat", "hash_file", "pieces_of", "read_into", "sha256_of", "write_file", "write_tensors",
+]  # fmt: skip
 
 _PIECE = 4 << 20
 
@@ -67,6 +69,27 @@ def write_tensors(
     finally:
         disk.close(descriptor)
     return FileRecord(file.name, plan.size, whole.hexdigest()), records
+
+
+def copy_file(disk: Disk, file: Path, pieces: Iterable[bytes]) -> FileRecord:
+    """A new file of bytes that come from elsewhere, safe from a loss of power. Raises OSError."""
+    digest, size = hashlib.sha256(), 0
+    descriptor = disk.create(file)
+    try:
+        for piece in pieces:
+            digest.update(piece)
+            size += len(piece)
+            _write(disk, descriptor, memoryview(piece))
+        disk.sync(descriptor)
+    finally:
+        disk.close(descriptor)
+    return FileRecord(file.name, size, digest.hexdigest())
+
+
+def pieces_of(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """What a file's `read` gives, to its end."""
+    while piece := read(_PIECE):
+        yield piece
 
 
 def hash_file(disk: Disk, file: Path) -> tuple[int, str]:

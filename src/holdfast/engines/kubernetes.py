@@ -27,6 +27,7 @@ from holdfast.config.limits import CLUSTER
 from holdfast.engines.batch import ATTEMPTS, BatchJob, Shell, call, share, words
 from holdfast.errors import (
     BadUnit,
+    CheckpointError,
     CrewLost,
     DirectoryBusy,
     Hang,
@@ -62,7 +63,7 @@ _MISSING = "Install it, or use --dry-run, which prints what would be applied."
 #: A bug of ours, and what a shell says when it cannot find or start a command.
 _NO_USE = sorted({70, 126, 127, *(error.exit_code for error in (
     UsageError, ScriptFailed, BadUnit, NonFinite, Hang, CrewLost, DirectoryBusy, NotKept, Impure, OutOfSync,
-    StoreError,
+    StoreError, CheckpointError,
 ))})  # fmt: skip
 
 _START_TEXT = """\
