@@ -107,9 +107,10 @@ class Member:
         self._moves: Collection[int] = ()  # the groups that the turn at hand makes a step of
         self._extra = False  # it ends with a version beyond those of steps
         self._applying = 0  # when the slice at hand was begun, in nanoseconds
-        self._marks = b""  # of the board, from before it was last looked at
+        self._marks = b""  # of the board, from before it was last looked at in a wait
         self._seen: decide.BoardView | None = None
         self._news: decide.BoardView | None = None  # what ended a wait, and was not decided on yet
+        self._lanes: list[int] = []  # that are mine to compute, after the one at hand
 
     # ------------------------------------------------------------ generations
 
@@ -122,6 +123,7 @@ class Member:
         share = partial(owners, self.space.layout)
         self.at = Role.of(worker, crew, share, self.board.versions(), complete=complete(self.board))
         self.board.put(cells.R_OWNED, self.at.slices)
+        self._lanes = []
         self.gradients.install(self.at.driver, worker)
         self.optimizer.forget()
         # I may be given more lanes of the step at hand, and then run user code for it again.
@@ -149,6 +151,10 @@ class Member:
 
     def next_lane(self, work: StepWork) -> int | None:
         """Act and wait until a lane is mine to compute; None when the step is complete, in a turn its gradient."""
+        if self._lanes:
+            self._controls.look()
+            if not self._controls.pausing:
+                return self._lanes.pop(0)
         return self._act(work, closing=not work.turn)
 
     def finish(
@@ -248,7 +254,7 @@ class Member:
 
     def _act(self, work: StepWork, *, closing: bool) -> int | None:
         work = replace(work, sums=True) if self.sums else work
-        self._work, self._news = work, None
+        self._work, self._news, self._lanes = work, None, []
         self._show_work()
         self._controls.look()
         while True:
@@ -256,7 +262,8 @@ class Member:
             self._seen, self._news = self._news or self._look(), None
             action = decide.next_action(self.at.place(work.version, closing=closing), self._seen)
             match action:
-                case decide.Compute(lane):
+                case decide.Compute((lane, *others)):
+                    self._lanes = others
                     return lane
                 case decide.Advance():
                     if work.turn:  # also of a step that others have made: the script reads its gradient
@@ -284,6 +291,7 @@ class Member:
                     self._finish(slices)
                     self._controls.ring()
                 case decide.Wait():
+                    self._marks = b""  # what was decided on may be old by now: a wait begins with a look
                     self._await(action.workers[0])
                     self._news = self._heeding(self._news)
                 case decide.Quiesce():
@@ -339,8 +347,10 @@ class Member:
 
     def changed(self) -> bool:
         """Has the board moved since this worker began to wait?"""
-        if self._marked() == self._marks:
+        marks = self._marked()
+        if marks == self._marks:
             return self._news is not None
+        self._marks = marks  # from before the look: what changes during it is seen next time
         news = self._look()
         self._news = news if news != self._seen else None
         return self._news is not None
@@ -364,7 +374,6 @@ class Member:
         return marks if self.at.home is None else marks + self.gradients.pieces.marks()
 
     def _look(self) -> decide.BoardView:
-        self._marks = self._marked()  # before the look: what changes during it is seen next time
         if self.at.following and self._work.shares:
             self._take_followed()
         return look(self.at, self._work, self.board, self.gradients.pieces, pausing=self._controls.pausing)
