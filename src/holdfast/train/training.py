@@ -437,6 +437,8 @@ class Training:
 
     def check_written(self, where: str) -> None:
         """Refuse what was written to parameters by hand: each worker would do it once more."""
+        if [parameter._version for parameter in self.space.still] == self._versions:
+            return
         for parameter, version in zip(self.space.still, self._versions, strict=True):
             if parameter._version != version:
                 name = self.space.name_of(parameter)
@@ -506,20 +508,19 @@ class Training:
         self.check_written(f"before the end of unit (step {work.step}, lane {lane})")
         self.turns.keeping.modules.check(f"unit (step {work.step}, lane {lane})")
         member = self.bound.member
+        gradients, loss = [parameter.grad for parameter in self.space.trainable], self.tap.value()
         if member.finite and not (work.turn and member.scaled):
-            self.check_finite()
-        gradients = [parameter.grad for parameter in self.space.trainable]
-        member.fill(lane, gradients, UnitResult(self.tap.value(), self.clip_norm, self.clip_value))
+            self.check_finite(loss, gradients)
+        member.fill(lane, gradients, UnitResult(loss, self.clip_norm, self.clip_value))
         self._filled = True
 
-    def check_finite(self) -> None:
+    def check_finite(self, loss: float, gradients: Sequence[torch.Tensor | None]) -> None:
         """Refuse a unit whose loss or gradient is not finite."""
         assert self.unit is not None
         work, lane, request = self.unit
-        loss = self.tap.value()
         if not math.isfinite(loss):
             raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)
-        if bad := self.bound.member.unclean([parameter.grad for parameter in self.space.trainable]):
+        if bad := self.bound.member.unclean(gradients):
             what = f"the gradient of {self.space.few(bad)} is not finite, with a loss of {loss:.6g}"
             raise NonFinite.in_unit(work.step, lane, what, request)
 

@@ -155,7 +155,8 @@ class LaneGradients:
             if gradient is None:
                 flags = bytes(0 if g is None else 1 for g in gradients)
                 gradient = torch.zeros_like(self._space.trainable[index])
-            refuse_sparse(gradient, self._space.names[index])
+            elif gradient.layout != torch.strided:
+                refuse_sparse(gradient, self._space.names[index])
             leaves.append(gradient)
         self._present[at : at + count] = flags
         return leaves

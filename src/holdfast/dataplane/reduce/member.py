@@ -110,7 +110,7 @@ class Member:
         self._marks = b""  # of the board, from before it was last looked at in a wait
         self._seen: decide.BoardView | None = None
         self._news: decide.BoardView | None = None  # what ended a wait, and was not decided on yet
-        self._lanes: list[int] = []  # that are mine to compute, after the one at hand
+        self._next_lanes: list[int] = []  # that are mine to compute, after the one at hand
 
     # ------------------------------------------------------------ generations
 
@@ -123,7 +123,7 @@ class Member:
         share = partial(owners, self.space.layout)
         self.at = Role.of(worker, crew, share, self.board.versions(), complete=complete(self.board))
         self.board.put(cells.R_OWNED, self.at.slices)
-        self._lanes = []
+        self._next_lanes = []
         self.gradients.install(self.at.driver, worker)
         self.optimizer.forget()
         # I may be given more lanes of the step at hand, and then run user code for it again.
@@ -151,10 +151,10 @@ class Member:
 
     def next_lane(self, work: StepWork) -> int | None:
         """Act and wait until a lane is mine to compute; None when the step is complete, in a turn its gradient."""
-        if self._lanes:
+        if self._next_lanes:
             self._controls.look()
             if not self._controls.pausing:
-                return self._lanes.pop(0)
+                return self._next_lanes.pop(0)
         return self._act(work, closing=not work.turn)
 
     def finish(
@@ -254,7 +254,7 @@ class Member:
 
     def _act(self, work: StepWork, *, closing: bool) -> int | None:
         work = replace(work, sums=True) if self.sums else work
-        self._work, self._news, self._lanes = work, None, []
+        self._work, self._news, self._next_lanes = work, None, []
         self._show_work()
         self._controls.look()
         while True:
@@ -263,7 +263,7 @@ class Member:
             action = decide.next_action(self.at.place(work.version, closing=closing), self._seen)
             match action:
                 case decide.Compute((lane, *others)):
-                    self._lanes = others
+                    self._next_lanes = others
                     return lane
                 case decide.Advance():
                     if work.turn:  # also of a step that others have made: the script reads its gradient

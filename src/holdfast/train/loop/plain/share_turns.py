@@ -244,11 +244,13 @@ class ShareTurns:
             along.begin = along.at
         seed_everything(turn_key(self._training.seed, self._work.version, 2))
 
-    def _check_finite(self) -> None:
-        """Refuse a gradient that could not be used."""
+    def _taken(self) -> tuple[float, list[Any]]:
+        """Loss and gradients of the step at hand. Raises where they could not be used."""
         training = self._training
+        loss, gradients = training.tap.value(), [parameter.grad for parameter in training.space.trainable]
         if training.bound.member.finite and training.unit is not None:
-            training.check_finite()
+            training.check_finite(loss, gradients)
+        return loss, gradients
 
     def _give(self, share: Share, work: StepWork) -> None:
         training = self._training
@@ -258,11 +260,10 @@ class ShareTurns:
                 "Call backward() on the loss of every batch; for a loop that only looks, use run.evaluate or a loader "
                 "that was not prepared.",
             )
-        self._check_finite()
+        loss, gradients = self._taken()
         for order, ids in self._used.items():
             training.audit(order, work.step, share.first, ids)
-        gradients = [parameter.grad for parameter in training.space.trainable]
-        self._offer(share, work, gradients, UnitResult(training.tap.value(), training.clip_norm, training.clip_value))
+        self._offer(share, work, gradients, UnitResult(loss, training.clip_norm, training.clip_value))
 
     def _offer(self, share: Share, work: StepWork, gradients: Sequence[Any], result: UnitResult) -> None:
         assert self._begin is not None
