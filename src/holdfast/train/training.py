@@ -32,6 +32,7 @@ from holdfast.dataplane.memory.board import StepFacts
 from holdfast.dataplane.memory.results import NESTED
 from holdfast.dataplane.memory.space import Space
 from holdfast.dataplane.reduce import early
+from holdfast.dataplane.reduce.finite import unclean
 from holdfast.dataplane.reduce.schema import pin
 from holdfast.dataplane.reduce.several_optimizers import each, owner
 from holdfast.dataplane.reduce.work import StepWork, UnitResult
@@ -144,6 +145,7 @@ class Training:
         """The binding has a new member: have it ask us what only we know."""
         member = self.bound.member
         member.before_wait = lambda: self.check_together(member.changed)
+        member.suspect = self.check_gradients
         member.scaled = self.turns.keeping.any_of(torch.amp.GradScaler)
         member.samples_of = lambda step, lane: self.samples_of(step, lane)
         self.note_written()
@@ -510,17 +512,23 @@ class Training:
         member = self.bound.member
         gradients, loss = [parameter.grad for parameter in self.space.trainable], self.tap.value()
         if member.finite and not (work.turn and member.scaled):
-            self.check_finite(loss, gradients)
+            self.check_loss(loss)
         member.fill(lane, gradients, UnitResult(loss, self.clip_norm, self.clip_value))
         self._filled = True
 
-    def check_finite(self, loss: float, gradients: Sequence[torch.Tensor | None]) -> None:
-        """Refuse a unit whose loss or gradient is not finite."""
+    def check_loss(self, loss: float) -> None:
+        """Refuse a unit whose loss is not finite."""
         assert self.unit is not None
         work, lane, request = self.unit
         if not math.isfinite(loss):
             raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)
-        if bad := self.bound.member.unclean(gradients):
+
+    def check_gradients(self, *, whole: bool = True) -> None:
+        """Refuse a unit whose gradient is not finite; without `whole`, as far as a glance shows."""
+        assert self.unit is not None
+        work, lane, request = self.unit
+        if bad := unclean([parameter.grad for parameter in self.space.trainable], whole=whole):
+            loss = self.tap.value()
             what = f"the gradient of {self.space.few(bad)} is not finite, with a loss of {loss:.6g}"
             raise NonFinite.in_unit(work.step, lane, what, request)
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["finite", "unclean"]
+__all__ = ["edges", "finite", "glance", "small", "unclean"]
 
 #: Tensors up to this size are looked at as a whole; it takes 3 microseconds.
 _SMALL = 1 << 16
@@ -35,18 +35,27 @@ def unclean(gradients: Sequence[Tensor | None], *, whole: bool) -> list[int]:
     for index, gradient in enumerate(gradients):
         if gradient is None or gradient.layout != torch.strided:
             continue  # the latter is refused where gradients are taken
-        parts = (gradient,) if whole or gradient.numel() <= _SMALL or gradient.dim() < 2 else _edges(gradient)
+        parts = (gradient,) if whole or small(gradient) else edges(gradient)
         looks += parts
         of += [index] * len(parts)
-    norms = [norm.item() for norm in torch._foreach_norm(looks)] if looks else ()
-    if math.isfinite(sum(norms)):
+    if glance(looks):
         return []
     found = [index for index, look in zip(of, looks, strict=True) if not torch.isfinite(look).all()]
     return list(dict.fromkeys(found))
 
 
-def _edges(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The first row of a matrix, and its first column."""
+def glance(looks: Sequence[Tensor]) -> bool:
+    """Are these finite? Said in vain of numbers so large that their norm is not."""
+    return not looks or math.isfinite(sum([norm.item() for norm in torch._foreach_norm(looks)]))
+
+
+def small(gradient: Tensor) -> bool:
+    """Is it looked at as a whole?"""
+    return gradient.numel() <= _SMALL or gradient.dim() < 2
+
+
+def edges(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The first row of a matrix, and its first column: where a glance goes."""
     row = matrix[0]
     while matrix.dim() > 1:
         matrix = matrix.select(-1, 0)

@@ -41,7 +41,7 @@ from holdfast.dataplane.memory.space import Space
 from holdfast.dataplane.reduce.board_view import complete, look
 from holdfast.dataplane.reduce.buffers import Buffers
 from holdfast.dataplane.reduce.early import Early
-from holdfast.dataplane.reduce.finite import finite, unclean
+from holdfast.dataplane.reduce.finite import finite
 from holdfast.dataplane.reduce.gradients import LaneGradients
 from holdfast.dataplane.reduce.optimizer import SliceOptimizer
 from holdfast.dataplane.reduce.step_gradient import StepGradient
@@ -98,6 +98,8 @@ class Member:
         self.settle_backlog: Callable[[Sequence[ShareFacts]], Sequence[LostPart]] = lambda came: ()
         self.finite = True  #: refuse NaN and infinities
         self.sums = False  #: losses are sums, and so are gradients of steps
+        #: Raises where a gradient of the unit at hand is not finite, after a look at every number.
+        self.suspect: Callable[[], None] = lambda: None
         self.scaled = False  #: but in turns, before their end, leave them to the script's gradient scaler
         self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit
         self.guarded = True  #: copy a slice before it is changed; off only where nobody could ever take over
@@ -200,6 +202,7 @@ class Member:
         self.board.put_share(work.version, facts)
         self.gradients.fill(work.version, lane, gradients, work.weight(lane), span)
         self._early.end()
+        self._glance()
         self.show(lane)
 
     def complete(self, work: StepWork) -> None:
@@ -378,10 +381,6 @@ class Member:
             self._take_followed()
         return look(self.at, self._work, self.board, self.gradients.pieces, pausing=self._controls.pausing)
 
-    def unclean(self, gradients: Sequence[Tensor | None]) -> list[int]:
-        """Which gradients of a unit are not finite, as far as a glance shows; `_finish` looks at every number."""
-        return unclean(gradients, whole=False)
-
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take what the unit of `lane` gave. Nobody uses it before `show`."""
         self.buffers.record(lane, self._work.version)
@@ -389,6 +388,17 @@ class Member:
         self.board.put_result(lane, self._work.version, count, result.loss, result.clip_norm, result.clip_value)
         self.gradients.fill(self._work.version, lane, gradients, self._work.weight(lane))
         self._early.end()
+        self._glance()
+
+    def _glance(self) -> None:
+        """Refuse a unit whose gradient is not finite, as far as a glance shows; `_finish` looks at every number."""
+        if not self.finite or (self._work.turn and self.scaled) or self.gradients.clean():
+            return
+        try:
+            self.suspect()
+        except NonFinite:
+            self.gradients.forget()
+            raise
 
     def show(self, lane: int) -> None:
         """Let the others use the unit of `lane`, which was filled last."""

@@ -244,13 +244,13 @@ class ShareTurns:
             along.begin = along.at
         seed_everything(turn_key(self._training.seed, self._work.version, 2))
 
-    def _taken(self) -> tuple[float, list[Any]]:
-        """Loss and gradients of the step at hand. Raises where they could not be used."""
+    def _loss(self) -> float:
+        """Of the step at hand. Raises where it could not be used."""
         training = self._training
-        loss, gradients = training.tap.value(), [parameter.grad for parameter in training.space.trainable]
+        loss = training.tap.value()
         if training.bound.member.finite and training.unit is not None:
-            training.check_finite(loss, gradients)
-        return loss, gradients
+            training.check_loss(loss)
+        return loss
 
     def _give(self, share: Share, work: StepWork) -> None:
         training = self._training
@@ -260,9 +260,10 @@ class ShareTurns:
                 "Call backward() on the loss of every batch; for a loop that only looks, use run.evaluate or a loader "
                 "that was not prepared.",
             )
-        loss, gradients = self._taken()
+        loss = self._loss()
         for order, ids in self._used.items():
             training.audit(order, work.step, share.first, ids)
+        gradients = [parameter.grad for parameter in training.space.trainable]
         self._offer(share, work, gradients, UnitResult(loss, training.clip_norm, training.clip_value))
 
     def _offer(self, share: Share, work: StepWork, gradients: Sequence[Any], result: UnitResult) -> None:
