@@ -307,8 +307,9 @@ class ShareTurns:
         left = self._left_over
         own = self._batches, self._loader, self._order, came[0].begin, came[0].end
         along = [(one.batches, one.loader, one.order, one.begin, one.at) for one in self._along if one.at > one.begin]
+        gone = set(range(self._training.num_lanes)).difference(*(range(one.first, one.last) for one in shares))
         for batches, loader, order, begin, end in (own, *along):
-            counted = [(at, lane) for at in range(begin, end) for lane, n in enumerate(batches.counts(at)) if n]
+            counted = [(at, lane) for at in range(begin, end) for lane in sorted(gone) if batches.counts(at)[lane]]
             whole = [LostPart(loader, order, at, lane) for at, lane in counted]
             left = left_over(shares, left, whole, loader)
         return left
