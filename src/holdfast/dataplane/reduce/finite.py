@@ -44,9 +44,9 @@ def unclean(gradients: Sequence[Tensor | None], *, whole: bool) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def glance(looks: Sequence[Tensor]) -> bool:
-    """Are these finite? Said in vain of numbers so large that their norm is not."""
-    return not looks or math.isfinite(sum([norm.item() for norm in torch._foreach_norm(looks)]))
+def glance(looks: list[Tensor]) -> bool:
+    """Are these finite? That is not said of numbers so large that their norm is not."""
+    return not looks or all([math.isfinite(norm.item()) for norm in torch._foreach_norm(looks)])
 
 
 def small(gradient: Tensor) -> bool:

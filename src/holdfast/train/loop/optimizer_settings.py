@@ -55,7 +55,7 @@ class Settings:
         self._tag_written, self._cell = 0, 0
         self._cells: memoryview | None = None
         self._heads: list[memoryview] = []  # of the cells
-        self._groups: tuple[list[dict[str, Any]], list[Any]] = ([], [])  # as they were told last: as they are, and plain
+        self._groups: tuple[list[dict[str, Any]], list[Any]] = ([], [])  # as told last: as they are, and plain
         self._row = 0
         self._entered: _Cell | None = None
         self._scheduled = _scheduled(optimizer)
