@@ -518,14 +518,16 @@ class Training:
 
     def check_loss(self, loss: float) -> None:
         """Refuse a unit whose loss is not finite."""
-        assert self.unit is not None
+        if self.unit is None:  # the script has left the loop before the step that ends it
+            return
         work, lane, request = self.unit
         if not math.isfinite(loss):
             raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)
 
     def check_gradients(self, *, whole: bool = True) -> None:
         """Refuse a unit whose gradient is not finite; without `whole`, as far as a glance shows."""
-        assert self.unit is not None
+        if self.unit is None:
+            return
         work, lane, request = self.unit
         if bad := unclean([parameter.grad for parameter in self.space.trainable], whole=whole):
             loss = self.tap.value()

@@ -248,7 +248,7 @@ class ShareTurns:
         """Of the step at hand. Raises where it could not be used."""
         training = self._training
         loss = training.tap.value()
-        if training.bound.member.finite and training.unit is not None:
+        if training.bound.member.finite:
             training.check_loss(loss)
         return loss
 
