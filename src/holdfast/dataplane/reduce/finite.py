@@ -46,7 +46,7 @@ def unclean(gradients: Sequence[Tensor | None], *, whole: bool) -> list[int]:
 
 def glance(looks: list[Tensor]) -> bool:
     """Are these finite? That is not said of numbers so large that their norm is not."""
-    return not looks or all([math.isfinite(norm.item()) for norm in torch._foreach_norm(looks)])
+    return not looks or all(math.isfinite(norm.item()) for norm in torch._foreach_norm(looks))
 
 
 def small(gradient: Tensor) -> bool:
