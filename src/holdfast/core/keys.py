@@ -13,6 +13,7 @@ finalizer, chained; it is exact integer arithmetic, the same on every machine. I
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 __all__ = [
@@ -60,8 +61,13 @@ def key(seed: int, *parts: int) -> int:
     >>> hex(key(0, STREAM_COMPUTE, 7, 1))
     '0x916f98670fb41d80'
     """
-    state = mix64(seed + _GOLDEN)
-    for part in parts:
-        # The state is multiplied, not xor-ed with a mixed part: key(s, s) must not cancel out.
-        state = mix64(state * _ODD + part + _GOLDEN)
-    return state
+    if not parts:
+        return mix64(seed + _GOLDEN)
+    # The state is multiplied, not xor-ed with a mixed part: key(s, s) must not cancel out.
+    return mix64(_before(seed, parts[:-1]) * _ODD + parts[-1] + _GOLDEN)
+
+
+@lru_cache(maxsize=256)
+def _before(seed: int, parts: tuple[int, ...]) -> int:
+    """The key of what the lanes of a step have in common, say."""
+    return key(seed, *parts)

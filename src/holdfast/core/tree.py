@@ -132,6 +132,12 @@ def push(stack: Sequence[Node], leaf: Node, num_lanes: int) -> tuple[list[Merge]
     >>> push([Node(0, 2), Node(2, 1)], Node(3, 1), 4)[1]
     [Node(lane=0, span=4)]
     """
+    merges, rest = _push(tuple(stack), leaf, num_lanes)
+    return list(merges), list(rest)
+
+
+@lru_cache(maxsize=4096)
+def _push(stack: tuple[Node, ...], leaf: Node, num_lanes: int) -> tuple[tuple[Merge, ...], tuple[Node, ...]]:
     merges: list[Merge] = []
     rest = list(stack)
     for lane, span in rest:
@@ -145,7 +151,7 @@ def push(stack: Sequence[Node], leaf: Node, num_lanes: int) -> tuple[list[Merge]
         grown = Node(left.lane, left.span + right.span)
         merges.append(Merge(left, right, grown))
     rest.append(grown)
-    return merges, rest
+    return tuple(merges), tuple(rest)
 
 
 def keep(stack: Sequence[Node], driver: Sequence[int], worker: int) -> list[Node]:

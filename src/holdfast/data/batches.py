@@ -82,7 +82,8 @@ class Batches:
         self._dataset = _UnitDataset(loader.dataset)
         self._ids: dict[int, numpy.ndarray[Any, numpy.dtype[numpy.int64]]] = {}
         self._ids_of = (-1, -1)
-        self._shares: dict[int, tuple[range, ...]] = {}  # asked for several times a step
+        self._shares: dict[int, tuple[range, ...]] = {}  # of a batch of so many; asked for several times a step
+        self._counts: dict[int, tuple[int, ...]] = {}
         self._stream: _Stream | None = None
 
     def described(self) -> str:
@@ -93,7 +94,10 @@ class Batches:
     def counts(self, step: int) -> tuple[int, ...]:
         """How many samples each lane has in a step of the epoch."""
         size = min(self.batch, self.size - step * self.batch)
-        return tuple(map(len, self._shares_of(size)))
+        known = self._counts.get(size)
+        if known is None:
+            known = self._counts[size] = tuple(map(len, self._shares_of(size)))
+        return known
 
     def _shares_of(self, size: int) -> tuple[range, ...]:
         known = self._shares.get(size)
@@ -157,6 +161,7 @@ class Batches:
     def _streamed(self, request: UnitRequest, ahead: Callable[[], Iterator[UnitRequest]]) -> Any:
         if self._stream is None or not self._stream.serves(request):
             self.close()
+            seed_everything(request.seed)  # torch draws a number for its processes
             self._stream = _Stream(self._loader, self._dataset, self._collate, ahead())
         return self._stream.take()
 

@@ -262,7 +262,7 @@ class FakeWorker(FakeProcess):
             self.awaits = frozenset(action.workers)
             return False
         if isinstance(action, Compute):
-            return self._compute(action.lane)
+            return self._compute(action.lanes[0])
         if isinstance(action, Advance):
             self.step, self._stack, self._closing = step + 1, (), False
             if self.cluster.jitter(1.0) < 0.2:

@@ -31,6 +31,7 @@ class _Term(NamedTuple):
     """One of the terms that a loss is the sum of."""
 
     node: Any
+    name: str  #: what the node undoes: "Sum" of SumBackward0
     scale: float | None  #: the number that it is multiplied by; None: one that was not a number
 
 
@@ -48,29 +49,29 @@ def kind_of(loss: Tensor, samples: int, of_step: int) -> tuple[str, str]:
 
 
 def _terms(root: Any) -> Iterator[_Term]:
-    todo = [_Term(root, 1.0)] if root is not None else []
+    todo: list[tuple[Any, float | None]] = [(root, 1.0)] if root is not None else []
     for _ in range(_DEEP):
         if not todo:
             return
         node, scale = todo.pop()
         name = _name(node)
         if name in ("Add", "Sub", *_SAME):
-            todo += [_Term(before, scale) for before, _ in node.next_functions if before is not None]
+            todo += [(before, scale) for before, _ in node.next_functions if before is not None]
         elif name in ("Mul", "Div") and len(inner := [n for n, _ in node.next_functions if n is not None]) == 1:
             number = _number(node._saved_other)
             factor = None if scale is None or not number else scale * (number if name == "Mul" else 1.0 / number)
-            todo.append(_Term(inner[0], factor))
+            todo.append((inner[0], factor))
         else:
-            yield _Term(node, scale)
+            yield _Term(node, name, scale)
     if todo:
-        yield _Term(root, None)  # more than is looked at
+        yield _Term(root, "", None)  # more than is looked at
 
 
 def _kind(term: _Term, samples: int, of_step: int) -> str:
-    node, scale = term
+    node, name, scale = term
     if scale is None:
         return ""
-    scale, name = abs(scale), _name(node)
+    scale = abs(scale)
     if name in ("Sum", "Mean"):
         if name == "Sum" and any(_name(before) in _OTHER for before, _ in node.next_functions if before is not None):
             return ""

@@ -32,6 +32,7 @@ from holdfast.dataplane.memory.board import StepFacts
 from holdfast.dataplane.memory.results import NESTED
 from holdfast.dataplane.memory.space import Space
 from holdfast.dataplane.reduce import early
+from holdfast.dataplane.reduce.finite import unclean
 from holdfast.dataplane.reduce.schema import pin
 from holdfast.dataplane.reduce.several_optimizers import each, owner
 from holdfast.dataplane.reduce.work import StepWork, UnitResult
@@ -144,6 +145,7 @@ class Training:
         """The binding has a new member: have it ask us what only we know."""
         member = self.bound.member
         member.before_wait = lambda: self.check_together(member.changed)
+        member.suspect = self.check_gradients
         member.scaled = self.turns.keeping.any_of(torch.amp.GradScaler)
         member.samples_of = lambda step, lane: self.samples_of(step, lane)
         self.note_written()
@@ -437,6 +439,8 @@ class Training:
 
     def check_written(self, where: str) -> None:
         """Refuse what was written to parameters by hand: each worker would do it once more."""
+        if [parameter._version for parameter in self.space.still] == self._versions:
+            return
         for parameter, version in zip(self.space.still, self._versions, strict=True):
             if parameter._version != version:
                 name = self.space.name_of(parameter)
@@ -506,20 +510,27 @@ class Training:
         self.check_written(f"before the end of unit (step {work.step}, lane {lane})")
         self.turns.keeping.modules.check(f"unit (step {work.step}, lane {lane})")
         member = self.bound.member
+        gradients, loss = [parameter.grad for parameter in self.space.trainable], self.tap.value()
         if member.finite and not (work.turn and member.scaled):
-            self.check_finite()
-        gradients = [parameter.grad for parameter in self.space.trainable]
-        member.fill(lane, gradients, UnitResult(self.tap.value(), self.clip_norm, self.clip_value))
+            self.check_loss(loss)
+        member.fill(lane, gradients, UnitResult(loss, self.clip_norm, self.clip_value))
         self._filled = True
 
-    def check_finite(self) -> None:
-        """Refuse a unit whose loss or gradient is not finite."""
-        assert self.unit is not None
+    def check_loss(self, loss: float) -> None:
+        """Refuse a unit whose loss is not finite."""
+        if self.unit is None:  # the script has left the loop before the step that ends it
+            return
         work, lane, request = self.unit
-        loss = self.tap.value()
         if not math.isfinite(loss):
             raise NonFinite.in_unit(work.step, lane, f"the loss is {loss}", request)
-        if bad := self.bound.member.unclean([parameter.grad for parameter in self.space.trainable]):
+
+    def check_gradients(self, *, whole: bool = True) -> None:
+        """Refuse a unit whose gradient is not finite; without `whole`, as far as a glance shows."""
+        if self.unit is None:
+            return
+        work, lane, request = self.unit
+        if bad := unclean([parameter.grad for parameter in self.space.trainable], whole=whole):
+            loss = self.tap.value()
             what = f"the gradient of {self.space.few(bad)} is not finite, with a loss of {loss:.6g}"
             raise NonFinite.in_unit(work.step, lane, what, request)
 

@@ -71,9 +71,13 @@ class Quiesce:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Compute the unit of this lane and publish its gradient."""
+    """Compute the units of these lanes, one after the other, and publish the gradient of each.
 
-    lane: int
+    Nobody else may compute them in this generation, and nothing they follow from moves before I arrive: so there is
+    nothing to decide between two of them, unless the coordinator asks for quiet.
+    """
+
+    lanes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +191,8 @@ def _among_hosts(place: StepView, board: BoardView, home: Sequence[bool]) -> Act
         return _sum_among_hosts(place, board, home)
     # All sums are here: no gradient of others matters any more for this step. Where a host was lost before it could
     # say what its lanes gave besides them (loss, buffers), whoever drives the lane now computes it again.
-    for lane in board.unknown:
-        if place.driver[lane] == place.worker:
-            return Compute(lane)
+    if mine := _driven(place, board.unknown):
+        return Compute(mine)
     if board.arrived.get(place.worker, -1) < place.step:
         return Arrive()
     if board.closed is None and (waits := _await_arrival(place, board, place.on_host)):
@@ -223,9 +226,8 @@ def _sum_among_hosts(place: StepView, board: BoardView, home: Sequence[bool]) ->
 
 def _compute(place: StepView, board: BoardView, missing: Sequence[int]) -> Action | None:
     """What there is to do while lanes are missing: mine, then my arrival, then waiting for the others' lanes."""
-    for lane in missing:
-        if place.driver[lane] == place.worker:
-            return Compute(lane)
+    if mine := _driven(place, missing):
+        return Compute(mine)
     if board.arrived.get(place.worker, -1) < place.step:
         return Arrive()
     return Wait(_drivers(place, missing), f"the gradients of lanes {listed(missing, 8)}") if missing else None
@@ -254,6 +256,10 @@ def _finish(place: StepView, board: BoardView) -> Finish | Wait:
     if mine:
         return _HELD if board.held else Finish(mine)
     return Wait(tuple(sorted({place.owner[s] for s in left})), "their slices of the new parameters")
+
+
+def _driven(place: StepView, lanes: Sequence[int]) -> tuple[int, ...]:
+    return tuple([lane for lane in lanes if place.driver[lane] == place.worker])
 
 
 def _drivers(place: StepView, lanes: Sequence[int]) -> tuple[int, ...]:

@@ -13,12 +13,12 @@ has a part in, so it fills rows or columns; a single number that is not finite i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["finite", "unclean"]
+__all__ = ["edges", "finite", "glance", "small", "unclean"]
 
 #: Tensors up to this size are looked at as a whole; it takes 3 microseconds.
 _SMALL = 1 << 16
@@ -31,20 +31,32 @@ def finite(values: Tensor) -> bool:
 
 def unclean(gradients: Sequence[Tensor | None], *, whole: bool) -> list[int]:
     """Which of these are seen to hold a NaN or an infinity; without `whole`, at a glance."""
-    looks = list(_parts(gradients, whole=whole))
-    norms = torch._foreach_norm([part for _, part in looks]) if looks else ()
-    found = [look for look, norm in zip(looks, norms, strict=True) if not math.isfinite(float(norm))]
-    return list(dict.fromkeys(index for index, part in found if not torch.isfinite(part).all()))
-
-
-def _parts(gradients: Sequence[Tensor | None], *, whole: bool) -> Iterator[tuple[int, Tensor]]:
+    looks, of = list[Tensor](), list[int]()
     for index, gradient in enumerate(gradients):
         if gradient is None or gradient.layout != torch.strided:
             continue  # the latter is refused where gradients are taken
-        if whole or gradient.dim() < 2 or gradient.numel() <= _SMALL:
-            yield index, gradient
-        else:
-            yield index, gradient[0]
-            while gradient.dim() > 1:
-                gradient = gradient.select(-1, 0)
-            yield index, gradient
+        parts = (gradient,) if whole or small(gradient) else edges(gradient)
+        looks += parts
+        of += [index] * len(parts)
+    if glance(looks):
+        return []
+    found = [index for index, look in zip(of, looks, strict=True) if not torch.isfinite(look).all()]
+    return list(dict.fromkeys(found))
+
+
+def glance(looks: list[Tensor]) -> bool:
+    """Are these finite? That is not said of numbers so large that their norm is not."""
+    return not looks or all(math.isfinite(norm.item()) for norm in torch._foreach_norm(looks))
+
+
+def small(gradient: Tensor) -> bool:
+    """Is it looked at as a whole?"""
+    return gradient.numel() <= _SMALL or gradient.dim() < 2
+
+
+def edges(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The first row of a matrix, and its first column: where a glance goes."""
+    row = matrix[0]
+    while matrix.dim() > 1:
+        matrix = matrix.select(-1, 0)
+    return row, matrix

@@ -27,7 +27,8 @@ from holdfast.core.tree import ADD, Node, Plan, keep, plan, push
 from holdfast.dataplane.memory.arena import Arena
 from holdfast.dataplane.memory.board import Board
 from holdfast.dataplane.memory.pieces import Pieces
-from holdfast.dataplane.memory.space import Space, typed
+from holdfast.dataplane.memory.space import Space, dtype_name, typed
+from holdfast.dataplane.reduce.finite import edges, glance, small
 from holdfast.errors import NotExact
 
 __all__ = ["LaneGradients", "add_up", "refuse_sparse", "spare_buffers"]
@@ -82,6 +83,7 @@ class LaneGradients:
         ]
         self._sums = {n: typed(arena.section(f"sum/{n}"), space.dtypes[n])[: names[n]] for n in names}
         self._windows: list[list[Tensor] | None] = [None] * self._num_lanes
+        self._looks: dict[int, list[Tensor]] = {}  # lane -> where in its slot to look at a glance
         count = len(space.trainable)
         self._hosts = {n: typed(arena.section(f"host/{n}"), space.dtypes[n])[: names[n]] for n in names}
         self._present = arena.section("present").cast("B")[: 2 * self._num_lanes * count]
@@ -121,6 +123,30 @@ class LaneGradients:
             held = left
         assert self._stack[-1].lane == held, f"the partial sum {self._stack[-1]} lies in slot {held}"
 
+    def clean(self) -> bool:
+        """Is the partial sum that the last `fill` completed finite, at a glance?"""
+        lane = self._stack[-1].lane
+        if lane not in self._looks:
+            self._looks[lane] = self._looks_at(lane)
+        return glance(self._looks[lane])
+
+    def _looks_at(self, lane: int) -> list[Tensor]:
+        """Neighbours that are small are looked at as one: what lies between them in a slot is zero."""
+        found = list[Tensor]()
+        places = list(zip(self._window(lane), self._space.layout.offsets, self._space.kinds, strict=True))
+        for name, flat in self._flats[lane].items():
+            begin = 0
+            for window, start, kind in places:
+                if dtype_name(kind) == name and not small(window):
+                    found += flat[begin:start], *edges(window)
+                    begin = start + window.numel()
+            found.append(flat[begin:])
+        return [look for look in found if look.numel()]
+
+    def forget(self) -> None:
+        """What was filled is not to be used: it is to be computed again."""
+        self._stack, self._stack_step = [], -1
+
     def show(self) -> None:
         """Let the partial sum that the last `fill` completed be used."""
         grown = self._stack[-1]
@@ -140,7 +166,8 @@ class LaneGradients:
             if gradient is None:
                 flags = bytes(0 if g is None else 1 for g in gradients)
                 gradient = torch.zeros_like(self._space.trainable[index])
-            refuse_sparse(gradient, self._space.names[index])
+            elif gradient.layout != torch.strided:
+                refuse_sparse(gradient, self._space.names[index])
             leaves.append(gradient)
         self._present[at : at + count] = flags
         return leaves

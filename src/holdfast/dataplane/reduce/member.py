@@ -41,7 +41,7 @@ from holdfast.dataplane.memory.space import Space
 from holdfast.dataplane.reduce.board_view import complete, look
 from holdfast.dataplane.reduce.buffers import Buffers
 from holdfast.dataplane.reduce.early import Early
-from holdfast.dataplane.reduce.finite import finite, unclean
+from holdfast.dataplane.reduce.finite import finite
 from holdfast.dataplane.reduce.gradients import LaneGradients
 from holdfast.dataplane.reduce.optimizer import SliceOptimizer
 from holdfast.dataplane.reduce.step_gradient import StepGradient
@@ -98,6 +98,8 @@ class Member:
         self.settle_backlog: Callable[[Sequence[ShareFacts]], Sequence[LostPart]] = lambda came: ()
         self.finite = True  #: refuse NaN and infinities
         self.sums = False  #: losses are sums, and so are gradients of steps
+        #: Raises where a gradient of the unit at hand is not finite, after a look at every number.
+        self.suspect: Callable[[], None] = lambda: None
         self.scaled = False  #: but in turns, before their end, leave them to the script's gradient scaler
         self.samples_of: Callable[[int, int], Sequence[int]] = lambda step, lane: ()  #: of a unit
         self.guarded = True  #: copy a slice before it is changed; off only where nobody could ever take over
@@ -107,9 +109,10 @@ class Member:
         self._moves: Collection[int] = ()  # the groups that the turn at hand makes a step of
         self._extra = False  # it ends with a version beyond those of steps
         self._applying = 0  # when the slice at hand was begun, in nanoseconds
-        self._marks = b""  # of the board, from before it was last looked at
+        self._marks = b""  # of the board, from before it was last looked at in a wait
         self._seen: decide.BoardView | None = None
         self._news: decide.BoardView | None = None  # what ended a wait, and was not decided on yet
+        self._next_lanes: list[int] = []  # that are mine to compute, after the one at hand
 
     # ------------------------------------------------------------ generations
 
@@ -122,6 +125,7 @@ class Member:
         share = partial(owners, self.space.layout)
         self.at = Role.of(worker, crew, share, self.board.versions(), complete=complete(self.board))
         self.board.put(cells.R_OWNED, self.at.slices)
+        self._next_lanes = []
         self.gradients.install(self.at.driver, worker)
         self.optimizer.forget()
         # I may be given more lanes of the step at hand, and then run user code for it again.
@@ -149,6 +153,10 @@ class Member:
 
     def next_lane(self, work: StepWork) -> int | None:
         """Act and wait until a lane is mine to compute; None when the step is complete, in a turn its gradient."""
+        if self._next_lanes:
+            self._controls.look()
+            if not self._controls.pausing:
+                return self._next_lanes.pop(0)
         return self._act(work, closing=not work.turn)
 
     def finish(
@@ -194,6 +202,7 @@ class Member:
         self.board.put_share(work.version, facts)
         self.gradients.fill(work.version, lane, gradients, work.weight(lane), span)
         self._early.end()
+        self._glance()
         self.show(lane)
 
     def complete(self, work: StepWork) -> None:
@@ -248,7 +257,7 @@ class Member:
 
     def _act(self, work: StepWork, *, closing: bool) -> int | None:
         work = replace(work, sums=True) if self.sums else work
-        self._work, self._news = work, None
+        self._work, self._news, self._next_lanes = work, None, []
         self._show_work()
         self._controls.look()
         while True:
@@ -256,7 +265,8 @@ class Member:
             self._seen, self._news = self._news or self._look(), None
             action = decide.next_action(self.at.place(work.version, closing=closing), self._seen)
             match action:
-                case decide.Compute(lane):
+                case decide.Compute((lane, *others)):
+                    self._next_lanes = others
                     return lane
                 case decide.Advance():
                     if work.turn:  # also of a step that others have made: the script reads its gradient
@@ -284,6 +294,7 @@ class Member:
                     self._finish(slices)
                     self._controls.ring()
                 case decide.Wait():
+                    self._marks = b""  # what was decided on may be old by now: a wait begins with a look
                     self._await(action.workers[0] if action.workers else -1)
                     self._news = self._heeding(self._news)
                 case decide.Quiesce():
@@ -339,8 +350,10 @@ class Member:
 
     def changed(self) -> bool:
         """Has the board moved since this worker began to wait?"""
-        if self._marked() == self._marks:
+        marks = self._marked()
+        if marks == self._marks:
             return self._news is not None
+        self._marks = marks  # from before the look: what changes during it is seen next time
         news = self._look()
         self._news = news if news != self._seen else None
         return self._news is not None
@@ -364,14 +377,9 @@ class Member:
         return marks if self.at.home is None else marks + self.gradients.pieces.marks()
 
     def _look(self) -> decide.BoardView:
-        self._marks = self._marked()  # before the look: what changes during it is seen next time
         if self.at.following and self._work.shares:
             self._take_followed()
         return look(self.at, self._work, self.board, self.gradients.pieces, pausing=self._controls.pausing)
-
-    def unclean(self, gradients: Sequence[Tensor | None]) -> list[int]:
-        """Which gradients of a unit are not finite, as far as a glance shows; `_finish` looks at every number."""
-        return unclean(gradients, whole=False)
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take what the unit of `lane` gave. Nobody uses it before `show`."""
@@ -380,6 +388,17 @@ class Member:
         self.board.put_result(lane, self._work.version, count, result.loss, result.clip_norm, result.clip_value)
         self.gradients.fill(self._work.version, lane, gradients, self._work.weight(lane))
         self._early.end()
+        self._glance()
+
+    def _glance(self) -> None:
+        """Refuse a unit whose gradient is not finite, as far as a glance shows; `_finish` looks at every number."""
+        if not self.finite or (self._work.turn and self.scaled) or self.gradients.clean():
+            return
+        try:
+            self.suspect()
+        except NonFinite:
+            self.gradients.forget()
+            raise
 
     def show(self, lane: int) -> None:
         """Let the others use the unit of `lane`, which was filled last."""

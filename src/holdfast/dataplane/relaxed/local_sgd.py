@@ -26,6 +26,7 @@ from holdfast.core.sync.modes import Clocks, HeldBack, TakenPush, held_back
 from holdfast.dataplane.memory.arena import Arena, Sections
 from holdfast.dataplane.memory.space import Space
 from holdfast.dataplane.reduce import optimizer as slices
+from holdfast.dataplane.reduce.finite import unclean
 from holdfast.dataplane.reduce.member import clip_scale
 from holdfast.dataplane.reduce.optimizer import SliceOptimizer
 from holdfast.dataplane.reduce.schema import Schema
@@ -183,6 +184,8 @@ class LocalMember(RelaxedMember):
 
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take the step of the lane's own optimizer."""
+        if self.finite:
+            self.suspect()
         one = self._lanes[lane]
         samples = self.course_counts(self.steps_of(self.pushes.pushed(lane)) + one.unit)[lane]
         if result.clip_norm > 0.0 or result.clip_value > 0.0:
@@ -210,7 +213,7 @@ class LocalMember(RelaxedMember):
             self.buffers.load(version)
         self.buffers.record(lane, round_, version)
         gone = [was - now for was, now in zip(self._published, one.views, strict=True)]
-        if self.finite and (bad := self.unclean(gone)):
+        if self.finite and (bad := unclean(gone, whole=True)):
             what = f"Lane {lane}: {self.space.few(bad)} is not finite at the end of a round"
             raise NonFinite.in_units(what, self.units_of(TakenPush(lane, round_)), self.samples_of)
         self.push_gradients.fill(lane, gone)

@@ -31,7 +31,6 @@ from holdfast.core.sync.mirroring import may_decide
 from holdfast.core.sync.modes import Clocks, HeldBack, Mode, commit_set, next_share
 from holdfast.core.sync.staleness import Staleness
 from holdfast.dataplane.memory import board as cells
-from holdfast.dataplane.reduce.finite import unclean
 from holdfast.dataplane.reduce.work import UnitResult
 from holdfast.dataplane.relaxed.parameter_copy import ParameterCopy
 from holdfast.dataplane.relaxed.push_gradients import PushGradients
@@ -263,12 +262,10 @@ class RelaxedMember(RelaxedOwner):
         """The version that the unit at hand is computed from."""
         return self._pulled.version
 
-    def unclean(self, gradients: Sequence[Tensor | None]) -> list[int]:
-        """Which gradients of a unit are not finite. A push that is taken cannot be given back: look at every number."""
-        return unclean(gradients, whole=True)
-
     def fill(self, lane: int, gradients: Sequence[Tensor | None], result: UnitResult) -> None:
         """Take what the unit gave whose first lane this is. Nobody uses it before `show`."""
+        if self.finite:
+            self.suspect()  # always: a push that is taken cannot be given back
         self.buffers.record(lane, self.pushes.pushed(lane), self.read)
         self.push_gradients.fill(lane, gradients)
         if self.staleness.compensates:

@@ -50,6 +50,8 @@ class Settings:
         self._unmoved: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
         self._tag_written, self._cell = 0, 0
         self._cells: memoryview | None = None
+        self._heads: list[memoryview] = []  # of the cells
+        self._groups: tuple[list[dict[str, Any]], list[Any]] = ([], [])  # as told last: as they are, and plain
         self._row = 0
         self._entered: _Cell | None = None
         self._scheduled = _scheduled(optimizer)
@@ -140,6 +142,7 @@ class Settings:
     def attach(self, arena: Arena, row: int) -> None:
         """Use the cells of this row from now on."""
         self._cells, self._row = arena.section("settings"), row
+        self._heads = [self._cells[at : at + _HEAD].cast("q") for at in range(0, len(self._cells), _CELL)]
         self._written, self._tag_written = None, 0
 
     def enter(self, step: int, op: int) -> None:
@@ -257,7 +260,7 @@ class Settings:
             kept = max((cell for cell in mine if self._head(cell)[0] < _tag(least + 1)), key=self._tag_of, default=-1)
             self._cell = min((cell for cell in mine if cell != kept), key=self._tag_of)
         at = self._cell * _CELL
-        head = self._cells[at : at + _HEAD].cast("q")
+        head = self._heads[self._cell]
         head[0] = 0
         head[2] += 1
         self._cells[at + _HEAD : at + _HEAD + len(data)] = data
@@ -291,7 +294,7 @@ class Settings:
 
     @property
     def _num_cells(self) -> int:
-        return 0 if self._cells is None else len(self._cells) // _CELL
+        return len(self._heads)
 
     def _newest(self, latest: int) -> _Cell | None:
         """What the newest cell says whose tag is at most `latest`."""
@@ -316,16 +319,18 @@ class Settings:
         return _Cell(tag, *msgspec.msgpack.decode(data)) if tag and self._head(cell) == before else None
 
     def _tag_of(self, cell: int) -> int:
-        return self._head(cell)[0]
+        return self._heads[cell][0]
 
     def _head(self, cell: int) -> tuple[int, int, int]:
         """(tag, length, how often it was written) of a cell."""
-        assert self._cells is not None
-        head = self._cells[cell * _CELL : cell * _CELL + _HEAD].cast("q")
+        head = self._heads[cell]
         return head[0], head[1], head[2]
 
     def _plain(self) -> list[Any]:
-        return [[_plain(group) for group in self.hyper()], [_plain(_state(s)) for s in self._schedulers]]
+        groups = self.hyper()
+        if groups != self._groups[0]:
+            self._groups = groups, [_plain(group) for group in groups]
+        return [self._groups[1], [_plain(_state(s)) for s in self._schedulers]]
 
 
 def find_schedulers(optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> list[Any]:

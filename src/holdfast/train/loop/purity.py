@@ -129,6 +129,10 @@ class Purity:
         if self._lane == lane:
             self._batch = {BATCH: _of_batch(batch, self._batch.get(BATCH, 0))}
 
+    def chose(self, step: int, lane: int) -> bool:
+        """Is the unit of this lane to be computed twice?"""
+        return self._lane == lane and not self._given_up and self._affordable(step)
+
     def again(self, work: StepWork, lane: int, give: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """The script is through with a unit: see whether it gives the same once more. Raises Impure.
 
@@ -136,8 +140,6 @@ class Purity:
         fetches them, and makes of the script's gradients what makes up the unit.
         """
         training = self._training
-        if self._given_up or self._lane != lane or not self._affordable(work.step):
-            return
         began = time.perf_counter_ns()
         took = (began - training._unit_started) / 1e9
         self._look(work.version, f"in unit (step {work.step}, lane {lane})")

@@ -70,7 +70,7 @@ class StepBatches:
     def parts(self, at: int, lane: int) -> list[Part]:
         """The parts of a unit."""
         return [
-            tuple(self._request(index, batch, lane) for index in range(len(self._loaders)))
+            tuple([self._request(index, batch, lane) for index in range(len(self._loaders))])
             for batch in self._of(at) if self._loaders[0].counts(batch)[lane]
         ]  # fmt: skip
 

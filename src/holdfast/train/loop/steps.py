@@ -119,7 +119,8 @@ class Step:
             self._turns.gave = True
             self._turns.purity.begin_unit()
             yield from self._unit(lane, parts)
-            yield from self._turns.purity.again(work, lane, partial(self._unit, lane, parts, again=True))
+            if self._turns.purity.chose(work.step, lane):
+                yield from self._turns.purity.again(work, lane, partial(self._unit, lane, parts, again=True))
             training.take_unit()
         self._loss = self._turns.end_units(work)
         self._stage = Stage.WHOLE

@@ -185,7 +185,8 @@ class Turns:
             moved = {**moved, **self.purity.begin_turn(work)}
         self._top = work.step, training.op, work.version, moved
         self._keep(settings.enter_turn(*self._top, at=at), work.version)
-        seed_everything(turn_key(training.seed, work.version, 0))
+        if work.turn:  # in a plain loop no code of the script is between this and its batch
+            seed_everything(turn_key(training.seed, work.version, 0))
 
     def begin_units(self, work: StepWork, phase: int) -> None:
         """The script goes through the units of the turn, in this phase: gradients begin with nothing."""

@@ -37,12 +37,12 @@ CLIPPED = COVERED._replace(summed=(5, 5, 5))
 @pytest.mark.parametrize(
     ("board", "actions"),
     [
-        (EMPTY, [Compute(0), Compute(2)]),
-        (EMPTY._replace(nodes=[Node(0, 1), Node(2, 1)]), [Compute(1), Compute(3)]),
-        (EMPTY._replace(lanes=[0]), [Compute(0), Arrive()]),
-        (HALF, [Arrive(), Compute(2)]),
-        (HALF._replace(arrived={1: 4}), [Arrive(), Compute(2)]),
-        (HALF._replace(arrived={1: 5}), [Wait((2,), "the gradients of lanes 2, 3"), Compute(2)]),
+        (EMPTY, [Compute((0, 1)), Compute((2, 3))]),
+        (EMPTY._replace(nodes=[Node(0, 1), Node(2, 1)]), [Compute((1,)), Compute((3,))]),
+        (EMPTY._replace(lanes=[0]), [Compute((0,)), Arrive()]),
+        (HALF, [Arrive(), Compute((2, 3))]),
+        (HALF._replace(arrived={1: 4}), [Arrive(), Compute((2, 3))]),
+        (HALF._replace(arrived={1: 5}), [Wait((2,), "the gradients of lanes 2, 3"), Compute((2, 3))]),
         (COVERED._replace(arrived={1: 5, 2: 4}), [Wait((2,), "their arrival at step 5"), Arrive()]),
         (COVERED, [Finish((0,)), Finish((1, 2))]),
         (COVERED._replace(nodes=[Node(0, 4)]), [Finish((0,)), Finish((1, 2))]),
@@ -73,7 +73,7 @@ def test_a_joiner_without_lanes_arrives_before_anything_moves() -> None:
 def test_an_heir_computes_what_is_missing_though_it_has_arrived() -> None:
     place = PLACE._replace(driver=(1, 1, 1, 1), owner=(1, 1, 1), members=(1,))
     board = EMPTY._replace(nodes=[Node(0, 2), Node(2, 1)], arrived={1: 5, 2: 4})
-    assert next_action(place, board) == Compute(3)
+    assert next_action(place, board) == Compute((3,))
 
 
 def test_a_long_wait_is_said_in_few_words() -> None:
@@ -154,7 +154,7 @@ class Crew:
         action = next_action(StepView(number, step, self.driver, self.owner, sorted(self.workers)), board)
         self.check(number, action, board)
         match action:
-            case Compute(lane):
+            case Compute((lane, *_)):
                 worker.computing = lane
             case Arrive():
                 self.arrived[number] = step
@@ -189,7 +189,8 @@ class Crew:
         step = self.workers[number].step
         assert isinstance(action, Quiesce) == self.pausing
         if isinstance(action, Compute):
-            assert self.driver[action.lane] == number and action.lane in uncovered(board.lanes, board.nodes)
+            assert {self.driver[lane] for lane in action.lanes} == {number}
+            assert set(action.lanes) <= set(uncovered(board.lanes, board.nodes))
             assert set(board.versions) == {step}, "user code must see one version"
         if isinstance(action, Sum | Finish):
             assert uncovered(board.lanes, board.nodes) == []

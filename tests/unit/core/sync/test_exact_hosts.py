@@ -37,7 +37,7 @@ SUMMED = HERE._replace(summed=(6,) * 4)
 @pytest.mark.parametrize(
     ("board", "action"),
     [
-        (EMPTY, Compute(0)),
+        (EMPTY, Compute((0,))),
         (EMPTY._replace(nodes=[Node(0, 1)]), Arrive()),
         (LOCAL, Gather((2,))),
         (LOCAL._replace(gathered=None), Wait((3,), "their arrival at step 5")),
@@ -54,7 +54,7 @@ SUMMED = HERE._replace(summed=(6,) * 4)
         (SUMMED._replace(arrived={1: 5, 2: 4}), Wait((2,), "their arrival at step 5")),
         (SUMMED._replace(arrived={}), Arrive()),
         (SUMMED._replace(unknown=(3,)), Wait((3,), "what lanes 3 gave besides gradients")),
-        (SUMMED._replace(unknown=(0, 3)), Compute(0)),  # computed again: whoever did it first is gone
+        (SUMMED._replace(unknown=(0, 3)), Compute((0,))),  # computed again: whoever did it first is gone
         (SUMMED._replace(versions=(6, 5, 6, 5)), Wait((2,), "their slices of the new parameters")),
         (SUMMED._replace(versions=(6,) * 4), Advance()),
         (SUMMED._replace(pausing=True), Quiesce()),

@@ -79,7 +79,9 @@ class AloneTurns(ShareTurns):
         """`optimizer.step()`, as the class of the optimizer does it."""
         self._check_turn()
         training = self._training
-        self._check_finite()  # with a closure, what the one before has made
+        self._loss()  # with a closure, what the one before has made
+        if training.bound.member.finite:
+            training.check_gradients(whole=False)
         value = type(optimizer).step(optimizer, closure)
         board, version, samples = training.bound.board, self._work.version, self._count
         before = board.step_facts(version)

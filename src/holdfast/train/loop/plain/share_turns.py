@@ -244,11 +244,13 @@ class ShareTurns:
             along.begin = along.at
         seed_everything(turn_key(self._training.seed, self._work.version, 2))
 
-    def _check_finite(self) -> None:
-        """Refuse a gradient that could not be used."""
+    def _loss(self) -> float:
+        """Of the step at hand. Raises where it could not be used."""
         training = self._training
-        if training.bound.member.finite and training.unit is not None:
-            training.check_finite()
+        loss = training.tap.value()
+        if training.bound.member.finite:
+            training.check_loss(loss)
+        return loss
 
     def _give(self, share: Share, work: StepWork) -> None:
         training = self._training
@@ -258,11 +260,11 @@ class ShareTurns:
                 "Call backward() on the loss of every batch; for a loop that only looks, use run.evaluate or a loader "
                 "that was not prepared.",
             )
-        self._check_finite()
+        loss = self._loss()
         for order, ids in self._used.items():
             training.audit(order, work.step, share.first, ids)
         gradients = [parameter.grad for parameter in training.space.trainable]
-        self._offer(share, work, gradients, UnitResult(training.tap.value(), training.clip_norm, training.clip_value))
+        self._offer(share, work, gradients, UnitResult(loss, training.clip_norm, training.clip_value))
 
     def _offer(self, share: Share, work: StepWork, gradients: Sequence[Any], result: UnitResult) -> None:
         assert self._begin is not None
@@ -305,8 +307,9 @@ class ShareTurns:
         left = self._left_over
         own = self._batches, self._loader, self._order, came[0].begin, came[0].end
         along = [(one.batches, one.loader, one.order, one.begin, one.at) for one in self._along if one.at > one.begin]
+        gone = set(range(self._training.num_lanes)).difference(*(range(one.first, one.last) for one in shares))
         for batches, loader, order, begin, end in (own, *along):
-            counted = [(at, lane) for at in range(begin, end) for lane, n in enumerate(batches.counts(at)) if n]
+            counted = [(at, lane) for at in range(begin, end) for lane in sorted(gone) if batches.counts(at)[lane]]
             whole = [LostPart(loader, order, at, lane) for at, lane in counted]
             left = left_over(shares, left, whole, loader)
         return left
