@@ -41,6 +41,7 @@ EXIT_CODES = {
     "DamagedCheckpoint": 15,
     "NewerCheckpoint": 15,
     "UnreadableCheckpoint": 15,
+    "OtherState": 15,
     "CheckpointFailed": 15,
     "NoAtomicRename": 15,
     "Refused": 11,
@@ -67,7 +68,10 @@ PARENTS = {
     **dict.fromkeys(("UnknownKey", "Mismatch", "HandlerFailed", "StoreTimeout", "ServerLost"), errors.StoreError),
     "CheckpointError": errors.HoldfastError,
     **dict.fromkeys(
-        ("NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "CheckpointFailed"),
+        (
+            "NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "OtherState",
+            "CheckpointFailed",
+        ),
         errors.CheckpointError,
     ),
     "NoAtomicRename": errors.CheckpointFailed,
@@ -108,7 +112,7 @@ def test_every_class_says_when_it_is_raised(name: str) -> None:
 BUILT = {
     "ConfigError", "NotExact", "BadUnit", "FrameError", "WrongToken", "OtherVersion", "OtherRun", "NotKept",
     "NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "CheckpointFailed",
-    "NoAtomicRename",
+    "NoAtomicRename", "OtherState",
 }  # fmt: skip
 
 
@@ -266,6 +270,15 @@ def test_unreadable_checkpoint() -> None:
         "c/manifest.json cannot be read: Permission denied. Look at its permissions, or use another checkpoint."
     )
     assert (error.path, error.why) == ("c/manifest.json", "Permission denied")
+
+
+def test_other_state() -> None:
+    error = errors.OtherState("c", "ready (8 bytes there, 16 here)")
+    assert str(error) == (
+        "The checkpoint c is not of what this script has built: ready (8 bytes there, 16 here). Resume it with the "
+        "script, the arguments and the version of Holdfast that have written it."
+    )
+    assert (error.path, error.what) == ("c", "ready (8 bytes there, 16 here)")
 
 
 def test_checkpoint_failed() -> None:
