@@ -34,6 +34,7 @@ def parser() -> Parser:
     it.add_argument("--checkpoint", metavar="EVERY", help="a time, steps (200steps) or off (default: 5m)")
     it.add_argument("--keep", type=int, metavar="N", help="checkpoints that stay (default: 3)")
     it.add_argument("--checkpoint-to", metavar="URL", help="copy each there, too: s3://bucket/name, file:///...")
+    it.add_argument("--notice", metavar="SOURCE", help="a file, a URL or command:WORDS that tells of a preemption")
     it.add_argument("--resume", metavar="DIR", help="go on from the newest checkpoint of that run, or from this one")
     it.add_argument("--changed-script", metavar="ok", help="with --resume: the script may be another one now")
     it.add_argument("--dir", metavar="DIR", help="the run's directory (default: a new one under runs/)")
@@ -72,7 +73,7 @@ def configure(argv: Sequence[str]) -> tuple[Resolved, argparse.Namespace]:
     crew = ("workers", "servers", "replicas", "lanes", "threads", "seed", "verify", "sync")
     for name in (*crew, "dir", "on", "listen", "hosts", "tls"):
         sources.flag(name, getattr(options, name))
-    for name in ("checkpoint", "keep", "resume"):
+    for name in ("checkpoint", "keep", "notice", "resume"):
         sources.flag(name, getattr(options, name))
     sources.flag("checkpoint_to", options.checkpoint_to, "--checkpoint-to")
     sources.flag("changed_script", options.changed_script, "--changed-script")
