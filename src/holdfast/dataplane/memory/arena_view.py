@@ -7,6 +7,7 @@ each is marked on the board after its bytes are there, as a worker of this host 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from holdfast.core.transfers import Facts, SliceSums, SumPiece
 from holdfast.core.tree import Node, bits, cover
@@ -20,7 +21,19 @@ from holdfast.dataplane.memory.results import OperationResults
 from holdfast.dataplane.memory.sections import CELL, CELL_HEAD, NAMES_HEAD, TABLE_WIDTH
 from holdfast.errors import FrameError
 
-__all__ = ["ArenaView"]
+__all__ = ["ArenaView", "CellHead"]
+
+
+class CellHead(NamedTuple):
+    """What a settings cell begins with."""
+
+    tag: int  #: 0: it is empty, or somebody writes there
+    length: int
+    writes: int  #: how often it was written
+
+
+def _cell_head(place: memoryview) -> CellHead:
+    return CellHead(*place[:CELL_HEAD].cast("q"))
 
 
 class ArenaView:
@@ -31,7 +44,7 @@ class ArenaView:
         self.board = Board(memory, manifest.lanes, manifest.rows, len(manifest.slices))
         self.pieces = Pieces(self.section("pieces"), manifest.lanes, len(manifest.slices))
         self._records = BufferRecords(manifest, self.section, "present")
-        self._settings = self.section("settings")
+        self._settings, self._elsewhere = self.section("settings"), self.section("settings-elsewhere")
         self._table = self.section("evaluation")
         self._tags = self._table.cast("q")[::TABLE_WIDTH]
         self._names = self.section("evaluation-names")
@@ -169,31 +182,55 @@ class ArenaView:
             row, board.cell(row, cells.R_WORKER), board.cell(row, cells.R_ARRIVED), board.cell(row, cells.R_OP)
         )
 
-    def cells(self, rows: Sequence[int]) -> dict[int, int]:
-        """Cell -> tag, for the settings cells of these rows that hold something."""
-        tags = {cell: self._cell_tag(cell) for row in rows for cell in range(3 * row, 3 * row + 3)}
-        return {cell: tag for cell, tag in tags.items() if tag}
+    def cells(self, rows: Sequence[int], *, everywhere: bool = False) -> dict[int, CellHead]:
+        """Cell -> its head, for the settings cells of these rows that hold something.
 
-    def cell(self, cell: int) -> bytes:
-        """One settings cell, as far as it is filled."""
-        at = cell * CELL
-        length = self._settings[at + 8 : at + 16].cast("q")[0]
-        return bytes(self._settings[at : at + CELL_HEAD + length])
+        They are those that workers of this host have left, or with `everywhere` those of all hosts.
+        """
+        heads = {cell: self._cell(cell, everywhere)[1] for row in rows for cell in range(3 * row, 3 * row + 3)}
+        return {cell: head for cell, head in heads.items() if head.tag}
+
+    def cell(self, cell: int, *, everywhere: bool = False) -> bytes | None:
+        """One settings cell, as far as it is filled; None while somebody writes there."""
+        place, head = self._cell(cell, everywhere)
+        data = bytes(place[: CELL_HEAD + head.length])
+        return data if head.tag and head == _cell_head(place) else None
 
     def land_cell(self, cell: int, data: memoryview) -> None:
-        """Put a settings cell in place, unless a newer one is there."""
-        at = cell * CELL
-        if not 0 <= at < len(self._settings) or not CELL_HEAD <= len(data) <= CELL:
-            raise FrameError(f"it names settings cell {cell} with {len(data)} bytes")
-        if data[:8].cast("q")[0] <= self._cell_tag(cell):
-            return
-        head = self._settings[at : at + 8].cast("q")
-        head[0] = 0
-        self._settings[at + 8 : at + len(data)] = data[8:]
-        head[0] = data[:8].cast("q")[0]
+        """Put a settings cell of a state that comes here in place, unless one as new is there."""
+        self._put_cell(self._settings, cell, data, self._cell_tag(self._settings, cell) + 1)
 
-    def _cell_tag(self, cell: int) -> int:
-        return self._settings[cell * CELL : cell * CELL + 8].cast("q")[0]
+    def land_told_cell(self, cell: int, data: memoryview) -> None:
+        """Put in place what a worker of another host has left, unless something newer is there.
+
+        Where lanes keep step, apart from what workers of this host leave, and from what came with the state: that is
+        where a late worker of this host begins, which may stand behind those of others.
+        """
+        place = self._settings if self.manifest.relaxed else self._elsewhere
+        self._put_cell(place, cell, data, self._cell_tag(place, cell))
+
+    def _put_cell(self, section: memoryview, cell: int, data: memoryview, least: int) -> None:
+        """Put a cell in place, if its tag is at least this one."""
+        at = cell * CELL
+        if not 0 <= at < len(section) or not CELL_HEAD <= len(data) <= CELL:
+            raise FrameError(f"it names settings cell {cell} with {len(data)} bytes")
+        tag = data[:8].cast("q")[0]
+        if tag < max(1, least) or section[at : at + len(data)] == data:
+            return
+        head = section[at : at + 8].cast("q")
+        head[0] = 0
+        section[at + 8 : at + len(data)] = data[8:]
+        head[0] = tag
+
+    def _cell_tag(self, section: memoryview, cell: int) -> int:
+        at = cell * CELL
+        return section[at : at + 8].cast("q")[0] if 0 <= at < len(section) else 0
+
+    def _cell(self, cell: int, everywhere: bool) -> tuple[memoryview, CellHead]:
+        """Where a cell lies, and its head; the newest one, where it may lie in two places."""
+        at = cell * CELL
+        places = [part[at : at + CELL] for part in (self._settings, self._elsewhere)[: 1 + everywhere]]
+        return max(((place, _cell_head(place)) for place in places), key=lambda found: found[1].tag)
 
     def table_tag(self) -> int:
         """Which evaluation the table holds, 0 for none."""

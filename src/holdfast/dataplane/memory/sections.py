@@ -178,6 +178,8 @@ TABLE: tuple[Family, ...] = (
            mode="rounds"),
     Family("inner/LANE/TURN", Life.ROUNDS, _inner, "uint8", _DRIVER, "the lane's clock", mode="rounds"),
     Family("settings", Life.SCRIPT, _one("settings", lambda m: 3 * CELL * m.rows), "uint8", "the row's worker", _TAG),
+    Family("settings-elsewhere", Life.STEP, _one("settings-elsewhere", lambda m: 3 * CELL * m.rows), "uint8",
+           "the receiver: what workers of other hosts leave, in mode `exact`", _TAG),
     Family("evaluation", Life.SCRIPT, _one("evaluation", lambda m: TABLE_ROWS * TABLE_WIDTH * 8), "uint8",
            "the worker that computed the batch", _TAG),
     Family("evaluation-names", Life.SCRIPT, _one("evaluation-names", lambda m: NAMES_BYTES), "uint8",

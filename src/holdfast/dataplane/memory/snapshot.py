@@ -24,7 +24,7 @@ from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.sections import CELL, Life, family
 
-__all__ = ["Snapshot", "SnapshotRoom", "put_sections", "take"]
+__all__ = ["Snapshot", "SnapshotRoom", "copy_script", "of_script", "put_sections", "take"]
 
 _CHUNK = 64 << 10  # bytes that are compared at once, in memory that is used again
 _SETTINGS = "settings"  # its cells are numbered, and the newest of each counts
@@ -148,19 +148,30 @@ def _await_version(view: ArenaView, version: int, ring: Callable[[], None], clos
 
 def _copy(view: ArenaView, version: int, clocks: bytes, room: SnapshotRoom) -> Snapshot:
     began, sections = time.monotonic(), dict[str, memoryview]()
-    names = view.manifest.durable()
-    script = [name for name in names if family(name).life is Life.SCRIPT or name == "kept"]
-    for name in names:
-        if name not in script:
+    for name in view.manifest.durable():
+        if not of_script(name):
             place = sections[name] = room.place(name, view.manifest.sections[name][1])
             place[:] = view.section(name)
+    words, script = copy_script(view, room)
+    return Snapshot(version, words, clocks, {**sections, **script}, time.monotonic() - began)
+
+
+def of_script(name: str) -> bool:
+    """Does a section of a state hold what scripts leave between steps? It goes with where they stand."""
+    return family(name).life is Life.SCRIPT or name == "kept"
+
+
+def copy_script(view: ArenaView, room: SnapshotRoom) -> tuple[bytes, dict[str, memoryview]]:
+    """What the board holds of the state, and what scripts have left, as both were at one moment."""
+    names = [name for name in view.manifest.state() if of_script(name)]
+    sections = {name: room.place(name, view.manifest.sections[name][1]) for name in names}
     while True:
         words = view.board.state_words()
-        for name in script:
-            place = sections[name] = room.place(name, view.manifest.sections[name][1])
+        for name, place in sections.items():
             place[:] = view.section(name)
-        if words == view.board.state_words() and _same(view, sections, script):
-            return Snapshot(version, words, clocks, sections, time.monotonic() - began)
+        if words == view.board.state_words() and _same(view, sections, names):
+            return words, sections
+        time.sleep(TRANSFER.snapshot_poll)
 
 
 def _same(view: ArenaView, sections: Mapping[str, memoryview], names: Iterable[str]) -> bool:

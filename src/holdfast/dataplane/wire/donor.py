@@ -124,7 +124,8 @@ class Donor:
     def _record(self) -> None:
         try:
             step = self._copy_state()
-            packer = Packer(self._view, self._generation, range(self._view.manifest.rows), lambda row: True)
+            rows = range(self._view.manifest.rows)
+            packer = Packer(self._view, self._generation, rows, lambda row: True, everywhere=True)
             while step is not None and self._decided(step, packer):
                 current = self._view.board.current()
                 kept = [bytes(part) for transfer in self._step(step) for part in packer.transfer(transfer)]

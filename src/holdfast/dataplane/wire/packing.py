@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.core.transfers import Facts, SumPiece, Transfer
-from holdfast.dataplane.memory.arena_view import ArenaView
+from holdfast.dataplane.memory.arena_view import ArenaView, CellHead
 from holdfast.transport.frames import MAX_BODY, Kind, pack
 
 __all__ = ["SPLIT", "Buffers", "Packer", "framed"]
@@ -42,11 +42,12 @@ class Packer:
     rows: Sequence[int]  #: whose words and settings are packed
     mine: Callable[[int], bool]  #: is this row of an evaluation's table ours to send
     there: set[int] = field(default_factory=set)  #: rows of the table that the other host has
+    everywhere: bool = False  #: settings also of workers of other hosts
     _begun: set[int] = field(init=False)
     _table: int = 0  #: the evaluation that `there` is about
     _complete: int = 0  #: an evaluation of which all was packed
     _rows: tuple[tuple[int, int, int, int], ...] = ()
-    _cells: dict[int, int] = field(default_factory=dict)
+    _cells: dict[int, CellHead] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._begun = set(self.view.table_rows())  # whoever computed them: the other host may have missed them
@@ -78,12 +79,11 @@ class Packer:
     def changes(self) -> Buffers:
         """Settings and results of an evaluation that have changed."""
         out: Buffers = []
-        tags = self.view.cells(self.rows)
-        for cell, tag in tags.items():
-            if self._cells.get(cell) != tag:
-                data = self.view.cell(cell)
+        for cell, head in self.view.cells(self.rows, everywhere=self.everywhere).items():
+            # One that is being written is packed when it has been: whoever writes it rings later in the same turn.
+            if self._cells.get(cell) != head and (data := self.view.cell(cell, everywhere=self.everywhere)) is not None:
                 out += [pack(Kind.SETTINGS, self.generation, _encode(cell), len(data)), data]
-        self._cells = tags
+                self._cells[cell] = head
         return out + self._evaluation()
 
     def _evaluation(self) -> Buffers:

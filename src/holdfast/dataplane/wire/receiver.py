@@ -99,7 +99,7 @@ class Receiver:
             for row in _rows.decode(meta):
                 self._row(*row)
         elif header.kind is Kind.SETTINGS:
-            self.view.land_cell(_numbers.decode(meta), self._body(header, None))
+            self.view.land_told_cell(_numbers.decode(meta), self._body(header, None))
         elif header.kind is Kind.PAST:
             self.view.land_past(_numbers.decode(meta), self._body(header, None))
         elif header.kind is Kind.TABLE:

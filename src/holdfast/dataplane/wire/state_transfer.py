@@ -19,7 +19,7 @@ import msgspec
 from holdfast.config.limits import TRANSFER
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.arena_view import ArenaView
-from holdfast.dataplane.memory.snapshot import put_sections
+from holdfast.dataplane.memory.snapshot import SnapshotRoom, copy_script, of_script, put_sections
 from holdfast.dataplane.relaxed.inner_state import SINCE, InnerState
 from holdfast.dataplane.relaxed.pushes import ToldClocks
 from holdfast.dataplane.wire.primary_sync import PrimarySync
@@ -66,10 +66,18 @@ def serve(view: ArenaView, stream: Stream, generation: int, closing: Callable[[]
 
 
 def send_state(view: ArenaView, send: Callable[..., None], generation: int, closing: Callable[[], bool]) -> None:
-    """Send the state as it lies here; whoever calls sees to it that it stands at one version."""
+    """Send the state as it lies here; whoever calls sees to it that it stands at one version.
+
+    Scripts go on meanwhile. Where they stand and what they have left are sent as both were at one moment: with older
+    settings, a worker that begins there would lack a call of its scheduler.
+    """
     for name in view.manifest.state():
-        send_section(view, send, generation, closing, name)
-    _send(send, generation, "", 0, view.board.state_words())
+        if not of_script(name):
+            send_section(view, send, generation, closing, name)
+    words, sections = copy_script(view, SnapshotRoom())
+    for name, section in sections.items():
+        _send_bytes(send, generation, closing, name, section)
+    _send(send, generation, "", 0, words)
 
 
 def serve_mirror(
@@ -180,7 +188,12 @@ def send_section(
     view: ArenaView, send: Callable[..., None], generation: int, closing: Callable[[], bool], name: str
 ) -> None:
     """Send a section as it lies here."""
-    section = view.section(name)
+    _send_bytes(send, generation, closing, name, view.section(name))
+
+
+def _send_bytes(
+    send: Callable[..., None], generation: int, closing: Callable[[], bool], name: str, section: memoryview
+) -> None:
     for at in range(0, section.nbytes, _CHUNK):
         if closing():
             return

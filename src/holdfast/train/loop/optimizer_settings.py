@@ -10,6 +10,9 @@ schedulers were called in that step; and before it begins a collective operation
 needs the settings with which step `t` begins takes the newest cell from before and makes the noted calls.
 There are three cells per row: the newest always replaces the oldest, so what it follows stays readable. Nothing is
 pickled: the cells are msgpack of plain numbers.
+
+What workers of other hosts leave lies apart. They may be further on, past the end of a loop in which this host still
+stands, and would write over the only place at which a worker can enter here.
 """
 
 from __future__ import annotations
@@ -49,8 +52,9 @@ class Settings:
         self._written: bytes | None = None
         self._unmoved: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
         self._tag_written, self._cell = 0, 0
-        self._cells: memoryview | None = None
-        self._heads: list[memoryview] = []  # of the cells
+        self._cells: memoryview | None = None  # of this host
+        self._elsewhere: memoryview | None = None  # of the others
+        self._heads: list[memoryview] = []  # of all cells: those of this host, and behind them those of others
         self._groups: tuple[list[dict[str, Any]], list[Any]] = ([], [])  # as told last: as they are, and plain
         self._row = 0
         self._entered: _Cell | None = None
@@ -141,8 +145,9 @@ class Settings:
 
     def attach(self, arena: Arena, row: int) -> None:
         """Use the cells of this row from now on."""
-        self._cells, self._row = arena.section("settings"), row
-        self._heads = [self._cells[at : at + _HEAD].cast("q") for at in range(0, len(self._cells), _CELL)]
+        self._cells, self._elsewhere, self._row = arena.section("settings"), arena.section("settings-elsewhere"), row
+        sections = self._cells, self._elsewhere
+        self._heads = [one[at : at + _HEAD].cast("q") for one in sections for at in range(0, len(one), _CELL)]
         self._written, self._tag_written = None, 0
 
     def enter(self, step: int, op: int) -> None:
@@ -171,19 +176,25 @@ class Settings:
 
     def variables(self) -> dict[int, list[dict[str, str]]]:
         """Step of a turn -> what workers have left of their loops' frames at its top."""
-        found: dict[int, list[dict[str, str]]] = {}
+        found: dict[int, dict[int, dict[str, str]]] = {}
         for cell in range(self._num_cells):
             if (told := self._read(cell)) is not None and told.variables:
-                found.setdefault(told.tag >> 32, []).append(told.variables)
-        return found
+                # What came with the state may also have come from its worker.
+                found.setdefault(told.tag >> 32, {}).setdefault(cell % self._num_own, told.variables)
+        return {step: list(several.values()) for step, several in found.items()}
 
-    def told(self, step: int) -> dict[int, dict[str, str]]:
-        """Row -> what its worker has told at the top of the turn of `step`, where that is still here."""
+    def told(self, step: int, here: Collection[int]) -> dict[int, dict[str, str]]:
+        """Row -> what its worker has told at the top of the turn of `step`, where that is still here.
+
+        The workers of the rows in `here` are on this host.
+        """
         found = {}
         for cell in range(self._num_cells):
-            told = self._read(cell)
-            if told is not None and told.place is not None and told.tag >> 32 == step and told.variables:
-                found[cell // 3] = told.variables
+            told, row = self._read(cell), cell % self._num_own // 3
+            if told is None or told.place is None or told.tag >> 32 != step or not told.variables:
+                continue
+            if cell < self._num_own or row not in here:
+                found[row] = told.variables
         return found
 
     def digest(self) -> int:
@@ -201,19 +212,26 @@ class Settings:
     def enter_late(self, op: int, version: int, among: Collection[int] | None = None) -> LatePlace:
         """Take over the settings of the newest turn that was begun of a loop by steps, or that the loop ended with.
 
-        With `among`, only places with these tags count.
+        With `among`, only places with these tags count. One that was taken over before still counts, though others may
+        have written over it.
         """
-        tags = [self._tag_of(cell) for cell in range(self._num_cells)]
-        places = {tag for tag in tags if _entry(op) <= tag & _ENTRIES <= _exit(op)}
-        for tag in sorted(places if among is None else places.intersection(among), reverse=True):
-            found = self._newest(tag)
-            if found is not None and found.tag == tag and found.place is not None and found.place[1] <= version:
+        read = [self._read(cell) for cell in range(self._num_cells) if self._is_of(self._tag_of(cell), op)]
+        if self._entered is not None and self._is_of(self._entered.tag, op):
+            read.append(self._entered)
+        places = [cell for cell in read if cell is not None and (among is None or cell.tag in among)]
+        for found in sorted(places, key=lambda cell: cell.tag, reverse=True):
+            if found.place is not None and found.place[1] <= version:
                 self._take(found)
                 self._entered = found
-                left, (newest, began, _, at) = tag & _ENTRIES == _exit(op), found.place
-                phase = 0 if left else (tag & _ENTRIES) - _entry(op)
-                return LatePlace(tag >> 32, newest, began, at, tag, left, phase)
+                left, (newest, began, _, at) = found.tag & _ENTRIES == _exit(op), found.place
+                phase = 0 if left else (found.tag & _ENTRIES) - _entry(op)
+                return LatePlace(found.tag >> 32, newest, began, at, found.tag, left, phase)
         return LatePlace(-1, -1, -1, -1, 0, False, 0)
+
+    @staticmethod
+    def _is_of(tag: int, op: int) -> bool:
+        """Is it that of a place in this loop?"""
+        return _entry(op) <= tag & _ENTRIES <= _exit(op)
 
     def enter_phase_late(self) -> None:
         """Take over once more what was found at the place that was entered late: its own phase begins."""
@@ -293,8 +311,19 @@ class Settings:
         self._optimizer._opt_called = True  # type: ignore[attr-defined]
 
     @property
+    def _num_own(self) -> int:
+        return len(self._heads) // 2
+
+    @property
     def _num_cells(self) -> int:
+        """Those of this host, and behind them those of others."""
         return len(self._heads)
+
+    def _place(self, cell: int) -> memoryview:
+        assert self._cells is not None
+        assert self._elsewhere is not None
+        section, at = (self._cells, self._elsewhere)[cell // self._num_own], cell % self._num_own * _CELL
+        return section[at : at + _CELL]
 
     def _newest(self, latest: int) -> _Cell | None:
         """What the newest cell says whose tag is at most `latest`."""
@@ -311,11 +340,9 @@ class Settings:
 
     def _read(self, cell: int) -> _Cell | None:
         """What a cell says; None where it is empty, or somebody writes there."""
-        assert self._cells is not None
         before = self._head(cell)
         tag, length, _ = before
-        at = cell * _CELL + _HEAD
-        data = bytes(self._cells[at : at + length])
+        data = bytes(self._place(cell)[_HEAD : _HEAD + length])
         return _Cell(tag, *msgspec.msgpack.decode(data)) if tag and self._head(cell) == before else None
 
     def _tag_of(self, cell: int) -> int:

@@ -105,8 +105,9 @@ class Purity:
         return set(self._training.bound.board.versions()) == {version}
 
     def _compare(self, step: int) -> None:
-        every = self._training.bound.settings.told(step)
-        told = {worker: every[row] for worker, row in self._training.bound.member.rows() if row in every}
+        at = self._training.bound.member.at
+        every = self._training.bound.settings.told(step, {at.rows[worker] for worker in at.on_host})
+        told = {worker: every[row] for worker, row in at.rows.items() if row in every}
         for name in told.get(self._worker, {}):
             if name.isidentifier():
                 continue  # a variable of the loop (`loop_variables`)

@@ -101,6 +101,12 @@ class Turns:
         if bound.late and ordinal(training.op) <= began:
             going, place = self.enter_late(going=going)
             entered = place.step >= 0
+            if going and not entered and training.step > training.first_step:
+                raise OutOfSync(
+                    f"Nothing is left of the turns before step {training.step}, where this worker comes to a loop that "
+                    f"began at step {training.first_step}: it would go on with other settings than the others. Start "
+                    "the run again."
+                )
         if not bound.late and training.epoch >= 0:
             bound.board.put_plan(batches.steps, training.epochs_asked, batches.batch)
         bound.board.note_units(cells.UNIT_LANE)

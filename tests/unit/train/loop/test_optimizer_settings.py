@@ -217,6 +217,7 @@ def test_inner_schedulers_are_left_to_their_owner() -> None:
 def arena_of(rows: int) -> Arena:
     sections = Sections()
     sections.add("settings", 3 * CELL * rows)
+    sections.add("settings-elsewhere", 3 * CELL * rows)
     return Arena(sections)
 
 

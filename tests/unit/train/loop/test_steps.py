@@ -13,7 +13,8 @@ from torch import Tensor, nn, optim
 from torch.utils.data import DataLoader
 
 import holdfast as hf
-from holdfast.errors import NonFinite, NotExact, UsageError
+from holdfast.errors import NonFinite, NotExact, OutOfSync, UsageError
+from holdfast.train.loop.script_position import NONE
 from tests.unit.train.problems import assert_close, batches_of, loader_of, loss_of, net, plain, points, turn
 
 STEPS = 4  # in an epoch
@@ -538,3 +539,19 @@ def test_numbers_drawn_after_a_loop_follow_from_the_place_whatever_was_evaluated
 
     first = drawn(2)
     assert first == drawn(4) and len(set(first)) == len(first)
+
+
+def test_a_late_worker_that_finds_no_turn_of_a_loop_under_way_says_so(join) -> None:
+    run = join(lanes=2)
+    model, optimizer, loader = prepared(run)
+    for step in run.steps(loader):
+        turn(step, model, optimizer)
+        if step.number == 1:
+            break
+    training = run._training
+    training.turns.leave()
+    left = training.bound.arena.section("settings")
+    left[:] = bytes(len(left))
+    training.op, training.bound.late = NONE, True  # as one whose script begins now
+    with pytest.raises(OutOfSync, match="Nothing is left of the turns before step 2, where this worker comes to"):
+        run.steps(loader)
