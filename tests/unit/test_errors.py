@@ -41,6 +41,9 @@ EXIT_CODES = {
     "DamagedCheckpoint": 15,
     "NewerCheckpoint": 15,
     "UnreadableCheckpoint": 15,
+    "OtherState": 15,
+    "NoWeights": 15,
+    "OtherModel": 15,
     "CheckpointFailed": 15,
     "NoAtomicRename": 15,
     "Refused": 11,
@@ -67,7 +70,10 @@ PARENTS = {
     **dict.fromkeys(("UnknownKey", "Mismatch", "HandlerFailed", "StoreTimeout", "ServerLost"), errors.StoreError),
     "CheckpointError": errors.HoldfastError,
     **dict.fromkeys(
-        ("NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "CheckpointFailed"),
+        (
+            "NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "OtherState", "NoWeights",
+            "OtherModel", "CheckpointFailed",
+        ),
         errors.CheckpointError,
     ),
     "NoAtomicRename": errors.CheckpointFailed,
@@ -108,7 +114,7 @@ def test_every_class_says_when_it_is_raised(name: str) -> None:
 BUILT = {
     "ConfigError", "NotExact", "BadUnit", "FrameError", "WrongToken", "OtherVersion", "OtherRun", "NotKept",
     "NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "CheckpointFailed",
-    "NoAtomicRename",
+    "NoAtomicRename", "OtherState", "NoWeights", "OtherModel",
 }  # fmt: skip
 
 

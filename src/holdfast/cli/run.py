@@ -35,6 +35,7 @@ def parser() -> Parser:
     it.add_argument("--keep", type=int, metavar="N", help="checkpoints that stay (default: 3)")
     it.add_argument("--resume", metavar="DIR", help="go on from the newest checkpoint of that run, or from this one")
     it.add_argument("--changed-script", metavar="ok", help="with --resume: the script may be another one now")
+    it.add_argument("--init-from", metavar="PATH", help="weights to begin with: a run, checkpoint or .safetensors file")
     it.add_argument("--dir", metavar="DIR", help="the run's directory (default: a new one under runs/)")
     it.add_argument("--listen", metavar="ADDRESS[:PORT]", help="let other machines join here: 0.0.0.0 or :: for any")
     it.add_argument("--hosts", type=int, metavar="N", help="wait for so many machines before the first step")
@@ -73,6 +74,7 @@ def configure(argv: Sequence[str]) -> tuple[Resolved, argparse.Namespace]:
     for name in ("checkpoint", "keep", "resume"):
         sources.flag(name, getattr(options, name))
     sources.flag("changed_script", options.changed_script, "--changed-script")
+    sources.flag("init_from", options.init_from, "--init-from")
     sources.flag("token_file", options.token_file, "--token-file")
     sources.flag("script", options.script, "the command line")
     sources.flag("args", tuple(options.args) or None, "the command line")
