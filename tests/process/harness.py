@@ -278,6 +278,10 @@ class Launch:
         """Wait until the story has a sentence with this text."""
         until(lambda: any(text in line for line in self.story), lambda: f"{text!r} in the story\n{self.err}", seconds)
 
+    def said(self, text: str, seconds: float = 60.0) -> None:
+        """Wait until it has said this on the screen."""
+        until(lambda: text in self.err, lambda: f"{text!r}\n{self.err}", seconds)
+
     def crew_of(self, workers: int, seconds: float = 30.0) -> list[int]:
         """Wait until this many workers drive lanes, and no change is under way. Their pids."""
         status = self.wait(

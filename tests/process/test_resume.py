@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -168,3 +170,70 @@ def test_killed_at_twenty_moments(tmp_path: Path, model: str) -> None:
     with resumed(tmp_path, model, "--workers", 2, args=length) as run:
         assert run.end() == 0, run.err
     assert run.sha256 == golden(model, 4, *length.split()), run.err
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1.0, pytest.param(30.0, marks=pytest.mark.chaos)])
+def test_a_machine_that_is_taken_away(tmp_path: Path, seconds: float) -> None:
+    """A notice, and so many seconds later the end: there is a checkpoint that can be gone on from."""
+    gone = tmp_path / "gone"
+    options = ("--workers", 2, "--lanes", 4, "--checkpoint", "10steps", "--notice", gone)
+    with Launch(tmp_path, "normed", *options, args="--pace 0.02") as run:
+        has_checkpoint_of(run, 10)
+        gone.touch()
+        run.said("notice given by")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            assert run.process.wait(seconds) == 128 + signal.SIGTERM, run.err
+        assert seconds < 30.0 or run.process.poll() is not None, run.err
+        run.process.kill()
+        run.process.wait()
+        until(lambda: not run.processes() and not run.holders(), "the end of all processes", 5.0)
+        holdfast("status", run.dir)  # closes the directory of a run that was killed
+    gone.unlink()
+    with resumed(tmp_path, "normed", "--workers", 1) as run:
+        assert run.end() == 0, run.err
+    assert run.sha256 == golden("normed", 4), run.err
+
+
+def test_copies_elsewhere(tmp_path: Path) -> None:
+    """Each checkpoint is copied to a URL, from which the run goes on in another directory."""
+    url = f"file://{tmp_path}/far away"
+    with Launch(
+        tmp_path, "lenet", "--workers", 1, "--lanes", 4, *OFTEN, "--checkpoint-to", url, args="--pace 0.02"
+    ) as run:
+        run.told("a copy of step-")
+        crash(run)
+    with Launch(tmp_path, "lenet", "--resume", url, "--workers", 2, args="", dir="elsewhere") as run:
+        assert run.end() == 0, run.err
+    assert run.sha256 == golden("lenet", 4), run.err
+
+
+@pytest.mark.parametrize("sync", ["bounded:2", "local:2", pytest.param("async", marks=pytest.mark.chaos)])
+def test_relaxed_modes_go_on_with_each_push_once(tmp_path: Path, sync: str) -> None:
+    options = ("--lanes", 4, "--sync", sync, *OFTEN, *AUDITED)
+    with Launch(tmp_path, "normed", "--workers", 2, *options, args="--pace 0.02") as run:
+        has_checkpoint_of(run, 6)
+        crash(run)
+    with resumed(tmp_path, "normed", "--workers", 3) as run:
+        assert run.end() == 0, run.err
+    each_sample_once(run, 484, 3)
+    assert run.summary["steps"] == 48 and run.summary["resumed"]["step"] >= 6
+
+
+def test_a_disk_that_is_full_for_a_while(tmp_path: Path) -> None:
+    """It is said, training goes on, and checkpoints are written again when there is room."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", disk], check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        filling = disk / "filling"
+        filling.write_bytes(bytes(22 << 20))
+        options = ("--workers", 1, "--lanes", 4, *OFTEN, "--keep", 1)
+        with Launch(tmp_path, "lenet", *options, args="--pace 0.02 --epochs 6", dir="disk/run") as run:
+            run.said("No checkpoint could be written")
+            filling.unlink()
+            run.said("checkpoints are written again")
+            assert run.end() == 0, run.err
+        assert run.sha256 == golden("lenet", 4, "--epochs", "6")
+    finally:
+        subprocess.run(["umount", disk], check=True)

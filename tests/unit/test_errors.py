@@ -274,6 +274,15 @@ def test_unreadable_checkpoint() -> None:
     assert (error.path, error.why) == ("c/manifest.json", "Permission denied")
 
 
+def test_other_state() -> None:
+    error = errors.OtherState("c", "ready (8 bytes there, 16 here)")
+    assert str(error) == (
+        "The checkpoint c is not of what this script has built: ready (8 bytes there, 16 here). Resume it with the "
+        "script, the arguments and the version of Holdfast that have written it."
+    )
+    assert (error.path, error.what) == ("c", "ready (8 bytes there, 16 here)")
+
+
 def test_checkpoint_failed() -> None:
     error = errors.CheckpointFailed("runs/a/checkpoints", "no space left on device", "Make room there.")
     assert str(error) == (

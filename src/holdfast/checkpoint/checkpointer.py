@@ -19,10 +19,11 @@ from holdfast.checkpoint.content import Content
 from holdfast.config.checkpoint_interval import Interval
 from holdfast.config.limits import CHECKPOINT
 from holdfast.dataplane.memory.arena_view import ArenaView
+from holdfast.dataplane.memory.board import H_MAGIC, H_MIRROR, MAGIC
 from holdfast.dataplane.memory.board_snapshot import level
 from holdfast.dataplane.memory.snapshot import Snapshot, SnapshotRoom, take
 from holdfast.dataplane.wire.primary_sync import PrimarySync
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, UsageError
 
 __all__ = ["Checkpointer", "Describe", "Place"]
 
@@ -32,6 +33,7 @@ class Place(NamedTuple):
 
     root: Path
     keep: int
+    url: str = ""  #: where each is copied to besides
 
 
 class Describe(Protocol):
@@ -91,7 +93,7 @@ class Checkpointer:
         while not self._closing.is_set():
             asked, self._asked = self._asked, False
             view = self._view()
-            if view is not None and (asked or self._due(view)):
+            if view is not None and self._has_state(view) and (asked or self._due(view)):
                 try:
                     self._save(view)
                 except Exception as error:  # a bug of ours must not end a run that could go on
@@ -101,9 +103,12 @@ class Checkpointer:
             self._wake.wait(CHECKPOINT.poll)
             self._wake.clear()
 
+    def _has_state(self, view: ArenaView) -> bool:
+        if view.board.words[H_MAGIC] == MAGIC and view.board.words[H_MIRROR]:
+            self._fail("No checkpoints are taken: in this mode another machine holds the state.")
+        return level(view.memory) >= 0
+
     def _due(self, view: ArenaView) -> bool:
-        if level(view.memory) < 0:
-            return False
         step = progress(view, min(view.board.versions(), default=0)).step
         self._last_step = min(self._last_step, step) if self._last_step >= 0 else step
         return self._interval.due(time.monotonic() - self._last_time, step - self._last_step)
@@ -136,6 +141,18 @@ class Checkpointer:
         self._tell(f"{wrote}, the state stood still for {held:.0f} ms", False)
         for note in written.notes:
             self._tell(note, True)
+        if self._place.url:
+            self._copy(written.path)
+
+    def _copy(self, path: Path) -> None:
+        from holdfast.checkpoint import remote  # what it stands on is an extra
+
+        try:
+            sent = remote.upload(path, self._place.url, keep=self._place.keep)
+        except (CheckpointError, UsageError) as error:
+            self._fail(str(error))
+        else:
+            self._tell(f"a copy of {path.name} is at {sent.url}", False)
 
     def _fail(self, why: str) -> None:
         if why != self._trouble:

@@ -36,6 +36,7 @@ def parser() -> Parser:
         "--patience", metavar="TIME", type=Duration,
         help="how long to try to reach the run: at first (default: once), and when it is lost (default: 60s)",
     )
+    it.add_argument("--notice", metavar="SOURCE", help="a file, a URL or command:WORDS that tells of a preemption")
     return it
 
 
@@ -56,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
 
     return Rejoin(
         place, credentials, slots=options.workers or 0, bind=bind,
-        patience=options.patience.seconds if options.patience is not None else None,
+        patience=options.patience.seconds if options.patience is not None else None, notice=options.notice or "",
     ).run()  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.cli.notice import Notice
 from holdfast.config.limits import AGENT, CrewConfig
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.ports import Monitor, Spawner
@@ -88,12 +89,14 @@ class Rejoin:
         slots: workers that this machine has room for; 0 means: one per CPU.
         bind: where to listen for other hosts; an empty host means: where the coordinator says.
         patience: seconds to try to reach the run; None means: once at first, and a minute when it was lost.
+        notice: what tells that this machine is about to be taken away (`notice`); empty means: nothing does.
     """
 
     def __init__(
         self, place: tuple[str, int], credentials: Credentials, *, slots: int, bind: tuple[str, int],
-        patience: float | None, entry: str = DEFAULT_ENTRY,
+        patience: float | None, entry: str = DEFAULT_ENTRY, notice: str = "",
     ) -> None:  # fmt: skip
+        self._notice = notice
         self._place, self._credentials, self._bind, self._entry = place, credentials, bind, entry
         most = slots or len(os.sched_getaffinity(0))
         self._slots = most if ordered_stores(platform.machine()) else 1
@@ -113,9 +116,12 @@ class Rejoin:
 
     async def _run(self) -> int:
         taken = self._listen()
+        notice = Notice(self._notice, self._say) if self._notice else None
         try:
             return await self._visit_until_the_end()
         finally:
+            if notice is not None:
+                notice.close()
             for number in taken:
                 asyncio.get_running_loop().remove_signal_handler(number)
 

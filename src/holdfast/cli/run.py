@@ -33,6 +33,8 @@ def parser() -> Parser:
     it.add_argument("--sync", metavar="MODE", help="exact, bounded:S, async, quorum:K or local:H")
     it.add_argument("--checkpoint", metavar="EVERY", help="a time, steps (200steps) or off (default: 5m)")
     it.add_argument("--keep", type=int, metavar="N", help="checkpoints that stay (default: 3)")
+    it.add_argument("--checkpoint-to", metavar="URL", help="copy each there, too: s3://bucket/name, file:///...")
+    it.add_argument("--notice", metavar="SOURCE", help="a file, a URL or command:WORDS that tells of a preemption")
     it.add_argument("--resume", metavar="DIR", help="go on from the newest checkpoint of that run, or from this one")
     it.add_argument("--changed-script", metavar="ok", help="with --resume: the script may be another one now")
     it.add_argument("--init-from", metavar="PATH", help="weights to begin with: a run, checkpoint or .safetensors file")
@@ -56,8 +58,9 @@ def configure(argv: Sequence[str]) -> tuple[Resolved, argparse.Namespace]:
     options = parser().parse(argv)
     sources = Sources()
     if options.resume is not None:
-        from holdfast.cli.launch.resumption import settings
+        from holdfast.cli.launch.resumption import fetched, settings
 
+        options.resume = fetched(options.resume, options.dir)
         for name, value in settings(options.resume).items():
             sources.flag(name, value, "the run that is resumed")
     if options.config is not None:
@@ -71,8 +74,9 @@ def configure(argv: Sequence[str]) -> tuple[Resolved, argparse.Namespace]:
     crew = ("workers", "servers", "replicas", "lanes", "threads", "seed", "verify", "sync")
     for name in (*crew, "dir", "on", "listen", "hosts", "tls"):
         sources.flag(name, getattr(options, name))
-    for name in ("checkpoint", "keep", "resume"):
+    for name in ("checkpoint", "keep", "notice", "resume"):
         sources.flag(name, getattr(options, name))
+    sources.flag("checkpoint_to", options.checkpoint_to, "--checkpoint-to")
     sources.flag("changed_script", options.changed_script, "--changed-script")
     sources.flag("init_from", options.init_from, "--init-from")
     sources.flag("token_file", options.token_file, "--token-file")

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 
 __all__ = [
-    "AGENT", "CHECKPOINT", "CLUSTER", "CONTROL", "FIXED", "NETWORK", "PROCESS", "SCREEN", "STORE", "TORCHRUN",
+    "AGENT", "CHECKPOINT", "CLUSTER", "CONTROL", "FIXED", "NETWORK", "NOTICE", "PROCESS", "SCREEN", "STORE", "TORCHRUN",
     "TRANSFER", "WORKER", "CrewConfig", "Seconds",
 ]  # fmt: skip
 
@@ -183,6 +183,14 @@ class _Checkpoint(_Section, frozen=True):
     at_end: Seconds = 30.0  #: for the one before a run ends because it was asked to
 
 
+class _Notice(_Section, frozen=True):
+    """Looking whether this machine is about to be taken away."""
+
+    poll: Seconds = 1.0  #: between two looks
+    answer: Seconds = 1.0  #: for a URL to answer
+    command: Seconds = 5.0  #: for a command to end
+
+
 class _Store(_Section, frozen=True):
     """The parameter store."""
 
@@ -257,10 +265,11 @@ class _Screen(_Section, frozen=True):
 
 CONTROL, NETWORK, AGENT, PROCESS, TRANSFER = _Control(), _Network(), _Agent(), _Process(), _Transfer()
 WORKER, CHECKPOINT, STORE, TORCHRUN = _Worker(), _Checkpoint(), _Store(), _Torchrun()
-CLUSTER, SCREEN = _Cluster(), _Screen()
+CLUSTER, SCREEN, NOTICE = _Cluster(), _Screen(), _Notice()
 
 #: Sections that `--show-config` shows and nothing sets.
 FIXED: dict[str, msgspec.Struct] = {
     "control": CONTROL, "network": NETWORK, "agent": AGENT, "process": PROCESS, "transfer": TRANSFER, "worker": WORKER,
-    "checkpoint": CHECKPOINT, "store": STORE, "torchrun": TORCHRUN, "cluster": CLUSTER, "screen": SCREEN,
+    "checkpoint": CHECKPOINT, "notice": NOTICE, "store": STORE, "torchrun": TORCHRUN, "cluster": CLUSTER,
+    "screen": SCREEN,
 }  # fmt: skip

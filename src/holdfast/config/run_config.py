@@ -101,6 +101,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint: str = "5m"
     #: Checkpoints that stay.
     keep: int = 3
+    #: What tells that this machine is about to be taken away (`cli.notice`); empty means: nothing does.
+    notice: str = ""
+    #: Where each is copied to besides: any URL that fsspec knows; empty means: nowhere.
+    checkpoint_to: str = ""
     #: A run's directory, or a checkpoint in it, that this run goes on from.
     resume: str = ""
     #: Weights to begin with: a run's directory, a checkpoint, or a .safetensors file. Empty: what the script makes.
@@ -200,6 +204,10 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         raise wrong("checkpoint", config.checkpoint, str(error), "The default is 5m.") from None
     if config.keep < 1:
         raise wrong("keep", config.keep, "the newest checkpoint always stays", "The default is 3.")
+    if config.checkpoint_to and "://" not in config.checkpoint_to:
+        raise wrong("checkpoint_to", config.checkpoint_to, "must be a URL", "Write file:///... or s3://bucket/name.")
+    if config.checkpoint_to and config.checkpoint == "off":
+        raise wrong("checkpoint_to", config.checkpoint_to, "there are none with checkpoint = off", "Leave it out.")
     if config.changed_script not in ("refuse", "ok"):
         raise wrong("changed_script", config.changed_script, "must be refuse or ok", "Leave it out.")
     if config.changed_script == "ok" and not config.resume:

@@ -23,7 +23,8 @@ def test_the_commands_and_flags_are_these() -> None:
     assert flags == {
         "-h", "--help", "--workers", "--servers", "--replicas", "--lanes", "--threads", "--seed", "--sync", "--dir",
         "--on", "--config", "--set", "--show-config", "--listen", "--hosts", "--tls", "--token-file", "--dry-run",
-        "--verify",
+        "--verify", "--checkpoint", "--keep", "--checkpoint-to", "--resume", "--changed-script", "--notice",
+        "--init-from",
     }
 
 
@@ -61,7 +62,7 @@ def test_the_launcher_imports_no_torch() -> None:
         (["scael"], "scael: there is no such command. Did you mean scale?"),
         (["run", "--wokers", "2", "train.py"], "--wokers: holdfast run has no such option. Did you mean --workers?"),
         (["status", "--jsn"], "--jsn: holdfast status has no such option. Did you mean --json?"),
-        (["run"], "the following arguments are required: SCRIPT"),
+        (["run"], "No script was named"),
         (["run", "--lanes", "x", "train.py"], "argument --lanes: invalid int value: 'x'"),
         (["run", "no_such_script.py"], "no_such_script.py: there is no such script."),
         (["run", "--config", "no_such.toml", "x.py"], "--config no_such.toml cannot be read"),

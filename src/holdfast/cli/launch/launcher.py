@@ -30,6 +30,7 @@ from holdfast.cli.launch.invitation import Invitation, near
 from holdfast.cli.launch.resumption import Resumption, open_resumption
 from holdfast.cli.launch.run_checkpoints import RunCheckpoints
 from holdfast.cli.launch.store_service import StoreService
+from holdfast.cli.notice import Notice
 from holdfast.config.checkpoint_interval import parse as parse_interval
 from holdfast.config.resolve import Resolved
 from holdfast.config.run_config import DEFAULTS_OF_JOIN, RunConfig
@@ -188,6 +189,7 @@ class _Launcher:
         """The whole run. What is opened here is closed here."""
         control: ControlSocket | None = None
         listened: list[int] = []
+        notice: Notice | None = None
         try:
             self._screen.say(f"run directory: {near(self._directory.path)}")
             self._story_writer.note(0.0, "Limits", told_limits(self._config.crew))
@@ -196,6 +198,7 @@ class _Launcher:
             self._open_checkpoints()
             control = self._open_control()
             listened = self._listen()
+            notice = Notice(self._config.notice, self._say_soon()) if self._config.notice else None
             async with asyncio.TaskGroup() as group:
                 shower = group.create_task(self._display.show(), name="screen")
                 resumed = self._resumption.resumed if self._resumption is not None else None
@@ -209,6 +212,8 @@ class _Launcher:
         finally:
             for number in listened:
                 asyncio.get_running_loop().remove_signal_handler(number)
+            if notice is not None:
+                notice.close()
             if control is not None:
                 control.close()
             if self._checkpoints is not None:
@@ -338,6 +343,15 @@ class _Launcher:
                 loop.add_signal_handler(number, self._asked_to_end, number)
                 taken.append(int(number))
         return taken
+
+    def _say_soon(self) -> Callable[[str], None]:
+        """Say something on the screen, from any thread."""
+        loop = asyncio.get_running_loop()
+
+        def say(sentence: str) -> None:
+            loop.call_soon_threadsafe(self._screen.say, sentence)
+
+        return say
 
     def _asked_to_end(self, number: signal.Signals) -> None:
         name = "Ctrl-C" if number == signal.SIGINT else number.name

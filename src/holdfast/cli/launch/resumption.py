@@ -22,7 +22,7 @@ from holdfast.errors import ConfigError, NotACheckpoint, UsageError
 from holdfast.hosts.local_host import Restoration
 from holdfast.observe.directory import CHECKPOINTS
 
-__all__ = ["Resumption", "hash_of", "open_resumption", "settings"]
+__all__ = ["Resumption", "fetched", "hash_of", "open_resumption", "settings"]
 
 #: What a run is told anew each time it starts.
 _ANEW = ("dir", "resume", "changed_script", "token_file", "init_from")
@@ -46,6 +46,20 @@ class Resumption(NamedTuple):
         """Step, samples, and name of the checkpoint."""
         facts = self.checkpoint.manifest.facts
         return facts.step, facts.samples, self.checkpoint.path.name
+
+
+def fetched(path: str, directory: str | None) -> str:
+    """The directory in which a run goes on; from a URL its newest copy that is whole is fetched into that."""
+    if "://" not in path:
+        return path
+    if not directory:
+        raise UsageError(f"--resume {path}: say in which directory the run is to go on. Add --dir DIR.")
+    from holdfast.checkpoint.remote import download
+
+    root = Path(directory, CHECKPOINTS)
+    root.mkdir(parents=True, exist_ok=True)
+    download(path, root)
+    return directory
 
 
 def settings(path: str) -> dict[str, Any]:
@@ -81,7 +95,7 @@ def open_resumption(config: RunConfig) -> Resumption:
     except msgspec.ValidationError as error:
         raise NotACheckpoint(checkpoint.path, f"it does not say where its run stood ({error})") from None
     directory = checkpoint.path.resolve().parent.parent
-    if not (directory / "run.json").exists():
+    if checkpoint.path.resolve().parent.name != CHECKPOINTS:
         raise UsageError(
             f"{checkpoint.path} is not in a run's directory, in which it could go on. Move it to checkpoints/ of one."
         )

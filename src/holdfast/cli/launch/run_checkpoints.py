@@ -41,10 +41,10 @@ class RunCheckpoints:
         self._config, self._run, self._coordinator, self._note = config, run, coordinator, note
         self._loop = asyncio.get_running_loop()
         self._script = Script(config.script, config.args, hash_of(config.script))
+        place = Place(directory.path / CHECKPOINTS, config.keep, config.checkpoint_to)
         self._checkpointer = Checkpointer(
-            parse(config.checkpoint), Place(directory.path / CHECKPOINTS, config.keep), view=host.view, ring=host.ring,
-            describe=self._describe, tell=self._tell,
-        )  # fmt: skip
+            parse(config.checkpoint), place, view=host.view, ring=host.ring, describe=self._describe, tell=self._tell
+        )
 
     def take_last(self) -> None:
         """The run is to end before its time: take one of where it is. Blocks."""

@@ -50,8 +50,14 @@ class SnapshotRoom:
         """Where the copy of a section goes."""
         place = self._places.get(name)
         if place is None or len(place) < size:
-            place = self._places[name] = mmap.mmap(-1, max(1, size))
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+            place = self._places[name] = mmap.mmap(-1, max(1, size), flags=flags)
         return memoryview(place)[:size]
+
+    def prepare(self, view: ArenaView) -> None:
+        """Have room for all that is durable, before anybody stands still for it."""
+        for name in view.manifest.durable():
+            self.place(name, view.manifest.sections[name][1])
 
 
 def put_sections(view: ArenaView, sections: Mapping[str, memoryview | bytes]) -> None:
@@ -79,6 +85,7 @@ def take(
     `ring` wakes the workers of this host; in relaxed modes, `clocks` cuts how far lanes are at a version.
     """
     board = view.board
+    room.prepare(view)
     try:
         while not closing():
             if board.words[cells.H_MAGIC] != cells.MAGIC:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from holdfast.core.tree import Node, reference_sum
+from holdfast.dataplane.reduce import finite
 from holdfast.dataplane.reduce.work import StepWork
 from tests.unit.dataplane.members import LANES, Worker
 
@@ -64,3 +65,23 @@ def test_presence_and_culprits(worker: Worker) -> None:
     last = worker.space.layout.slices[-1]
     assert count - 1 in {part.entry for part in last.pieces}
     assert worker.gradients.culprits(last, worker.board.nodes(500)) == [Node(2, 1)]
+
+
+@pytest.mark.parametrize("small", [1 << 16, 100, 0])
+def test_a_glance_at_a_slot_sees_what_is_wrong_with_any_parameter(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large matrices are looked at by a row and a column each, and what lies between them as one."""
+    monkeypatch.setattr(finite, "_SMALL", small)
+    gradients = Worker(0, 0).gradients
+    some = [torch.ones_like(p) for p in Worker(0, 0).space.trainable]
+    for lane in range(LANES):
+        gradients.fill(7, lane, some, None)
+        assert gradients.clean()
+        gradients.show()
+    for entry, parameter in enumerate(some):
+        wrong = [*some[:entry], torch.full_like(parameter, float("nan")), *some[entry + 1 :]]
+        gradients.fill(8, 2, wrong, None)
+        assert not gradients.clean()
+        gradients.forget()  # the same lane may be filled again
+        gradients.fill(8, 2, some, None)
+        assert gradients.clean()
+        gradients.forget()
