@@ -33,6 +33,8 @@
     │   ├── NewerCheckpoint           a later version of Holdfast has written it  exit 15
     │   ├── UnreadableCheckpoint      the system does not let us read it          exit 15
     │   ├── OtherState                it is of another model than the script's    exit 15
+    │   ├── NoWeights                 a file from which no weights can be taken   exit 15
+    │   ├── OtherModel                its weights have nothing of the script's    exit 15
     │   └── CheckpointFailed          it could not be written; older ones stay    exit 15
     │       └── NoAtomicRename        its file system cannot rename a folder      exit 15
     └── Refused                       a run will not have this machine            exit 11
@@ -410,6 +412,30 @@ class OtherState(CheckpointError):
         super().__init__(
             f"The checkpoint {path} is not of what this script has built: {what}. Resume it with the script, the "
             "arguments and the version of Holdfast that have written it."
+        )
+
+
+class NoWeights(CheckpointError):
+    """There is a file, and it is not whole, or none that weights are taken from.
+
+    >>> str(NoWeights("a.safetensors", "its header is not JSON"))[:70]
+    'No weights can be taken from a.safetensors: its header is not JSON. Gi'
+    """
+
+    def __init__(self, path: object, why: str, fix: str = "") -> None:
+        self.path, self.why = path, why
+        fix = fix or "Give a run's directory, a checkpoint, or a .safetensors file that is whole."
+        super().__init__(f"No weights can be taken from {path}: {why}. {fix}")
+
+
+class OtherModel(CheckpointError):
+    """Weights were to be taken over from a file that has nothing in common with the script's models."""
+
+    def __init__(self, path: object, what: str) -> None:
+        self.path, self.what = path, what
+        super().__init__(
+            f"{path} has nothing in common with the models of this script: {what}. Give the weights of such a model, "
+            "or rename them as the model's state_dict() names them."
         )
 
 

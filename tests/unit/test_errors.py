@@ -42,6 +42,8 @@ EXIT_CODES = {
     "NewerCheckpoint": 15,
     "UnreadableCheckpoint": 15,
     "OtherState": 15,
+    "NoWeights": 15,
+    "OtherModel": 15,
     "CheckpointFailed": 15,
     "NoAtomicRename": 15,
     "Refused": 11,
@@ -69,8 +71,8 @@ PARENTS = {
     "CheckpointError": errors.HoldfastError,
     **dict.fromkeys(
         (
-            "NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "OtherState",
-            "CheckpointFailed",
+            "NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "OtherState", "NoWeights",
+            "OtherModel", "CheckpointFailed",
         ),
         errors.CheckpointError,
     ),
@@ -112,7 +114,7 @@ def test_every_class_says_when_it_is_raised(name: str) -> None:
 BUILT = {
     "ConfigError", "NotExact", "BadUnit", "FrameError", "WrongToken", "OtherVersion", "OtherRun", "NotKept",
     "NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "CheckpointFailed",
-    "NoAtomicRename", "OtherState",
+    "NoAtomicRename", "OtherState", "NoWeights", "OtherModel",
 }  # fmt: skip
 
 

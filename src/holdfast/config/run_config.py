@@ -107,6 +107,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint_to: str = ""
     #: A run's directory, or a checkpoint in it, that this run goes on from.
     resume: str = ""
+    #: Weights to begin with: a run's directory, a checkpoint, or a .safetensors file. Empty: what the script makes.
+    init_from: str = ""
     #: May the script be another one than when the checkpoint was written?
     changed_script: str = "refuse"
     crew: CrewConfig = CrewConfig()
@@ -210,6 +212,11 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
         raise wrong("changed_script", config.changed_script, "must be refuse or ok", "Leave it out.")
     if config.changed_script == "ok" and not config.resume:
         raise wrong("changed_script", config.changed_script, "no run is resumed", "Leave it out, or add --resume DIR.")
+    if config.init_from and config.resume:
+        raise wrong(
+            "init_from", config.init_from, f"{config.resume} is resumed, with the weights that it had",
+            "Leave one of them out: --resume goes on with a run, --init-from begins another one.",
+        )
     if config.resume and config.on != "local":
         raise wrong(
             "resume", config.resume, f"a run on {config.on} cannot be resumed there yet", "Resume it with --on local."

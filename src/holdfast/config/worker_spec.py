@@ -35,3 +35,4 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     outer: tuple[float, float] = OUTER
     audit: bool = False
     scratch: str = ""
+    init_from: str = ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
@@ -31,7 +31,7 @@ from holdfast.errors import OutOfSync, UsageError
 if TYPE_CHECKING:
     from holdfast.train.training import Training
 
-__all__ = ["Table", "agree", "collect", "evaluate"]
+__all__ = ["Table", "agree", "by_lead", "collect", "evaluate"]
 
 
 class Table:
@@ -106,8 +106,18 @@ class Table:
 Compute = Callable[[int], tuple[int, Mapping[str, float]]]  # row -> (samples, means over them)
 
 
-def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]:
-    """The weighted mean of what `compute(row)` gives, the rows shared by the crew. One collective operation."""
+class First(NamedTuple):
+    """What is to be done before all else, once."""
+
+    who: Callable[[], int]  #: the worker that does it, in the crew as it is: one that drives lanes
+    act: Callable[[], None]
+
+
+def collect(training: Training, rows: int, compute: Compute, first: First | None = None) -> dict[str, float]:
+    """The weighted mean of what `compute(row)` gives, the rows shared by the crew. One collective operation.
+
+    With `first`, one worker does something before any row is computed.
+    """
     if (rehearsal := training.turns.rehearsal) is not None:
         return rehearsal.measured(compute)
     if not training.begin_op(rows):
@@ -120,6 +130,11 @@ def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]
     def together() -> bool:
         return all(entered >= op for _, entered in binding.ops()) or table.keeps(op)
 
+    def doer(row: int) -> int:
+        if first is not None and len(missing) == rows:
+            return first.who()
+        return member.driver(row % training.num_lanes)
+
     def moved() -> bool:
         return table.missing(rows, tag) != missing or table.keeps(op)
 
@@ -130,6 +145,11 @@ def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]
         binding.board.put(cells.R_WAITING_FOR, -1)
     while (missing := table.missing(rows, tag)) and not table.keeps(op):  # who follows a crew gets it as a whole
         mine = [row for row in missing if member.drives(row % training.num_lanes)]
+        if first is not None and len(missing) == rows:
+            if first.who() == member.at.worker:
+                first.act()
+            else:
+                mine = []
         if mine:
             table.put(mine[0], tag, *compute(mine[0]))
             binding.board.add(cells.R_BEAT, 1)
@@ -138,7 +158,7 @@ def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]
             _rest_or(controls, training.step, lambda: None)
         else:
             training.check_together(moved)
-            binding.board.put(cells.R_WAITING_FOR, member.driver(missing[0] % training.num_lanes))
+            binding.board.put(cells.R_WAITING_FOR, doer(missing[0]))
             _rest_or(controls, training.step, lambda: controls.wait(moved))
             binding.board.put(cells.R_WAITING_FOR, -1)
     training.reseed()
@@ -152,6 +172,23 @@ def collect(training: Training, rows: int, compute: Compute) -> dict[str, float]
 def agree(training: Training, value: float) -> float:
     """One worker's number, the same for all: whoever drives lane 0 decides."""
     return collect(training, 1, lambda _: (1, {"value": value}))["value"]
+
+
+def by_lead(training: Training, act: Callable[[], None]) -> None:
+    """Have the lead do something while all others wait; if it dies meanwhile, the next lead does it all over again."""
+    if training.turns.rehearsal is not None:  # it was done when the crew was here
+        return
+
+    def lead() -> int:
+        at = training.bound.member.at
+        return at.lead if at.lead in at.driver else at.driver[0]
+
+    def begin() -> None:
+        training.reload_buffers()
+        act()
+
+    # A row for each lane: what a worker has done is told to other hosts by a lane that it drives.
+    collect(training, training.num_lanes, lambda _: (1, {"done": 1.0}), First(lead, begin))
 
 
 def evaluate(

@@ -33,13 +33,14 @@ from holdfast.data.batches import Batches
 from holdfast.dataplane.memory.board import units
 from holdfast.dataplane.reduce.several_optimizers import together
 from holdfast.dataplane.relaxed import ages
-from holdfast.errors import ConfigError, NotExact, UsageError
+from holdfast.errors import CheckpointError, ConfigError, NotExact, UsageError
 from holdfast.train import seeding
 from holdfast.train.audit_trail import AuditTrail
 from holdfast.train.control_link import ControlLink
-from holdfast.train.evaluation import agree, evaluate
-from holdfast.train.final_weights import write_final
+from holdfast.train.evaluation import agree, by_lead, evaluate
+from holdfast.train.final_weights import save_weights, write_final
 from holdfast.train.lane_batches import check_batches
+from holdfast.train.loaded_weights import Loaded, load_weights
 from holdfast.train.loop.keeping import Stateful
 from holdfast.train.loop.plain.passes import Pass
 from holdfast.train.loop.scalers import Scalers
@@ -224,6 +225,7 @@ class Run:
         self.worker, self.row = (spec.worker, spec.row) if spec is not None else (0, 0)
         self._script = spec.script if spec is not None else ""
         self._directory = Path(spec.dir) if spec is not None else None
+        self._init_from = spec.init_from if spec is not None else ""
         self._storing: RunStore | None = None
         self._started = time.perf_counter()
         self._training: Training | None = None
@@ -338,7 +340,9 @@ class Run:
             out = [Loader(self, training.add_loader(o), o) if isinstance(o, DataLoader) else o for o in objects]
             for batches in training.loaders:
                 check_batches(models, batches)
-        except UsageError:  # refused as a whole: the script may hand over something else
+            if self._init_from:
+                load_weights(models, Path(self._init_from))
+        except (UsageError, CheckpointError):  # refused as a whole: the script may hand over something else
             self._training = None
             training.close()
             raise
@@ -417,6 +421,52 @@ class Run:
 
             self._storing = RunStore(self.steered, self.worker, self.row, self._script)
         return self._storing.open(servers, handler, memory, timeout)
+
+    # ------------------------------------------------------------ weights in files
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the models' weights into a .safetensors file, whole or not at all, by the names of their state_dict.
+
+        Call it in every worker at the same place, outside of the loop over units: the lead writes, the others wait, and
+        if it is lost meanwhile, the next lead writes. An older file of that name is replaced. Returns the path.
+
+        Raises:
+            UsageError: it was called where workers are apart.
+            ResourceError: the disk does not take it.
+        """
+        training, file = self._training_or_refuse(), Path(path)
+        if training.turns.in_units or (training.turns.rehearsal is not None and training.unit is not None):
+            raise UsageError(
+                f"run.save({str(path)!r}) was called inside of the loop over the units of step {self.step}, where "
+                "workers are apart. Call it before that loop or after it."
+            )
+        if training.shares is not None and not training.shares.left:
+            training.shares.refuse_inside("run.save")
+        if file.suffix != ".safetensors":
+            raise UsageError(
+                f"run.save({str(path)!r}): it writes the safetensors format. Let the name end in .safetensors; for "
+                "others there is `holdfast checkpoint export`."
+            )
+        by_lead(training, lambda: save_weights(file, self._models))
+        return file
+
+    def load(self, path: str | os.PathLike[str]) -> Loaded:
+        """Put weights into the prepared models: of a run's directory, a checkpoint, or any .safetensors file.
+
+        Call it in every worker after `prepare`, before the first loop. What does not fit is told and returned: names
+        that are `missing` in the file, `unexpected` in it, or `differing` in shape or dtype. The optimizer begins anew.
+
+        Raises:
+            UsageError: training has begun.
+            CheckpointError: it cannot be read, is not whole, or has nothing in common with the models.
+        """
+        training = self._training_or_refuse()
+        if training.begun:
+            raise UsageError(
+                f"run.load({str(path)!r}) was called after training had begun, when the weights are the whole crew's. "
+                "Call it right after run.prepare(...), before the first loop, run.evaluate, run.agree or run.save."
+            )
+        return load_weights(self._models, Path(path))
 
     # ------------------------------------------------------------ clipping
 

@@ -11,7 +11,7 @@ from holdfast.checkpoint import stream
 from holdfast.checkpoint.content import Tensor
 from holdfast.checkpoint.disk import Disk
 from holdfast.checkpoint.dtypes import DTYPES, nbytes
-from holdfast.checkpoint.tensor_file import layout
+from holdfast.checkpoint.tensor_file import header_size, layout, placed
 
 
 def test_every_dtype_of_torch_is_known() -> None:
@@ -78,3 +78,67 @@ def test_sections_larger_than_a_piece(tmp_path: Path, monkeypatch: pytest.Monkey
     assert into == data and sha256 == records["x"].sha256 == stream.sha256_of(data)
     with pytest.raises(EOFError, match="ends 1 bytes too early"):
         stream.read_into(Disk(), tmp_path / "f", records["x"].begin + 1, memoryview(into))
+
+
+def header(**entries: object) -> bytes:
+    """A header of these tensors, as it stands behind the first eight bytes."""
+    return json.dumps(entries).encode()
+
+
+def tensor(begin: int, end: int, *shape: int, dtype: str = "F32") -> dict[str, object]:
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+
+
+def test_what_is_written_is_found_again() -> None:
+    tensors = {"flags": ("bool", (3,)), "w": ("float32", (2, 2)), "none": ("float64", (0, 4)), "n": ("int64", ())}
+    made = layout(tensors, {"format": "pt"})
+    size = header_size(made.header[:8], made.size)
+    found = placed(made.header[8:], made.size)
+    assert size == len(made.header) - 8
+    assert {name: (one.dtype, one.shape) for name, one in found.items()} == tensors
+    assert {name: one.begin for name, one in found.items()} == made.begins
+
+
+@pytest.mark.parametrize(
+    ("head", "size", "why"),
+    [
+        (b"\x01\0", 2, "it has 2 bytes, and the length of its header alone takes 8"),
+        ((93).to_bytes(8, "little"), 100, "its header is to be 93 bytes long, and 92 follow"),
+        (b"\xff" * 8, 100, f"its header is to be {2**64 - 1} bytes long, and 92 follow"),
+        ((100_000_001).to_bytes(8, "little"), 1 << 30, "its header is to be 100000001 bytes long"),
+    ],
+)
+def test_a_header_longer_than_its_file(head: bytes, size: int, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        header_size(head, size)
+
+
+@pytest.mark.parametrize(
+    ("text", "rest", "why"),
+    [
+        (b"{", 0, "its header is not JSON"),
+        (b"\xff{}", 0, "its header is not JSON"),
+        (b"[" * 200_000, 0, "its header is not JSON"),
+        (b"[]", 0, "its header is a list, and has to name tensors"),
+        (b'{"a": {}, "a": {}}', 0, "its header has 'a' twice"),
+        (header(a=3), 0, "its header does not say where tensor 'a' is"),
+        (header(a=tensor(0, 4)), 4, None),
+        (header(a=tensor(0, 4, dtype="F99")), 4, "tensor 'a' is of the type 'F99', which is not known here"),
+        (header(a={**tensor(0, 4, 1), "shape": [True]}), 4, "its header does not say where tensor 'a' is"),
+        (header(a={**tensor(0, 4, 1), "data_offsets": [0]}), 4, "its header does not say where tensor 'a' is"),
+        (header(a=tensor(-4, 0, 1)), 0, "its header does not say where tensor 'a' is"),
+        (header(a=tensor(0, 8, 3)), 8, r"tensor 'a' of float32 and shape \[3\] has 8 bytes"),
+        (header(a=tensor(0, 8, 2), b=tensor(4, 8, 1)), 8, "tensor 'b' begins at byte .* lies over the one before it"),
+        (header(a=tensor(0, 4, 1), b=tensor(0, 4, 1)), 4, "lies over the one before it"),
+        (header(a=tensor(0, 4, 1), b=tensor(8, 12, 1)), 12, "leaves a gap before it"),
+        (header(a=tensor(0, 8, 2)), 7, "the file at byte .*: it is cut off"),
+        (header(a=tensor(0, 8, 2)), 9, "it is followed by something else"),
+    ],
+)
+def test_headers_that_do_not_fit(text: bytes, rest: int, why: str | None) -> None:
+    size = 8 + len(text) + rest
+    if why is None:
+        assert placed(text, size)["a"].size == 4
+        return
+    with pytest.raises(ValueError, match=why):
+        placed(text, size)

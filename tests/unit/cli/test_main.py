@@ -24,6 +24,7 @@ def test_the_commands_and_flags_are_these() -> None:
         "-h", "--help", "--workers", "--servers", "--replicas", "--lanes", "--threads", "--seed", "--sync", "--dir",
         "--on", "--config", "--set", "--show-config", "--listen", "--hosts", "--tls", "--token-file", "--dry-run",
         "--verify", "--checkpoint", "--keep", "--checkpoint-to", "--resume", "--changed-script", "--notice",
+        "--init-from",
     }
 
 

@@ -25,6 +25,7 @@ import msgspec
 from holdfast.cli.launch.cluster_hosts import ClusterHosts
 from holdfast.cli.launch.display import Display
 from holdfast.cli.launch.ending import Ending, last_line, present, summary
+from holdfast.cli.launch.first_weights import with_first_weights
 from holdfast.cli.launch.invitation import Invitation, near
 from holdfast.cli.launch.resumption import Resumption, open_resumption
 from holdfast.cli.launch.run_checkpoints import RunCheckpoints
@@ -88,6 +89,7 @@ def launch(
         path = resumption.directory
         for sentence in resumption.passed_over:
             screen.say(f"warning: {sentence}")
+    config = with_first_weights(config, resumption, screen.say)
     run = f"{path.name}-{secrets.token_hex(4)}"
     invitation = Invitation(config, run) if config.listen and cluster_hosts is None else None
     for swept in filter(None, [recover(path), *recover_siblings(path if not config.dir else Path("runs", "-"))]):
@@ -168,7 +170,7 @@ class _Launcher:
             worker=-1, row=-1, script=config.script, args=config.args, dir=str(directory.path),
             crew=config.workers or 0, scratch=directory.scratch, audit=config.audit, verify=config.verify,
             sync=config.sync, staleness=config.staleness, compensation=config.compensation,
-            outer=(config.local.lr, config.local.momentum), **config.overrides(),
+            outer=(config.local.lr, config.local.momentum), init_from=config.init_from, **config.overrides(),
         )
         self._story_writer = RunStoryWriter(directory, screen)
         self._meter = Meter()

@@ -25,7 +25,7 @@ from holdfast.observe.directory import CHECKPOINTS
 __all__ = ["Resumption", "fetched", "hash_of", "open_resumption", "settings"]
 
 #: What a run is told anew each time it starts.
-_ANEW = ("dir", "resume", "changed_script", "token_file")
+_ANEW = ("dir", "resume", "changed_script", "token_file", "init_from")
 #: What the result follows from.
 _FIXED = ("lanes", "seed", "threads", "sync")
 
