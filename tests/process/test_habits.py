@@ -1,4 +1,4 @@
-"""What scripts do around a loop by steps has the same result on every crew and through every kill."""
+"""What scripts do around their loops has the same result on every crew and through every kill."""
 
 from __future__ import annotations
 
@@ -95,3 +95,30 @@ def test_reports_after_a_loop_fail_in_no_worker_that_comes_late(tmp_path: Path) 
         assert run.end() == 0, run.err
     assert run.out == alone.stdout, run.err
     assert run.summary["workers_lost"] == 2, "none was let go"
+
+
+@pytest.mark.sharing
+@pytest.mark.parametrize(
+    ("workers", "place", "step", "epochs"),
+    [
+        (1, "after the loop", 16, ""), (1, "after the step", 18, "--range"), (3, "after the step", 19, "--range"),
+        pytest.param(1, "after the loop", 16, "--range", marks=pytest.mark.chaos),
+        pytest.param(1, "after the evaluation", 16, "--range", marks=pytest.mark.chaos),
+        pytest.param(3, "after the loop", 16, "", marks=pytest.mark.chaos),
+        pytest.param(3, "after the evaluation", 16, "--range", marks=pytest.mark.chaos),
+    ],
+)  # fmt: skip
+def test_a_worker_is_lost_around_a_plain_loop(
+    tmp_path: Path, workers: int, place: str, step: int, epochs: str
+) -> None:
+    """Evaluations in the loop and after it, schedulers, draws, reports: a late worker makes the same of them."""
+    script = SCRIPTS / "plain_habits.py"
+    alone = subprocess.run([sys.executable, str(script)], env=environment(), capture_output=True, text=True, check=True)
+    died = f"{epochs} --pace 0.02 --die {place.replace(' ', '_')}:{step}:1:{tmp_path}"
+    with Launch(tmp_path, script, "--workers", workers, args=died) as run:
+        assert run.end() == 0, run.err
+    told, best = run.out.splitlines()
+    expected, its_best = alone.stdout.splitlines()
+    assert told == expected, run.err
+    assert float(best.split()[1]) == pytest.approx(float(its_best.split()[1]), rel=0.1)
+    assert run.summary["workers_lost"] == 1

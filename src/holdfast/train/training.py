@@ -344,7 +344,7 @@ class Training:
         seed_everything(after_key(self.seed, self.op))
 
     def reseed_after_loop(self) -> None:
-        """The same after a loop by steps, whatever was evaluated inside of it, and also for who has not been in it."""
+        """The same after a loop, whatever was evaluated inside of it, and also for who has not been in it."""
         seed_everything(after_key(self.seed, ordinal(self.op) * NESTED))
 
     def new_pass(self, batches: Batches) -> Pass:

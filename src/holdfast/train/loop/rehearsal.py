@@ -62,7 +62,8 @@ class Rehearsal:
         """There is nothing to leave out."""
 
     def end(self, caller: str, optimizer: int | None = None, *, drop: bool = False) -> None:
-        """`optimizer.step()`: there is nothing to apply."""
+        """`optimizer.step()`: there is nothing to apply. In a plain loop the batch's code is through with it."""
+        self._training.unit = None
 
     def leave(self) -> None:
         """The turn is over."""

@@ -207,7 +207,7 @@ class Pass:
             if training.shares is not None:
                 training.shares.leave()
             training.turns.write_exit(training.bound.version)
-            training.reseed()
+            training.reseed_after_loop()
 
     def _request(self, at: int, share: Share) -> UnitRequest:
         ids = self._batches.run(self._order, at, share.first, share.last)
