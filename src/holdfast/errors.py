@@ -252,32 +252,59 @@ class Impure(RunError):
         )
 
     @classmethod
-    def written(cls, worker: int, where: str, names: str) -> Impure:
-        """A worker has found parameters written to that only the optimizer may change.
+    def written(cls, worker: int, where: str, names: str, *, plain: bool = False) -> Impure:
+        """A worker has found parameters written to that only the optimizer may change; in a `plain` loop or by steps.
 
         >>> str(Impure.written(0, "in unit (step 3, lane 2)", "fc.weight"))[:74]
         'Worker 0 found parameters changed in unit (step 3, lane 2) by the script: '
         """
+        once_more, instead = (
+            ("does it once more, so another crew has other weights", "Let the optimizer change them (weight_decay, lr)")
+            if plain
+            else (
+                "would do it once more, and who computes a unit again begins with something else",
+                "Let the optimizer change them, or change .grad after the loop over the units",
+            )
+        )
         return cls(
             f"Worker {worker} found parameters changed {where} by the script: {names}. The cause is a write past the "
-            "optimizer, as through .data: every worker would do it once more, and who computes a unit again begins "
-            "with something else. Let the optimizer change them, or change .grad after the loop over the units; "
-            "hf.join(verify=0) or --verify off does not look."
+            f"optimizer, as through .data: every worker {once_more}. {instead}; hf.join(verify=0) or --verify off does "
+            "not look."
         )
 
     @classmethod
-    def apart(cls, step: int, what: str, groups: Sequence[Sequence[int]]) -> Impure:
+    def apart(
+        cls, step: int, what: str, groups: Sequence[Sequence[int]], *, plain: bool = False, measured: bool = False
+    ) -> Impure:
         """Workers came to a step with different things that must be the same; `groups` are those that agree.
+
+        That was in a `plain` loop or in one by steps. A `measured` one is a number that a scheduler was stepped with.
 
         >>> str(Impure.apart(9, "what run.keep holds", [[0, 2], [1]]))[:81]
         'At the top of step 9 what run.keep holds differs between workers: that of 0, 2 is'
         """
         told = ", that of ".join(listed(group) for group in groups[1:])
+        own = "the loss of its own share" if plain else "the loss of its own units"
+        if measured:
+            why = (
+                f"So it moves apart in them, as it does with {own}. Step it with what is the same in all: what "
+                "run.evaluate gives, run.loss, or step.loss of the loop by steps"
+            )
+        elif plain:
+            why = (
+                f"The cause is code that is not the same in every worker ({own} and what is counted from it, a clock, "
+                "a random number of its own, run.lead), other numerics, or a broken machine. Use what is the same in "
+                "all (run.loss, what run.evaluate gives), and look at the machine of who is alone"
+            )
+        else:
+            why = (
+                "The cause is code outside of the units that is not the same in every worker (a clock, a random "
+                "number of its own, run.lead), other numerics, or a broken machine. Let every worker do the same "
+                "there, and look at the machine of who is alone"
+            )
         return cls(
             f"At the top of step {step} {what} differs between workers: that of {listed(groups[0])} is not that of "
-            f"{told}. The cause is code outside of the units that is not the same in every worker (a clock, a random "
-            "number of its own, run.lead), other numerics, or a broken machine. Let every worker do the same there, "
-            "and look at the machine of who is alone; hf.join(verify=0) or --verify off does not look."
+            f"{told}. {why}; hf.join(verify=0) or --verify off does not look."
         )
 
 

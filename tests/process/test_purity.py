@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -124,6 +126,54 @@ def test_on_two_hosts(tmp_path: Path, kind: str) -> None:
     if kind != "nothing":
         what, why = KINDS[kind]
         assert what in run.err and f"The cause is {why}" in run.err, run.err
+
+
+# ---------------------------------------------------------------- the plain loop
+
+PLAIN = SCRIPTS / "plain_impure.py"
+MOVED = (
+    " the number that ReduceLROnPlateau was stepped with differs between workers: that of 0 is not that of 1. So it "
+    "moves apart in them, as it does with the loss of its own share. Step it with what is the same in all: what "
+    "run.evaluate gives, run.loss, or step.loss of the loop by steps; hf.join(verify=0) or --verify off does not look."
+)
+PLAINLY = {
+    "after": "found parameters changed before step 1 by the script: weight. The cause is a write past the optimizer, "
+    "as through .data: every worker does it once more, so another crew has other weights. Let the optimizer change "
+    "them (weight_decay, lr); hf.join(verify=0) or --verify off does not look.",
+    "before": "found parameters changed in the turn of step 6 by the script: weight. The cause is a write past the",
+    "plateau": "At the top of step 1" + MOVED,
+    "epoch": "At the top of step 20" + MOVED,  # which is not one of those that are looked at in any case
+    "settings": "At the top of step 6 what optimizer and schedulers are set to differs between workers: that of 0 is "
+    "not that of 1. The cause is code that is not the same in every worker (the loss of its own share and what is",
+    "kept": "At the top of step 6 run.keep(mine=...) differs between workers: that of 0 is not that of 1. The cause ",
+}
+
+
+@pytest.mark.sharing
+@pytest.mark.parametrize(("kind", "workers"), [("after", 1), *((kind, 2) for kind in PLAINLY)])
+def test_a_plain_loop_that_is_not_the_same_in_all_is_stopped(tmp_path: Path, kind: str, workers: int) -> None:
+    with Launch(tmp_path, PLAIN, "--workers", workers, args=kind) as run:
+        assert run.end() == 14, run.err
+    assert PLAINLY[kind] in run.err, run.err
+
+
+@pytest.mark.sharing
+@pytest.mark.parametrize(("kind", "options"), [("nothing", ("--servers", 1)), ("whole", ()), ("whole", LOOPBACK)])
+def test_a_plain_loop_that_is_the_same_in_all_is_no_alarm(
+    tmp_path: Path, kind: str, options: tuple[object, ...]
+) -> None:
+    hosts = ("--hosts", 2) if options == LOOPBACK else ()
+    with Launch(tmp_path, PLAIN, "--workers", 2, "--verify", 1, *options, *hosts, args=kind) as run, (
+        Joined(tmp_path, run) if hosts else nullcontext()
+    ):
+        assert run.end() == 0, run.err
+    assert len(set(re.findall(r"worker \d ends with lr (\S+)", run.out))) == 1, run.out
+
+
+@pytest.mark.sharing
+def test_a_plain_loop_is_not_looked_at_where_nobody_asks(tmp_path: Path) -> None:
+    with Launch(tmp_path, PLAIN, "--workers", 2, "--verify", "off", args="plateau") as run:
+        assert run.end() == 0, run.err
 
 
 def test_off_looks_at_nothing(tmp_path: Path) -> None:

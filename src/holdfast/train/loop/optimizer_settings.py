@@ -49,6 +49,7 @@ class Settings:
         self._pending: list[list[float]] = []  # [scheduler, metrics...] called in the step at hand
         self._called_in_unit: list[list[float]] = []
         self._in_unit = self._unit_filled = self._in_turn = False
+        self._measured: dict[str, int] = {}  # schedulers that were stepped with numbers, and what these hash to
         self._written: bytes | None = None
         self._unmoved: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
         self._tag_written, self._cell = 0, 0
@@ -89,6 +90,10 @@ class Settings:
     def called(self, index: int, metrics: tuple[Any, ...]) -> None:
         """The user called a scheduler."""
         if not self._in_unit:
+            if metrics:
+                name = type(self._schedulers[index]).__name__
+                number = repr(_plain(metrics)).encode()
+                self._measured[name] = zlib.crc32(number, self._measured.get(name, index))
             self._schedulers[index]._holdfast_step(*metrics)
             return
         if metrics and isinstance(self._schedulers[index], ReduceLROnPlateau):
@@ -119,6 +124,11 @@ class Settings:
                 f"{name} was stepped with {before[1:]} in one unit and with {call[1:]} in another of the same step",
                 "Step it with what is the same for the whole step, such as run.step, not with a count of batches.",
             )
+
+    def take_measured(self) -> Mapping[str, int]:
+        """Schedulers that were stepped with numbers since this was last asked, and what these hash to."""
+        found, self._measured = self._measured, {}
+        return found
 
     def check_newcomer(self) -> None:
         """Refuse a first scheduler that was made after we looked for them: its calls would count per unit."""

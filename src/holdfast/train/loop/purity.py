@@ -9,7 +9,9 @@ A mismatch is tried twice more, from one and the same state. If these differ, an
 it is state that is kept.
 
 In the steps that have such a unit, each worker also looks whether parameters are written to by hand, and compares with
-all others what must be the same in them: parameters, settings, and what `run.keep` holds.
+all others what must be the same in them: parameters, settings, and what `run.keep` holds. So it does in a plain loop,
+where a unit is a share, and not computed twice. Numbers that schedulers were stepped with are compared at the next turn
+in any case: one that only this worker knows moves them here alone.
 
 Where a fork is not safe (torch has threads of its own, or a device other than the CPU), the unit is computed twice in
 this process, which the script sees, and in the run's first steps only.
@@ -41,6 +43,7 @@ __all__ = ["Purity", "digest", "few"]
 Digests = dict[str, int]
 
 BATCH = "the batch"
+NUMBER = "the number that "
 PARAMETERS, SETTINGS = "what the parameters are", "what optimizer and schedulers are set to"
 
 
@@ -53,60 +56,78 @@ class Purity:
         self._began, self._spent = time.monotonic(), 0.0  # when that began; what second computations have taken
         self._here = not _may_fork()  # whether units are computed twice in this process
         self._parameters: tuple[int, Digests] | None = None  # (version, what they were when it was there)
-        self._lane: int | None = None  # whose unit of the turn at hand is computed twice
+        self._lane: int | None = None  # whose unit of the turn at hand is computed twice; None: nothing is looked at
+        self._plain = False  # the turn at hand is one of a plain loop
+        self._told = False  # others are told at the top of the turn at hand what must be the same
+        self._past = False  # this worker has begun a turn, and misses nothing of the code between two
         self._batch: Digests = {}  # of that unit
         self._copy: Forked | None = None  # the newest, if it may not be gone yet
         self._said: set[str] = set()
         self._given_up = ""  # why no unit can be computed twice
 
-    def _chosen(self, step: int, lanes: Sequence[int]) -> int | None:
+    def _chosen(self, step: int, work: StepWork) -> int | None:
+        """Whose unit of this step is to be looked at; `work` is of the same loop."""
+        if not work.turn:  # a share has no lane of its own, and is not computed twice
+            found = verify.chosen(self._training.seed, step, (0,), self._share)
+            return found if found is None or self._affordable(step) else None
         if self._here and step not in verify.FIRST:
             return None
-        return verify.chosen(self._training.seed, step, lanes, self._share)
+        return verify.chosen(self._training.seed, step, work.lanes, self._share)
 
     # ------------------------------------------------------------ turns
 
     def begin_turn(self, work: StepWork) -> dict[str, str]:
         """A turn begins. Returns what must be the same in all workers, where that is to be compared."""
-        training = self._training
-        self._lane = self._chosen(work.step, work.lanes)
+        training, settings = self._training, self._training.bound.settings
+        self._plain, self._lane = not work.turn, self._chosen(work.step, work)
+        numbers = settings.take_measured()
+        told = {f"{NUMBER}{name} was stepped with": found for name, found in numbers.items()}
+        if self._share <= 0.0 or not self._past:
+            told = {}
+        self._past = True
         if self._lane is None:
             self._parameters = None
-            return {}
-        self._look(work.version, f"before step {work.step}")
-        told = {SETTINGS: training.bound.settings.digest(), **training.turns.keeping.digests()}
-        if self._stands(work.version):
-            self._parameters = work.version, self._of_parameters()
-            told[PARAMETERS] = _all(self._parameters[1])
+        else:
+            self._look(work, f"before step {work.step}")
+            told |= {SETTINGS: settings.digest(), **training.turns.keeping.digests()}
+            if self._stands(work.version):
+                self._parameters = work.version, self._of_parameters()
+                told[PARAMETERS] = _all(self._parameters[1])
+        self._told = bool(told)
         return {name: f"{value:08x}" for name, value in told.items()}
 
     def end_turn(self, work: StepWork) -> None:
         """The script's code of a turn is through, and the step is not committed."""
         if self._lane is not None:
             self._reap()
-            self._look(work.version, f"after the units of step {work.step}")
-            self._compare(work.step)
+            self._look(work, f"{'after the units' if work.turn else 'in the turn'} of step {work.step}")
+        if work.turn:  # in a plain loop others may not have come to this turn
+            self._compare(work)
 
     def over(self, work: StepWork) -> None:
         """The step is committed."""
+        if not work.turn:
+            self._compare(work)
         version = self._training.bound.version
-        following = self._chosen(work.step + 1, work.lanes) is not None
+        following = self._chosen(work.step + 1, work) is not None
         self._parameters = (version, self._of_parameters()) if following and self._stands(version) else None
 
-    def _look(self, version: int, where: str) -> None:
+    def _look(self, work: StepWork, where: str) -> None:
         """Raise where parameters are not what they were when this version was there."""
-        if self._parameters is None or self._parameters[0] != version or not self._stands(version):
+        if self._parameters is None or self._parameters[0] != work.version or not self._stands(work.version):
             return
         if names := differing(self._parameters[1], self._of_parameters()):
-            raise Impure.written(self._worker, where, few(names))
+            raise Impure.written(self._worker, where, few(names), plain=not work.turn)
 
     def _stands(self, version: int) -> bool:
         """Is this version published, and no slice further on? A worker that comes late to a step may be behind."""
         return set(self._training.bound.board.versions()) == {version}
 
-    def _compare(self, step: int) -> None:
+    def _compare(self, work: StepWork) -> None:
+        if not self._told:
+            return
         at = self._training.bound.member.at
-        every = self._training.bound.settings.told(step, {at.rows[worker] for worker in at.on_host})
+        every = self._training.bound.settings.told(work.step, {at.rows[worker] for worker in at.on_host})
         told = {worker: every[row] for worker, row in at.rows.items() if row in every}
         for name in told.get(self._worker, {}):
             if name.isidentifier():
@@ -117,7 +138,7 @@ class Purity:
                     groups.setdefault(values[name], []).append(worker)
             if len(groups) > 1:
                 apart = sorted(map(sorted, groups.values()), key=lambda group: (-len(group), group))
-                raise Impure.apart(step, name, apart)
+                raise Impure.apart(work.step, name, apart, plain=not work.turn, measured=name.startswith(NUMBER))
 
     # ------------------------------------------------------------ units
 
@@ -143,7 +164,7 @@ class Purity:
         training = self._training
         began = time.perf_counter_ns()
         took = (began - training._unit_started) / 1e9
-        self._look(work.version, f"in unit (step {work.step}, lane {lane})")
+        self._look(work, f"in unit (step {work.step}, lane {lane})")
         first = self._outcome()
         if self._here:
             self._say(
@@ -227,8 +248,11 @@ class Purity:
         return found
 
     def _of_parameters(self) -> Digests:
-        space = self._training.space
-        return {space.name_of(parameter): digest(parameter) for parameter in space.still}
+        space, began = self._training.space, time.perf_counter_ns()
+        found = {space.name_of(parameter): digest(parameter) for parameter in space.still}
+        if self._plain:  # by steps, second computations are what takes time
+            self._spent += (time.perf_counter_ns() - began) / 1e9
+        return found
 
     @property
     def _worker(self) -> int:

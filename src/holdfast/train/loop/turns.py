@@ -187,8 +187,7 @@ class Turns:
         training, settings = self.training, self.training.bound.settings
         training.check_written(f"before the turn of step {work.step}")
         moved = self._variables.look(work.step)
-        if work.turn:
-            moved = {**moved, **self.purity.begin_turn(work)}
+        moved = {**moved, **self.purity.begin_turn(work)}
         self._top = work.step, training.op, work.version, moved
         self._keep(settings.enter_turn(*self._top, at=at), work.version)
         if work.turn:  # in a plain loop no code of the script is between this and its batch

@@ -47,7 +47,7 @@ def test_what_is_drawn_after_a_plain_loop_follows_from_its_place_alone(join) -> 
             optimizer.step()
             optimizer.zero_grad()
             if evaluates:
-                run.evaluate(lambda *batch: {"loss": loss_of(model, batch)}, loader_of(points()))
+                run.evaluate(lambda *batch, of=model: {"loss": loss_of(of, batch)}, loader_of(points()))
         drawn.append((torch.rand(1).item(), random.random()))
         run.close()
     assert drawn[0] == drawn[1]

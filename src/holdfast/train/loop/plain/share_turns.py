@@ -218,6 +218,7 @@ class ShareTurns:
         member = training.bound.member
         training.check_written(f"before the end of step {self._work.step}")
         training.turns.keeping.modules.check(f"step {self._work.step}")
+        training.turns.purity.end_turn(self._work)
         member.hyper = training.bound.settings.hyper()
         if self.at - (self._begin or 0) > 1:  # else it is as planned: nothing is installed in the middle of a turn
             self._work = self._planned(self.at)
@@ -228,6 +229,7 @@ class ShareTurns:
         training.unit = None
         member.complete(work)
         training.note_facts()
+        training.turns.purity.over(self._work)
         self._end_step()
 
     def _check_turn(self) -> None:
