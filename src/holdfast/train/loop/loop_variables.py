@@ -1,13 +1,15 @@
-"""Simple values in the frame of a loop by steps, by which a worker that comes late is found to lack something.
+"""Simple values around a loop, by which a worker that comes late is found to lack something.
 
 A script that counts, or notes the best so far, in a plain variable has another value in a worker that came late: it
-ran none of the turns before. So each worker leaves, at the top of each turn, the numbers, strings and booleans of the
-loop's frame that have changed while it was looping. A late worker compares its own with them: at the turn that it
-enters, and once more after it made a turn of its own. What differs is named; nothing differs in silence.
+ran none of the turns before. So each worker leaves, at the top of each turn, the numbers, strings and booleans of
+`script_values` that have changed while it was looping. A late worker compares its own with them: at the turn that it
+enters, and what turns make, twice more. What differs is named; nothing differs in silence.
 
-Not compared: what the others disagree about among themselves (measured times, process ids), and readings of a clock.
-With one other worker alone nobody can tell a measured time from a best loss, so fractions are compared where at least
-two others have the same one; with one, what differs is said in the late worker's log.
+Not compared are what the others disagree about among themselves (measured times, process ids), and readings of a clock.
+While there are several workers, they look now and then in what they are alike, and leave that, too (marks): a fraction
+that two workers had alike is no measured time, and what came apart is no lack. Where that cannot be known (there was
+one worker all the time), a difference is said in the late worker's log, and nobody is let go. So it is with what is
+each worker's own: it changes in the loop over the units, or begins anew in each loop.
 """
 
 from __future__ import annotations
@@ -16,168 +18,253 @@ import sys
 import time
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
-from inspect import CO_GENERATOR
-from pathlib import Path
+from collections.abc import Mapping
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
-
-import torch
+from typing import Any, Protocol
 
 from holdfast.config.limits import WORKER
 from holdfast.errors import NotKept
+from holdfast.train.loop.script_values import holder, loop_frame, values_around
+from holdfast.train.loop.variable_differences import ALIKE, APART, NEW, OWN, Left, Table, apart, counting, differing
 
-__all__ = [
-    "Difference", "LateVariables", "LoopVariables", "apart", "differing", "is_clock", "loop_frame", "script_line",
-]  # fmt: skip
+__all__ = ["LateVariables", "LoopVariables", "is_clock"]
 
-_SIMPLE = (bool, int, float, str, type(None))
-_OURS = str(Path(__file__).resolve().parents[1])
-_TORCH = str(Path(torch.__file__).parent)
 _MOST, _LONG = 64, 40  #: so many values are left, each with so many letters
-
-
-def loop_frame() -> FrameType | None:
-    """The frame of the script's loop, past generators (progress bars) and our own code."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (frame.f_code.co_flags & CO_GENERATOR or frame.f_code.co_filename.startswith(_OURS)):
-        frame = frame.f_back
-    return frame
-
-
-def script_line() -> int:
-    """At which line the script is."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_OURS, _TORCH)):
-        frame = frame.f_back
-    return frame.f_lineno if frame is not None else 0
+_FIRST, _EACH = 8, 16  #: turns in which workers look what they have alike: the first ones, and then each so many
+_NONE, _APART = object(), Left("", APART)
+_BEGAN = time.monotonic() - WORKER.clock_before
 
 
 class Turns(Protocol):
     """Where turns leave what late workers need (`optimizer_settings`)."""
 
-    def variables(self) -> dict[int, list[dict[str, str]]]:
-        """Step of a turn -> what workers have left of their loops' frames at its top."""
+    def variables(self) -> dict[int, list[Table]]:
+        """Step of a turn -> what workers have left of their variables at its top."""
+
+    def of_others(self, step: int) -> list[Table]:
+        """What others have left at the top of the turn of this step, where that is still here."""
 
 
 class LoopVariables:
-    """What one worker's loop has in its frame."""
+    """What one worker's script has changed while it was looping, and what is known of it."""
 
     def __init__(self) -> None:
         self._first: dict[str, Any] = {}
         self._moved: dict[str, None] = {}  # names, in order
+        self._loop = -1
+        self._top: dict[str, Any] = {}  # what moved names were when the loop at hand began
+        self._newest: dict[str, Any] = {}
+        self._anew: dict[str, bool] = {}  # does it begin anew in each loop?
+        self.apart: set[str] = set()  #: names in which workers differ by themselves
+        self.alike: set[str] = set()  #: names in which another worker had what this one had
+        self.own: set[str] = set()  #: names of what changes in the loop over the units
+        self._said = False
+        self._texts: dict[str, tuple[Any, str]] = {}  # values, as they were told last
 
-    def look(self, frame: FrameType | None) -> dict[str, str]:
-        """The simple values of the frame that have changed since the first look, as they are told."""
-        values = _simple(frame)
+    def look(self, values: Mapping[str, Any], loop: int = 0, samples: int = 0) -> dict[str, Left]:
+        """What has changed since the first look, as it is left.
+
+        `loop` is the number of the script's loop, `samples` how many this worker had in the turn before.
+        """
+        first, moved = self._first, self._moved
         for name, value in values.items():
-            if name not in self._first:
-                self._first[name] = value
-            elif name not in self._moved and not _equal(self._first[name], value) and len(self._moved) < _MOST:
-                self._moved[name] = None
-        return {name: _told(values[name]) for name in self._moved if name in values and not is_clock(values[name])}
+            before = first.get(name, _NONE)
+            if before is value or name in moved:
+                continue
+            if before is _NONE:
+                first[name] = value
+            elif not _equal(before, value):
+                moved[name] = None
+        if loop != self._loop:
+            self._begin_loop(values, loop)
+        newest = {name: values[name] for name in moved if name in values}
+        if samples > 1:
+            self._note_counts(newest, samples)
+        self._newest = newest
+        return self._told()
 
-    def all(self, frame: FrameType | None) -> dict[str, str]:
-        """All simple values of the frame, as they are told."""
-        return {name: _told(value) for name, value in _simple(frame).items() if not is_clock(value)}
+    def _note_counts(self, newest: Mapping[str, Any], samples: int) -> None:
+        """What has grown by this worker's number of samples is its own."""
+        before = self._newest
+        for name, value in newest.items():
+            if type(value) is int and type(last := before.get(name)) is int and value - last == samples:
+                self.own.add(name)
 
+    def _begin_loop(self, values: Mapping[str, Any], loop: int) -> None:
+        self._loop, before = loop, self._top
+        self._top = {name: values[name] for name in self._moved if name in values}
+        for name, value in before.items():
+            if name not in self._top or (name in self._newest and _equal(self._newest[name], value)):
+                continue  # it has not changed in that loop
+            self._anew[name] = _equal(self._top[name], value) and self._anew.get(name, True)
+        for name, value in self._first.items():
+            self._top.setdefault(name, values.get(name, value))
 
-def apart(several: Sequence[Mapping[str, str]]) -> set[str]:
-    """The names in which workers disagree that came to the same turn in the same way.
+    def _told(self) -> dict[str, Left]:
+        found: dict[str, Left] = {}
+        mixed = {holder(name) for name in self.apart} - {""} if self.apart else ()
+        clock, room, short = Clock(), _MOST, False
+        for name, value in self._newest.items():
+            if name in self.apart:
+                found[name] = _APART
+                continue
+            mark = ALIKE if name in self.alike else 0
+            if name in self.own or self._anew.get(name) or (mixed and holder(name) in mixed):
+                mark |= OWN
+            before = self._texts.get(name)
+            if before is not None and before[0] is value:
+                text = before[1]
+            else:
+                text = _told(value)
+                self._texts[name] = value, text
+            if mark & ALIKE or not clock.is_near(value):
+                if room:
+                    found[name] = Left(text, mark)
+                room, short = max(room - 1, 0), short or not room
+        if short and not self._said:
+            self._said = True
+            names = [name for name in self._newest if name not in found]
+            warnings.warn(
+                f"This script changes more than {_MOST} simple values while it loops; nobody will see whether a "
+                f"worker that comes late lacks {', '.join(names[:3])} or what comes after. Hand over with run.keep "
+                "what turns depend on.", stacklevel=2,
+            )  # fmt: skip
+        return found
 
-    >>> apart([{"best": "0.5", "t": "1"}, {"best": "0.5", "t": "2"}])
-    {'t'}
-    """
-    names = {name for one in several for name in one}
-    return {name for name in names if len({one[name] for one in several if name in one}) > 1}
-
-
-class Difference(NamedTuple):
-    """A value that is the same in all others, and another one here."""
-
-    name: str
-    mine: str
-    theirs: str
-    sure: bool  #: it is no measured time
-
-
-def differing(mine: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> Difference | None:
-    """The first difference; one that is sure goes before one that is not.
-
-    >>> differing({"best": "inf", "t": "3"}, [{"best": "0.5", "t": "1"}, {"best": "0.5", "t": "2"}])
-    Difference(name='best', mine='inf', theirs='0.5', sure=True)
-    >>> differing({"t": "3.5", "i": "1"}, [{"t": "0.5", "i": "2"}])
-    Difference(name='i', mine='1', theirs='2', sure=True)
-    >>> differing({"best": "0.5"}, [{"best": "0.5"}])
-    """
-    found = []
-    for name, value in mine.items():
-        theirs = [other[name] for other in others if name in other]
-        if len(set(theirs)) == 1 and value not in theirs:
-            found.append(Difference(name, value, theirs[0], len(theirs) > 1 or not _fraction(theirs[0])))
-    return min(found, key=lambda one: not one.sure, default=None)
+    def learn(self, mine: Mapping[str, Left], others: list[Table]) -> None:
+        """Compare with what others had at the same turn."""
+        for other in others:
+            for name, left in other.items():
+                if name not in mine or left.mark & NEW:
+                    continue
+                if left.mark & APART or left.value != mine[name].value:
+                    self.apart.add(name)
+                else:
+                    self.alike.add(name)
 
 
 class LateVariables:
-    """What the loop of one worker leaves of its frame, and what it finds there if it came late."""
+    """What one worker leaves of its script's variables, and what it finds there if it came late."""
 
     def __init__(self, settings: Turns, *, late: bool) -> None:
         self._settings, self._variables = settings, LoopVariables()
-        self._apart: set[str] = set()  # names in which workers differ by themselves
         self._seen: list[tuple[int, dict[str, str]]] = []  # (step, what it had) of the first turns of a late worker
         self._late = late
         self._known: set[str] = set()
+        self._rehearsed: set[str] = set()  # names that a rehearsal was the first to bind
+        self._turns, self._left = 0, (-1, dict[str, Left]())  # what was left at the top of the newest turn
+        self._frame = 0  # of the loop: its id, while the turn lasts
+        self._before: dict[str, Any] | None = None  # the values when the units began
+        self._said: set[str] = set()
 
     def rehearse(self) -> None:
         """A turn begins of which nothing counts (`rehearsal`)."""
-        self._known = set(_simple(loop_frame()))
+        self._known = set(values_around(loop_frame()))
 
     def rehearsed(self) -> None:
         """It is over. What it was the first to bind is set anew in each turn, as far as one can tell."""
-        self._apart |= set(_simple(loop_frame())) - self._known
+        self._rehearsed |= set(values_around(loop_frame())) - self._known
 
-    def look(self, step: int) -> dict[str, str]:
-        """A turn begins: what is to be left. Raises NotKept."""
+    def look(self, step: int, loop: int = 0, *, plain: bool = False, samples: int = 0) -> dict[str, Left]:
+        """A turn of the script's loop of this number begins: what is to be left. Raises NotKept.
+
+        In a `plain` loop this worker had so many `samples` in the turn before.
+        """
         frame = loop_frame()
+        self._frame = id(frame)
+        values = values_around(frame)
         self._late = self._late and step > 0  # who enters the run's first turn has missed none
-        if self._late:
-            self._compare(step, self._variables.all(frame))
-        return self._variables.look(frame)
+        late = self._late
+        if late:
+            clock = Clock()
+            mine = {name: _told(value) for name, value in values.items() if not clock.is_near(value)}
+            self._compare(step, mine, plain=plain)
+        elif self._looks:
+            self._variables.learn(self._left[1], self._settings.of_others(self._left[0]))
+        self._turns += 1
+        left = self._variables.look(values, loop, samples)
+        if late:  # it learns nothing of others by what may be lacking here, nor they by it
+            self._left = -1, {}
+            return {name: Left(told, mark | NEW) for name, (told, mark) in left.items()}
+        self._left = step, left
+        return left
+
+    @property
+    def _looks(self) -> bool:
+        return self._turns < _FIRST or not self._turns % _EACH
+
+    def begin_units(self) -> None:
+        """The script goes through the units of the turn at hand."""
+        self._before = self._now() if self._looks else None
+
+    def end_units(self) -> None:
+        """It is through with them: what has changed is each worker's own."""
+        if self._before is not None and (now := self._now()) is not None:
+            before, missing = self._before, object()
+            changed = (name for name, value in now.items() if not _equal(before.get(name, missing), value))
+            self._variables.own.update(changed)
+        self._before = None
+
+    def _now(self) -> dict[str, Any] | None:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and id(frame) != self._frame:
+            frame = frame.f_back
+        return values_around(frame) if frame is not None else None
 
     def differ(self) -> None:
         """Workers are at different turns from now on, and rightly have different values: they are not compared."""
         self._late = False
 
-    def _compare(self, step: int, mine: dict[str, str]) -> None:
+    def _compare(self, step: int, mine: dict[str, str], *, plain: bool) -> None:
         told = self._settings.variables()
-        self._apart |= set().union(*map(apart, told.values()))
+        self._variables.apart |= set().union(*map(apart, told.values()))
+        skipped = self._variables.apart | self._rehearsed
+        entry = self._seen[0][1] if self._seen else mine
         # What the others had at the top of this turn is here if they came to it before; of the last one it is.
         for at, had in (*self._seen[-1:], (step, mine)):
-            self._check(at, had, told.get(at, []))
+            names = had.keys() - skipped
+            if had is not entry:  # what turns make; those of a plain loop make it of their own share, except counts
+                names = (names & counting(told) if plain else names) - entry.keys()
+            compared = {name: value for name, value in had.items() if name in names}
+            self._check(at, compared, told.get(at, []), entered=had is entry)
         self._seen.append((step, mine))
         self._late = len(self._seen) < 3
 
-    def _check(self, step: int, mine: dict[str, str], others: Sequence[Mapping[str, str]]) -> None:
-        compared = {name: value for name, value in mine.items() if name not in self._apart}
-        if found := differing(compared, others):
-            lack = NotKept(found.name, mine=found.mine, theirs=found.theirs, step=step)
-            if found.sure:
+    def _check(self, step: int, mine: dict[str, str], others: list[Table], *, entered: bool) -> None:
+        found = differing(mine, others, self._variables.own)
+        for one in sorted(found, key=lambda one: not one.sure):
+            lack = NotKept(one.name, mine=one.mine, theirs=one.theirs, step=step)
+            if one.sure:
                 raise lack
-            warnings.warn(f"Unless it is a measured time, something is not kept. {lack}", stacklevel=2)
+            if one.name in self._said or (one.own and not entered):  # what units set is each one's own from the start
+                continue
+            self._said.add(one.name)
+            if one.own:
+                warnings.warn(
+                    f"{one.name} = {one.mine} where the others' scripts have {one.theirs}: it changes with the units, "
+                    "or begins anew in each loop, so it is each worker's own, and what lost workers have added to it "
+                    "is gone. For numbers of the whole batch use the step's loss or run.evaluate.", stacklevel=2,
+                )  # fmt: skip
+            else:
+                warnings.warn(f"Unless it is a measured time, something is not kept. {lack}", stacklevel=2)
 
 
-def _simple(frame: FrameType | None) -> dict[str, Any]:
-    if frame is None:
-        return {}
-    return {
-        name: value for name, value in frame.f_locals.items() if type(value) in _SIMPLE and not name.startswith("__")
-    }
+class Clock:
+    """What clocks show now."""
 
+    def __init__(self) -> None:
+        self._time, self._monotonic = time.time(), time.monotonic()
 
-def _fraction(told: str) -> bool:
-    """Is it a float, as it is told?"""
-    number = told.lstrip("-")
-    return number in ("inf", "nan") or (number[:1].isdigit() and not number.isdigit())
+    def is_near(self, value: Any) -> bool:
+        """Is it the time of day, or a reading of a monotonic clock since this process began?"""
+        if type(value) is int:
+            value *= 1e-9  # a reading in nanoseconds
+        elif type(value) is not float:
+            return False
+        if not value >= _BEGAN:
+            return False
+        near = value <= self._monotonic + 1.0 and not value.is_integer()
+        return near or abs(value - self._time) < WORKER.clock_near
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -190,5 +277,5 @@ def _told(value: Any) -> str:
 
 
 def is_clock(value: Any) -> bool:
-    """Is it what the clock shows about now?"""
-    return type(value) is float and abs(value - time.time()) < WORKER.clock_near
+    """Is it what a clock shows about now, or has shown since this process began?"""
+    return Clock().is_near(value)
