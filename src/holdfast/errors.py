@@ -206,6 +206,19 @@ class NotKept(RunError):
         )
 
     @classmethod
+    def iterator(cls, name: str, step: int, otherwise: str) -> NotKept:
+        """Something that counts along with the loop cannot be made to begin where the others' is."""
+        error = cls.__new__(cls)
+        error.name, error.mine, error.theirs, error.step = name, "", "", step
+        RunError.__init__(
+            error,
+            f"A worker that came late to step {step} has missed turns that cannot be made up for in the {name} around "
+            f"its loop: {otherwise}. Count with `for number, batch in enumerate(loader)` and use what follows from the "
+            "number, and leave the loop with `break` on it or on run.step.",
+        )
+        return error
+
+    @classmethod
     def gradient(cls, name: str, step: int) -> NotKept:
         """The script has set a gradient aside in one phase of a turn, and uses it in a later one."""
         error = cls.__new__(cls)

@@ -228,6 +228,7 @@ class Steps:
         training = turns.training
         self._entered, self._going = entered, going
         self.rehearsal: Rehearsal | None = None  #: the crew has made this loop without this worker
+        self.passing = 0  #: how often it is still to give None, to those that only count (`counters`)
         # Of this loop's units, whoever computes them.
         training.samples_of = partial(batches.samples, training.first_step)
 
@@ -235,6 +236,9 @@ class Steps:
         return self
 
     def __next__(self) -> Step | Rehearsal:
+        if self.passing:
+            self.passing -= 1
+            return None  # type: ignore[return-value]  # what the script never sees
         turns, training = self._turns, self._turns.training
         if self._going and turns.open_steps() is not self:
             raise UsageError(
@@ -256,7 +260,7 @@ class Steps:
             return self.rehearsal
         at, entered = training.step - training.first_step, self._entered
         if entered:
-            advance(self, at)
+            advance(self, at, training.step)
         self._entered = False
         stopping = not entered and training.bound.stopping(training.step)
         if at >= self._batches.steps or stopping:
