@@ -232,6 +232,7 @@ class LateVariables:
 
     def _check(self, step: int, mine: dict[str, str], others: list[Table], *, entered: bool) -> None:
         found = differing(mine, others, self._variables.own)
+        own = []
         for one in sorted(found, key=lambda one: not one.sure):
             lack = NotKept(one.name, mine=one.mine, theirs=one.theirs, step=step)
             if one.sure:
@@ -240,13 +241,15 @@ class LateVariables:
                 continue
             self._said.add(one.name)
             if one.own:
-                warnings.warn(
-                    f"{one.name} = {one.mine} where the others' scripts have {one.theirs}: it changes with the units, "
-                    "or begins anew in each loop, so it is each worker's own, and what lost workers have added to it "
-                    "is gone. For numbers of the whole batch use the step's loss or run.evaluate.", stacklevel=2,
-                )  # fmt: skip
+                own.append(f"{one.name} = {one.mine} where the others' scripts have {one.theirs}")
             else:
                 warnings.warn(f"Unless it is a measured time, something is not kept. {lack}", stacklevel=2)
+        if own:
+            warnings.warn(
+                f"{'; '.join(own)}: what changes with the units, or begins anew in each loop, is each worker's own, "
+                "and what lost workers have added to it is gone. For numbers of the whole batch use the step's loss or "
+                "run.evaluate.", stacklevel=2,
+            )  # fmt: skip
 
 
 class Clock:

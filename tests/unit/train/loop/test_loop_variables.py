@@ -266,7 +266,7 @@ def test_what_an_object_counts_is_named_if_two_had_it_alike_and_else_said(monkey
 
 def test_a_count_of_its_own_is_said_and_what_units_set_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     late = LateVariables(Told(_7=[left(correct=Left("531", OWN), lane=Left("3", OWN))]), late=True)
-    with pytest.warns(UserWarning, match=r"correct = 0 where the others' scripts have 531: it changes with the units"):
+    with pytest.warns(UserWarning, match=r"correct = 0 where the others' scripts have 531: what changes with"):
         look(late, monkeypatch, 7, correct=0)
     late._settings.variables()[8] = [left(correct=Left("540", OWN), lane=Left("3", OWN))]
     quietly(lambda: look(late, monkeypatch, 8, correct=3, lane=0))
