@@ -106,8 +106,8 @@ def main() -> None:
             time.sleep(args.pace)
             for x, y, numbers in step:
                 if trace >= 0:
-                    unit = run.unit  # whose numbers rightly differ between workers, so they are not in the loop's frame
-                    os.write(trace, f"{unit[0]} {unit[1]} {','.join(map(str, numbers.tolist()))}\n".encode())
+                    number, lane, _ = run.unit
+                    os.write(trace, f"{number} {lane} {','.join(map(str, numbers.tolist()))}\n".encode())
                 time.sleep(args.pace)
                 F.mse_loss(model(x), y).backward()
                 die("in a unit", step.number)
