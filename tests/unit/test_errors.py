@@ -148,8 +148,8 @@ def test_not_kept() -> None:
 def test_not_kept_of_what_counts_along() -> None:
     error = errors.NotKept.iterator("islice", 7, "it would end the loop later than the others")
     assert str(error) == (
-        "A worker that came late to step 7 has missed turns that cannot be made up for in the islice around its loop: it "
-        "would end the loop later than the others. Count with `for number, batch in enumerate(loader)` and use what "
+        "A worker that came late to step 7 has missed turns that cannot be made up for in the islice around its loop: "
+        "it would end the loop later than the others. Count with `for number, batch in enumerate(loader)` and use what "
         "follows from the number, and leave the loop with `break` on it or on run.step."
     )
     assert (error.name, error.step, error.exit_code) == ("islice", 7, 13)

@@ -25,7 +25,18 @@ from typing import Any, Protocol
 from holdfast.config.limits import WORKER
 from holdfast.errors import NotKept
 from holdfast.train.loop.script_values import holder, loop_frame, values_around
-from holdfast.train.loop.variable_differences import ALIKE, APART, NEW, OWN, Left, Table, apart, counting, differing
+from holdfast.train.loop.variable_differences import (
+    ALIKE,
+    ANEW,
+    APART,
+    NEW,
+    OWN,
+    Left,
+    Table,
+    apart,
+    counting,
+    differing,
+)  # fmt: skip
 
 __all__ = ["LateVariables", "LoopVariables", "is_clock"]
 
@@ -52,7 +63,7 @@ class LoopVariables:
         self._first: dict[str, Any] = {}
         self._moved: dict[str, None] = {}  # names, in order
         self._loop = -1
-        self._top: dict[str, Any] = {}  # what moved names were when the loop at hand began
+        self._top: dict[str, Any] = {}  # the values when the loop at hand began
         self._newest: dict[str, Any] = {}
         self._anew: dict[str, bool] = {}  # does it begin anew in each loop?
         self.apart: set[str] = set()  #: names in which workers differ by themselves
@@ -91,14 +102,10 @@ class LoopVariables:
                 self.own.add(name)
 
     def _begin_loop(self, values: Mapping[str, Any], loop: int) -> None:
-        self._loop, before = loop, self._top
-        self._top = {name: values[name] for name in self._moved if name in values}
-        for name, value in before.items():
-            if name not in self._top or (name in self._newest and _equal(self._newest[name], value)):
-                continue  # it has not changed in that loop
-            self._anew[name] = _equal(self._top[name], value) and self._anew.get(name, True)
-        for name, value in self._first.items():
-            self._top.setdefault(name, values.get(name, value))
+        before, self._top, self._loop = self._top, dict(values), loop
+        for name, last in self._newest.items():
+            if name in before and name in values and not _equal(last, before[name]):  # it has changed in that loop
+                self._anew[name] = _equal(values[name], before[name]) and self._anew.get(name, True)
 
     def _told(self) -> dict[str, Left]:
         found: dict[str, Left] = {}
@@ -109,8 +116,10 @@ class LoopVariables:
                 found[name] = _APART
                 continue
             mark = ALIKE if name in self.alike else 0
-            if name in self.own or self._anew.get(name) or (mixed and holder(name) in mixed):
+            if name in self.own or (mixed and holder(name) in mixed):
                 mark |= OWN
+            if self._anew.get(name):
+                mark |= ANEW
             before = self._texts.get(name)
             if before is not None and before[0] is value:
                 text = before[1]
@@ -231,7 +240,7 @@ class LateVariables:
         self._late = len(self._seen) < 3
 
     def _check(self, step: int, mine: dict[str, str], others: list[Table], *, entered: bool) -> None:
-        found = differing(mine, others, self._variables.own)
+        found = differing(mine, others, self._variables.own, OWN | ANEW if entered else OWN)
         own = []
         for one in sorted(found, key=lambda one: not one.sure):
             lack = NotKept(one.name, mine=one.mine, theirs=one.theirs, step=step)

@@ -2,7 +2,7 @@
 
 A measured time differs rightly, and so does what a worker counts of its own samples. So what workers leave of a
 variable has a mark beside its value, by what they have seen: two of them had it *alike* after it had changed, or it
-came *apart* by itself, or it is each one's *own*: changed in the loop over the units, or begun anew in every loop.
+came *apart* by itself, or it is each one's *own*, changed in the loop over the units, or it begins *anew* in each loop.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from holdfast.train.loop.script_values import holder
 
-__all__ = ["ALIKE", "APART", "NEW", "OWN", "Difference", "Left", "Table", "apart", "counting", "differing"]
+__all__ = ["ALIKE", "ANEW", "APART", "NEW", "OWN", "Difference", "Left", "Table", "apart", "counting", "differing"]
 
-ALIKE, OWN, APART, NEW = 1, 2, 4, 8  #: marks; NEW: by a worker that has come late just now
+ALIKE, OWN, ANEW, APART, NEW = 1, 2, 4, 8, 16  #: marks; NEW: by a worker that has come late just now
 
 
 class Left(NamedTuple):
@@ -50,8 +50,12 @@ def apart(several: Sequence[Table]) -> set[str]:
     return found | {name for name in names if len({one[name] for one in known if name in one}) > 1}
 
 
-def differing(mine: Mapping[str, str], others: Sequence[Table], own: Iterable[str] = ()) -> list[Difference]:
-    """What differs here, in others is the same; `own` names are known to be each one's own.
+def differing(
+    mine: Mapping[str, str], others: Sequence[Table], own: Iterable[str] = (), owned: int = OWN
+) -> list[Difference]:
+    """What differs here, and in the others is the same.
+
+    Each one's own are the names in `own`, and those that others have left with a mark in `owned`.
 
     >>> two = [{"best": Left("0.5"), "t": Left("1")}, {"best": Left("0.5"), "t": Left("2")}]
     >>> differing({"best": "inf", "t": "3"}, two)
@@ -72,9 +76,10 @@ def differing(mine: Mapping[str, str], others: Sequence[Table], own: Iterable[st
         if len(values) != 1 or value in values or marks & APART:
             continue
         told = theirs[0].value
-        owned = bool(marks & OWN) or name in known
-        sure = not owned and (len(theirs) > 1 or bool(marks & ALIKE) or not (_may_measure(told) or holder(name)))
-        found.append(Difference(name, value, told, sure, owned))
+        each_own = bool(marks & owned) or name in known
+        alike = len(theirs) > 1 or bool(marks & ALIKE)
+        sure = not each_own and (alike or not (_may_measure(told) or holder(name)))
+        found.append(Difference(name, value, told, sure, each_own))
     return found
 
 

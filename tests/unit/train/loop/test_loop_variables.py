@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import NotKept
 from holdfast.train.loop.loop_variables import LateVariables, LoopVariables, is_clock
-from holdfast.train.loop.variable_differences import ALIKE, APART, NEW, OWN, Left, Table
+from holdfast.train.loop.variable_differences import ALIKE, ANEW, APART, NEW, OWN, Left, Table
 
 SOURCE = "holdfast.train.loop.loop_variables.values_around"
 
@@ -94,9 +94,26 @@ def test_what_begins_anew_in_each_loop_is_each_ones_own() -> None:
     for loop in range(3):
         for turn in range(3):
             found = variables.look({"seen": 12 * turn, "steps": 3 * loop + turn, "best": -loop}, loop)
-        assert found["seen"] == Left("24", OWN if loop else 0)
+        assert found["seen"] == Left("24", ANEW if loop else 0)
         assert found["steps"] == Left(str(3 * loop + 2))
     assert found["best"] == Left("-2")
+
+
+def test_what_was_not_there_when_a_loop_began_does_not_begin_anew() -> None:
+    variables = LoopVariables()
+    for loop in range(3):
+        for turn in range(3):
+            found = variables.look({"i": turn - 1} if turn else {}, loop)
+    assert found == left(i="1")
+
+
+def test_what_begins_anew_is_said_on_entry_and_named_if_a_turn_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = LateVariables(Told(_7=[left(seen=Left("84", ANEW))]), late=True)
+    with pytest.warns(UserWarning, match="seen = 0 where the others' scripts have 84: what changes with the units"):
+        look(late, monkeypatch, 7, seen=0)
+    late._settings.variables()[8] = [left(i=Left("8", ANEW))]
+    with pytest.raises(NotKept, match=r"late to step 8 has i = 0 where the others' scripts have 8"):
+        look(late, monkeypatch, 8, seen=12, i=0)
 
 
 def test_what_grows_by_the_samples_of_a_share_is_the_workers_own() -> None:
