@@ -144,10 +144,13 @@ class LoopVariables:
         """Compare with what others had at the same turn."""
         for other in others:
             for name, left in other.items():
-                if name not in mine or left.mark & NEW:
+                if left.mark & NEW:
                     continue
-                if left.mark & APART or left.value != mine[name].value:
+                if left.mark & APART or (name in mine and left.value != mine[name].value):
                     self.apart.add(name)
+                elif name not in mine:  # it has not changed here: leave it from now on, so that this is seen
+                    if name in self._first:
+                        self._moved[name] = None
                 else:
                     self.alike.add(name)
 

@@ -136,6 +136,13 @@ def test_what_two_had_alike_and_what_came_apart_is_left_with_its_mark(monkeypatc
     assert look(one, monkeypatch, 2, best=0.4, speed=1.5, turns=2) == expected
 
 
+def test_what_changes_in_one_worker_alone_comes_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(_1=[left(saved="1")], _2=[left(saved="2")])
+    other = LateVariables(told, late=False)
+    found = [look(other, monkeypatch, step, saved=0) for step in range(4)]
+    assert found == [{}, {}, left(saved="0"), left(saved=Left("", APART))]
+
+
 def test_an_object_of_which_a_part_comes_apart_is_each_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(_1=[{"losses.sum": Left("3.5"), "losses.count": Left("12"), "self.speed": Left("1.5")}])
     one, later = LateVariables(told, late=False), {"losses.sum": 2.5, "losses.count": 12, "self.speed": 2.5}
