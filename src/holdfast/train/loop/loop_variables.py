@@ -244,21 +244,22 @@ class LateVariables:
 
     def _check(self, step: int, mine: dict[str, str], others: list[Table], *, entered: bool) -> None:
         found = differing(mine, others, self._variables.own, OWN | ANEW if entered else OWN)
-        own = []
-        for one in sorted(found, key=lambda one: not one.sure):
-            lack = NotKept(one.name, mine=one.mine, theirs=one.theirs, step=step)
+        for one in found:
             if one.sure:
-                raise lack
-            if one.name in self._said or (one.own and not entered):  # what units set is each one's own from the start
-                continue
-            self._said.add(one.name)
-            if one.own:
-                own.append(f"{one.name} = {one.mine} where the others' scripts have {one.theirs}")
-            else:
-                warnings.warn(f"Unless it is a measured time, something is not kept. {lack}", stacklevel=2)
+                raise NotKept(one.name, mine=one.mine, theirs=one.theirs, step=step)
+        # What units set is each one's own from the start.
+        new = [one for one in found if one.name not in self._said and (entered or not one.own)]
+        self._said.update(one.name for one in new)
+        own, unsure = ([one for one in new if one.own is whose] for whose in (True, False))
+        if unsure:
+            first, *more = unsure
+            lack = NotKept(first.name, mine=first.mine, theirs=first.theirs, step=step)
+            likewise = f" So it is with {', '.join(one.name for one in more)}." if more else ""
+            warnings.warn(f"Unless it is a measured time, something is not kept. {lack}{likewise}", stacklevel=2)
         if own:
+            values = (f"{one.name} = {one.mine} where the others' scripts have {one.theirs}" for one in own)
             warnings.warn(
-                f"{'; '.join(own)}: what changes with the units, or begins anew in each loop, is each worker's own, "
+                f"{'; '.join(values)}: what changes with the units, or begins anew in each loop, is each worker's own, "
                 "and what lost workers have added to it is gone. For numbers of the whole batch use the step's loss or "
                 "run.evaluate.", stacklevel=2,
             )  # fmt: skip
