@@ -136,9 +136,9 @@ class Checkpointer:
         if self._trouble:
             self._trouble = ""
             self._tell(f"checkpoints are written again: step {at.step}", True)
-        size, held = written.bytes / 2**20, 1000 * snapshot.held
-        wrote = f"checkpoint of step {at.step}: {size:.1f} MiB in {written.seconds:.2f} s"
-        self._tell(f"{wrote}, the state stood still for {held:.0f} ms", False)
+        wrote = f"checkpoint of step {at.step}: {written.bytes / 2**20:.1f} MiB in {written.seconds:.2f} s"
+        held, waited = 1000 * snapshot.held, 1000 * snapshot.waited
+        self._tell(f"{wrote}, the state stood still for {held:.0f} ms, of which the crew waited {waited:.0f}", False)
         for note in written.notes:
             self._tell(note, True)
         if self._place.url:

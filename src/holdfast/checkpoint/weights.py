@@ -1,11 +1,11 @@
-"""Weights: the tensors of a model by their names, out of a run, a checkpoint or a .safetensors file. No torch.
+"""Weights: the tensors of a model by their names, out of a run, a checkpoint, a .safetensors file or a folder of DCP.
 
     weights = open_weights(locate_weights(Path("runs/mine")))
     for name, kind in weights.kinds.items():
         weights.read(name)
 
 What a checkpoint has is proven by its hashes when it is read, what a file has by the bounds that its header gives.
-Pickles are not read: that would run whatever is in them.
+Pickles are not read: that would run whatever is in them. Torch is needed for DCP alone (`dcp`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.checkpoint import stream
+from holdfast.checkpoint import dcp, stream
 from holdfast.checkpoint.disk import DISK
 from holdfast.checkpoint.dtypes import nbytes
 from holdfast.checkpoint.location import locate
@@ -59,17 +59,21 @@ def locate_weights(path: Path) -> tuple[Path, list[str]]:
         return path, []
     if (path / FINAL).is_file():
         return path / FINAL, []
+    if dcp.is_dcp(path):
+        return path, []
     checkpoint, passed_over = locate(path).newest()
     return checkpoint.path, passed_over
 
 
 def open_weights(path: Path) -> Weights:
-    """The weights of a checkpoint, or of a .safetensors file.
+    """The weights of a checkpoint, of a .safetensors file, or of a folder of DCP.
 
     Raises:
         NoWeights: there is nothing, or something else; the file is not whole; the checkpoint has no model.
         NotACheckpoint, DamagedCheckpoint, NewerCheckpoint, UnreadableCheckpoint
     """
+    if dcp.is_dcp(path):
+        return _of_dcp(path)
     return _of_checkpoint(open_checkpoint(path)) if path.is_dir() else _of_file(path)
 
 
@@ -86,6 +90,12 @@ def _of_checkpoint(checkpoint: Checkpoint) -> Weights:
         return sections[entry.tensor][entry.begin : entry.begin + nbytes(entry.dtype, entry.shape)]
 
     return Weights(checkpoint.path, {name: Kind(one.dtype, one.shape) for name, one in entries.items()}, read)
+
+
+def _of_dcp(path: Path) -> Weights:
+    tensors = dcp.tensors(path)
+    kinds = {name: Kind(one.dtype, one.shape) for name, one in tensors.items()}
+    return Weights(path, kinds, lambda name: dcp.read(path, name, tensors[name]))
 
 
 def _of_file(path: Path) -> Weights:

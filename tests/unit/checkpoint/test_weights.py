@@ -73,7 +73,7 @@ def test_what_is_no_place_of_weights(tmp_path: Path) -> None:
         locate_weights(tmp_path / "nowhere")
     assert str(error.value) == (
         f"No weights can be taken from {tmp_path / 'nowhere'}: there is nothing. Give a run's directory, a checkpoint, "
-        "or a .safetensors file that is whole."
+        "a folder of DCP, or a .safetensors file that is whole."
     )
     with pytest.raises(NotACheckpoint, match=r"it has no manifest\.json"):
         locate_weights(tmp_path)
