@@ -102,6 +102,29 @@ def test_from_two_hosts_to_one(tmp_path: Path) -> None:
     assert run.sha256 == golden("lenet", 4), run.err
 
 
+@pytest.mark.parametrize("loop", ["", "--range", "--plain --range"])
+def test_a_run_that_has_ended_goes_on_for_more_epochs(tmp_path: Path, loop: str) -> None:
+    """What its script did after the last loop is done again, after the last one of now."""
+    with Launch(tmp_path, "normed", "--workers", 2, "--lanes", 4, args=loop) as run:
+        assert run.end() == 0, run.err
+    with resumed(tmp_path, "normed", "--workers", 1, args=f"--epochs 5 {loop}") as run:
+        assert run.end() == 0, run.err
+    assert (run.summary["steps"], run.summary["resumed"]["step"]) == (80, 48)
+    if "--plain" not in loop:
+        assert run.sha256 == golden("normed", 4, "--epochs", "5"), run.err
+
+
+def test_a_run_that_has_ended_goes_on_with_more_data(tmp_path: Path) -> None:
+    with Launch(tmp_path, "lenet", "--workers", 1, "--lanes", 4, *AUDITED) as run:
+        assert run.end() == 0, run.err
+    with resumed(tmp_path, "lenet", "--workers", 2, args="--epochs 5 --samples 600") as run:
+        assert run.end() == 0, run.err
+    assert run.summary["samples"] == 3 * 484 + 2 * 600
+    assert "the script reads other data than the run did before" in (run.dir / "story.jsonl").read_text()
+    other = holdfast("run", "--resume", run.dir, SCRIPTS / "train.py", "wide")
+    assert other.returncode == 9 and "the run's checkpoint" in other.stderr, other.stderr
+
+
 def test_sigterm_leaves_a_checkpoint_of_where_it_was(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 2, "--lanes", 4, args="--pace 0.02") as run:
         run.at_step(12)

@@ -14,6 +14,7 @@ from holdfast.checkpoint.reader import Checkpoint
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.manifest import Manifest
+from holdfast.dataplane.memory.results import NESTED, OperationResults
 from holdfast.dataplane.memory.sections import family
 from holdfast.dataplane.memory.snapshot import Snapshot, put_sections
 from holdfast.dataplane.wire.primary_sync import PrimarySync, inherit
@@ -53,8 +54,10 @@ def content(
     return Content(facts=facts, script=script, config=config, control=control, state=state, tensors=tensors)
 
 
-def restore(checkpoint: Checkpoint, view: ArenaView) -> int:
+def restore(checkpoint: Checkpoint, view: ArenaView, *, ended: bool = False) -> int:
     """Put the state into an arena that a worker has laid out; returns its version.
+
+    Of a run that had `ended`, what came after its last loop counts as not made: more loops may follow that one now.
 
     Raises:
         OtherState: it is not a state of what the worker has built.
@@ -71,10 +74,21 @@ def restore(checkpoint: Checkpoint, view: ArenaView) -> int:
     clocks = bytes(checkpoint.read(_CLOCKS))
     put_sections(view, sections)
     version = view.board.land_state(words)
+    if ended:
+        _forget_end(view)
     if clocks:
         inherit(view, clocks)
         PrimarySync(view).pushes.guard(None)  # there is no replica that holds less
     return version
+
+
+def _forget_end(view: ArenaView) -> None:
+    following = (view.board.rewind_op() // NESTED + 1) * NESTED  # what is inside of that loop stays
+    results = OperationResults(view.section("evaluation-past"))
+    for op in results.since(following - 1):
+        results.drop(op)
+    rows = view.section("evaluation")
+    rows[:] = bytes(len(rows))  # of evaluations with these numbers
 
 
 def progress(view: ArenaView, version: int) -> Progress:

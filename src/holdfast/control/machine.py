@@ -22,7 +22,7 @@ from holdfast.control import catch_up, lane_balance, mode_change, slice_balance
 from holdfast.control.blame import Blame, lacks, starved, told, told_let_go
 from holdfast.control.membership import host_events, partitions
 from holdfast.control.membership.crew import Crew
-from holdfast.control.membership.fitness import misfit
+from holdfast.control.membership.fitness import misfit, other_data
 from holdfast.control.membership.roster import CrewLimits, CrewStatus, HostStatus, Stage, Worker, WorkerStatus
 from holdfast.control.protocol import events, messages
 from holdfast.control.protocol.commands import Command, FailRun
@@ -161,6 +161,7 @@ class Machine:
     def _go_on(self, resumed: events.Resumed) -> None:
         run = self._run
         run.resumed, run.first, run.modes = True, resumed.first, list(resumed.modes)
+        run.ended = resumed.ended
         run.sync = run.modes[-1].sync
         run.learn_lanes(resumed.first.lanes)
         run.crew.arena_bytes = resumed.first.arena_bytes
@@ -346,6 +347,10 @@ class Machine:
             run.first = event
             run.learn_lanes(event.lanes)
             run.crew.arena_bytes = event.arena_bytes
+        elif run.ended and other_data(run.first, event):
+            run.first = event
+            run.happened.append("the script reads other data than the run did before")
+        run.ended = False
         if why := misfit(run.first, event, run.crew.cast):
             worker.stage, worker.leaving = Stage.REFUSED, why[1]
             if worker.server:

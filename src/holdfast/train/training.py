@@ -251,7 +251,7 @@ class Training:
         board = self.bind().board
         before = self.epochs_asked  # a script may call this several times; the crew's count goes on
         self.epochs_asked += number
-        if not self.bound.late:
+        if not self.bound.late or self.epochs_asked > board.epochs_planned():
             steps = sum(b.steps for b in self.loaders[:1])
             board.put_plan(steps, self.epochs_asked, self.loaders[0].batch if self.loaders else 0)
         for epoch in range(before, before + number):

@@ -10,6 +10,7 @@ from holdfast.checkpoint.content import Facts, Script
 from holdfast.checkpoint.export import weights_sha256
 from holdfast.checkpoint.reader import newest
 from holdfast.checkpoint.writer import write
+from holdfast.dataplane.memory.results import NESTED, OperationResults
 from holdfast.errors import OtherState
 from tests.unit.dataplane.members import LANES, Worker, install, step, work_of
 from tests.unit.dataplane.memory.test_snapshot import taken, view_of
@@ -45,6 +46,27 @@ def test_an_arena_to_the_disk_and_back(tmp_path) -> None:  # type: ignore[no-unt
         install([worker], [0] * LANES)
         step([worker], work_of(3))
     assert other.state() == one.state()
+
+
+def test_what_came_after_the_last_loop_of_a_run_that_had_ended_is_not_made(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    one = trained(1)
+    view = view_of(one)
+    one.board.begin_op(2 * NESTED, 0, -1)
+    one.board.begin_op(3 * NESTED, 1, 5)
+    results = OperationResults(view.section("evaluation-past"))
+    for op in (NESTED, 2 * NESTED + 5, 3 * NESTED):
+        results.put(op, b"{}")
+    view.section("evaluation")[:3] = b"abc"
+    write(tmp_path, content(view, taken(view), FACTS, Script("a.py", (), ""), {}, {}), keep=1)
+    found = newest(tmp_path).checkpoint
+    assert found is not None
+    for ended in (False, True):
+        there = view_of(Worker(0, 0))
+        restore(found, there, ended=ended)
+        kept = OperationResults(there.section("evaluation-past"))
+        assert there.board.op()[0] == (2 if ended else 3) * NESTED
+        assert [kept.has(op) for op in (NESTED, 2 * NESTED + 5, 3 * NESTED)] == [True, True, not ended]
+        assert any(there.section("evaluation")) is not ended
 
 
 def test_an_arena_of_something_else_is_left_alone(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -285,6 +285,12 @@ class _Launcher:
         self._checkpoints = RunCheckpoints(
             self._config, self._run, self._directory, self._host, self._server, self.note
         )
+        self._server.before_end = self._take_final
+
+    async def _take_final(self) -> None:
+        """A checkpoint of what the script has ended with, from which it may go on for longer."""
+        if self._checkpoints is not None and not self._signal:
+            await asyncio.to_thread(functools.partial(self._checkpoints.take_last, ended=True))
 
     def spawner(self) -> Spawner:
         """What starts the workers of this machine."""

@@ -40,7 +40,8 @@ class Resumption(NamedTuple):
 
     def restoration(self) -> Restoration:
         """Of its state."""
-        return Restoration(functools.partial(restore, self.checkpoint), self.resumed.modes[-1])
+        restoring = functools.partial(restore, self.checkpoint, ended=self.resumed.ended)
+        return Restoration(restoring, self.resumed.modes[-1])
 
     def went_on_from(self) -> tuple[int, int, str]:
         """Step, samples, and name of the checkpoint."""

@@ -40,14 +40,16 @@ class RunCheckpoints:
     ) -> None:  # fmt: skip
         self._config, self._run, self._coordinator, self._note = config, run, coordinator, note
         self._loop = asyncio.get_running_loop()
+        self._ended = False  # the script has, everywhere
         self._script = Script(config.script, config.args, hash_of(config.script))
         place = Place(directory.path / CHECKPOINTS, config.keep, config.checkpoint_to)
         self._checkpointer = Checkpointer(
             parse(config.checkpoint), place, view=host.view, ring=host.ring, describe=self._describe, tell=self._tell
         )
 
-    def take_last(self) -> None:
-        """The run is to end before its time: take one of where it is. Blocks."""
+    def take_last(self, *, ended: bool = False) -> None:
+        """The run is to end before its time, or the script has `ended`: take one of where it is. Blocks."""
+        self._ended = ended
         if self._coordinator.resumable() is not None:
             self._checkpointer.request(CHECKPOINT.at_end)
 
@@ -68,7 +70,8 @@ class RunCheckpoints:
             sync=known.modes[-1].sync, lanes=known.first.lanes, seed=int(parts.get("seed", self._config.seed or 0)),
             threads=_threads(known.first, self._config),
         )  # fmt: skip
-        resumed = msgspec.structs.replace(known, first=msgspec.structs.replace(known.first, worker=-1), step=at.step)
+        first = msgspec.structs.replace(known.first, worker=-1)
+        resumed = msgspec.structs.replace(known, first=first, step=at.step, ended=self._ended)
         control: dict[str, Any] = msgspec.to_builtins(resumed)
         return content(view, snapshot, facts, self._script, msgspec.to_builtins(self._config), control)
 
