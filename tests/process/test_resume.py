@@ -175,10 +175,11 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.chaos
+@pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("model", ["lenet", "normed", "transformer"])
-def test_killed_at_twenty_moments(tmp_path: Path, model: str) -> None:
-    """Everything is killed again and again, on crews of all sizes, until the run is through."""
-    random_ = random.Random(f"resume {model}")
+def test_killed_at_twenty_moments(tmp_path: Path, model: str, hosts: int) -> None:
+    """Everything is killed again and again, on crews of all sizes, with servers and without, until it is through."""
+    random_ = random.Random(f"resume {model} {hosts}")
     options = ("--lanes", 4, "--checkpoint", "3steps")
     length = "--epochs 6"
     with Launch(tmp_path, model, "--workers", 2, *options, args=f"{length} --pace 0.02") as run:
@@ -186,11 +187,16 @@ def test_killed_at_twenty_moments(tmp_path: Path, model: str) -> None:
         run.go_on_for(random_.uniform(0.0, 0.5))
         crash(run)
     for _ in range(19):
-        with resumed(tmp_path, model, "--workers", random_.randint(1, 4), args=f"{length} --pace 0.02") as run:
+        several = random_.randint(1, hosts)
+        crew = ("--workers", random_.randint(1, 4), "--servers", random_.randint(0, 1), "--hosts", several)
+        listening = LOOPBACK if several > 1 else ()
+        with resumed(tmp_path, model, *crew, *listening, args=f"{length} --pace 0.02") as run, (
+            Joined(tmp_path, run) if listening else contextlib.nullcontext()
+        ):
             run.wait(lambda status: status["generation"] > 0, "the first generation")
             run.go_on_for(random_.uniform(0.0, 1.0))
             crash(run)
-    with resumed(tmp_path, model, "--workers", 2, args=length) as run:
+    with resumed(tmp_path, model, "--workers", 2, "--servers", 0, "--hosts", 1, args=length) as run:
         assert run.end() == 0, run.err
     assert run.sha256 == golden(model, 4, *length.split()), run.err
 
