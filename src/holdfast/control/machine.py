@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.config.limits import CONTROL
-from holdfast.control import catch_up, lane_balance, mode_change, slice_balance
+from holdfast.control import catch_up, lane_balance, mode_change, slice_balance, state_holders
 from holdfast.control.blame import Blame, lacks, starved, told, told_let_go
 from holdfast.control.membership import host_events, partitions
 from holdfast.control.membership.crew import Crew
@@ -129,6 +129,10 @@ class Machine:
             hosts=hosts, hosts_wanted=run.limits.hosts, servers_wanted=run.servers, servers=list(crew.servers),
             sync_wanted=run.sync, modes=tuple((mode.step, mode.sync) for mode in run.modes),
         )
+
+    def holding(self) -> list[int]:
+        """The hosts that hold the newest state, or the one before it."""
+        return sorted(state_holders.holding(self._run))
 
     def resumable(self) -> events.Resumed | None:
         """What a checkpoint must say of the run, so that it can go on from there; None before its first step."""

@@ -119,7 +119,8 @@ def launch(
             stack.callback(hosts.close)
             there = hosts.connect(screen.say)
             return _Launcher(
-                there, run, directory, screen, invitation=Invitation(there, run), cluster_hosts=hosts, entry=entry
+                there, run, directory, screen, invitation=Invitation(there, run), cluster_hosts=hosts, entry=entry,
+                resumption=resumption,
             )
 
         return conduct(directory, screen, record, make)
@@ -255,6 +256,7 @@ class _Launcher:
             self._invitation.bind, self._invitation.credentials, run=self._run,
             spec=msgspec.structs.replace(self._spec, script=script), crew=self._config.crew,
             callbacks=self, host=host() if self._workers else None,
+            first=self._resumption.first() if self._resumption is not None else None,
         )  # fmt: skip
         port = self._admission.address[1]
         self._screen.say(self._invitation.write(self._directory.path, self._admission.addresses, port))
@@ -279,11 +281,8 @@ class _Launcher:
         """Take checkpoints every now and then, unless nobody wants any."""
         if parse_interval(self._config.checkpoint).off:
             return
-        if self._host is None:
-            self.note("no checkpoints are taken: this machine has no workers, and so no state", aloud=True)
-            return
         self._checkpoints = RunCheckpoints(
-            self._config, self._run, self._directory, self._host, self._server, self.note
+            self._config, self._run, self._directory, self._server, (self._host, self._admission), self.note
         )
         self._server.before_end = self._take_final
 

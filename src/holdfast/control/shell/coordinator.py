@@ -100,6 +100,10 @@ class Coordinator:
         """The crew as it stands."""
         return self._machine.snapshot()
 
+    def holding(self) -> list[int]:
+        """The hosts that hold the newest state, or the one before it."""
+        return self._machine.holding()
+
     def resumable(self) -> Resumed | None:
         """What a checkpoint must say of the run; None before its first step."""
         return self._machine.resumable()

@@ -80,11 +80,12 @@ def put_sections(view: ArenaView, sections: Mapping[str, memoryview | bytes]) ->
 
 def take(
     view: ArenaView, room: SnapshotRoom, ring: Callable[[], None], closing: Callable[[], bool],
-    clocks: Callable[[int], bytes | None] = lambda version: b"",
+    clocks: Callable[[int], bytes | None] = lambda version: b"", *, still: bool = False,
 ) -> Snapshot | None:  # fmt: skip
     """Copy the state at one of the next versions; None if the run ends.
 
-    `ring` wakes the workers of this host; in relaxed modes, `clocks` cuts how far lanes are at a version.
+    `ring` wakes the workers of this host; in relaxed modes, `clocks` cuts how far lanes are at a version. Where all is
+    `still`, since the script has ended everywhere, no version will follow the present one.
     """
     board = view.board
     room.prepare(view)
@@ -93,7 +94,7 @@ def take(
             if board.words[cells.H_MAGIC] != cells.MAGIC:
                 time.sleep(TRANSFER.state_poll)
                 continue
-            version, current = _announce(view), board.current()
+            version, current = _announce(view, still=still), board.current()
             if not _await_version(view, version, ring, closing):
                 continue
             if (cut := clocks(version)) is None:  # a pass is about to begin, for which owners must not stand
@@ -110,10 +111,13 @@ def take(
         ring()
 
 
-def _announce(view: ArenaView) -> int:
+def _announce(view: ArenaView, *, still: bool) -> int:
     """Say at which version owners are to stand: one that no slice has come to yet, or that none can leave yet."""
     board = view.board
     version = max(board.versions(), default=0)
+    if still:
+        board.hold(version)
+        return version
     if _short_of_lanes(view, version):
         board.hold(version)
         time.sleep(0)  # the system is asked for something, so what was stored is seen before what follows is loaded
