@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from holdfast.checkpoint.content import Content, Facts, Script, StateEntry, Tensor
+from holdfast.checkpoint.content import Content, RunFacts, Script, StateEntry, Tensor
 from holdfast.checkpoint.dtypes import DTYPES
 from holdfast.checkpoint.reader import Checkpoint
 from holdfast.dataplane.memory import board as cells
@@ -65,7 +65,7 @@ def take_state(
 
 
 def content(
-    taken: Taken, facts: Facts, script: Script, config: dict[str, Any], control: dict[str, Any]
+    taken: Taken, facts: RunFacts, script: Script, config: dict[str, Any], control: dict[str, Any]
 ) -> Content:  # fmt: skip
     """What goes into a checkpoint of this state."""
     manifest, snapshot, _ = taken

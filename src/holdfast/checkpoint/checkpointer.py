@@ -21,7 +21,7 @@ from holdfast.config.limits import CHECKPOINT
 from holdfast.dataplane.memory.snapshot import SnapshotRoom
 from holdfast.errors import CheckpointError, UsageError
 
-__all__ = ["Checkpointer", "Describe", "Place", "StateSource"]
+__all__ = ["Checkpointer", "DescribeState", "Place", "StateSource"]
 
 
 class Place(NamedTuple):
@@ -45,7 +45,7 @@ class StateSource(Protocol):
         """
 
 
-class Describe(Protocol):
+class DescribeState(Protocol):
     """Says of a state what its bytes do not: `content` with facts, script, configuration, and what the run decided."""
 
     def __call__(self, taken: Taken) -> Content | None:
@@ -66,7 +66,7 @@ class Checkpointer:
     """
 
     def __init__(
-        self, interval: Interval, place: Place, *, source: Callable[[], StateSource | None], describe: Describe,
+        self, interval: Interval, place: Place, *, source: Callable[[], StateSource | None], describe: DescribeState,
         tell: Callable[[str, bool], None],
     ) -> None:  # fmt: skip
         self._interval, self._place, self._source = interval, place, source

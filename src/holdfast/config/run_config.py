@@ -101,7 +101,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint: str = "5m"
     #: Checkpoints that stay.
     keep: int = 3
-    #: What tells that this machine is about to be taken away (`cli.notice`); empty means: nothing does.
+    #: What tells that this machine is about to be taken away (`cli.launch.notice`); empty means: nothing does.
     notice: str = ""
     #: Where each is copied to besides: any URL that fsspec knows; empty means: nowhere.
     checkpoint_to: str = ""

@@ -38,9 +38,7 @@ from holdfast.train import seeding
 from holdfast.train.audit_trail import AuditTrail
 from holdfast.train.control_link import ControlLink
 from holdfast.train.evaluation import agree, by_lead, evaluate
-from holdfast.train.final_weights import save_weights, write_final
 from holdfast.train.lane_batches import check_batches
-from holdfast.train.loaded_weights import Loaded, load_weights
 from holdfast.train.loop.keeping import Stateful
 from holdfast.train.loop.plain.passes import Pass
 from holdfast.train.loop.scalers import Scalers
@@ -50,6 +48,8 @@ from holdfast.train.numerics import keep_freed_memory
 from holdfast.train.patches import refuse_lane_clipping
 from holdfast.train.torchrun import ranks
 from holdfast.train.training import Training
+from holdfast.train.weights.final_weights import save_weights, write_final
+from holdfast.train.weights.loaded_weights import Loaded, load_weights
 
 if TYPE_CHECKING:  # loaded by those who use it
     from holdfast.store.client.store import Store

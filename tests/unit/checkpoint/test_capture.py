@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from holdfast.checkpoint.capture import Taken, content, progress, restore
-from holdfast.checkpoint.content import Facts, Script
-from holdfast.checkpoint.export import weights_sha256
+from holdfast.checkpoint.content import RunFacts, Script
+from holdfast.checkpoint.forms.export import weights_sha256
 from holdfast.checkpoint.reader import newest
 from holdfast.checkpoint.writer import write
 from holdfast.dataplane.memory.arena_view import ArenaView
@@ -16,7 +16,7 @@ from holdfast.errors import OtherState
 from tests.unit.dataplane.members import LANES, Worker, install, step, work_of
 from tests.unit.dataplane.memory.test_snapshot import taken, view_of
 
-FACTS = Facts(run="a", step=3, version=3, epoch=0, samples=36, loss=0.5, sync="exact", lanes=4, seed=0, threads=1)
+FACTS = RunFacts(run="a", step=3, version=3, epoch=0, samples=36, loss=0.5, sync="exact", lanes=4, seed=0, threads=1)
 
 
 def trained(steps: int) -> Worker:

@@ -27,10 +27,10 @@ from holdfast.cli.launch.display import Display
 from holdfast.cli.launch.ending import Ending, last_line, present, summary
 from holdfast.cli.launch.first_weights import with_first_weights
 from holdfast.cli.launch.invitation import Invitation, near
+from holdfast.cli.launch.notice import Notice
 from holdfast.cli.launch.resumption import Resumption, open_resumption
 from holdfast.cli.launch.run_checkpoints import RunCheckpoints
 from holdfast.cli.launch.store_service import StoreService
-from holdfast.cli.notice import Notice
 from holdfast.config.checkpoint_interval import parse as parse_interval
 from holdfast.config.resolve import Resolved
 from holdfast.config.run_config import DEFAULTS_OF_JOIN, RunConfig

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.checkpoint.capture import Taken, content
 from holdfast.checkpoint.checkpointer import Checkpointer, Place, StateSource
-from holdfast.checkpoint.content import Content, Facts, Script
+from holdfast.checkpoint.content import Content, RunFacts, Script
 from holdfast.cli.launch.resumption import hash_of
 from holdfast.config.checkpoint_interval import parse
 from holdfast.config.limits import CHECKPOINT
@@ -84,7 +84,7 @@ class RunCheckpoints:
         if known is None or known.modes[-1].serial != at.serial:
             return None
         parts = dict(blueprint.unpack(known.first.parts))
-        facts = Facts(
+        facts = RunFacts(
             run=self._run, step=at.step, version=snapshot.version, epoch=at.epoch, samples=at.samples, loss=at.loss,
             sync=known.modes[-1].sync, lanes=known.first.lanes, seed=int(parts.get("seed", self._config.seed or 0)),
             threads=_threads(known.first, self._config),

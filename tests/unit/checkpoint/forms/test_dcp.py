@@ -14,8 +14,8 @@ from torch import nn
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from holdfast.checkpoint import dcp
-from holdfast.checkpoint.weights import Kind, locate_weights, open_weights
+from holdfast.checkpoint.forms import dcp
+from holdfast.checkpoint.forms.weights import TensorKind, locate_weights, open_weights
 from holdfast.errors import NoWeights
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -40,15 +40,16 @@ def test_a_model_beside_its_optimizer(tmp_path: Path) -> None:
     assert locate_weights(path) == (path, [])
     weights = open_weights(path)
     assert weights.kinds == {
-        name: Kind(str(one.dtype).removeprefix("torch."), tuple(one.shape)) for name, one in state["model"].items()
-    }
+        name: TensorKind(str(one.dtype).removeprefix("torch."), tuple(one.shape))
+        for name, one in state["model"].items()
+    }  # fmt: skip
     for name, one in state["model"].items():
         assert bytes(weights.read(name)) == bytes(one.reshape(-1).view(torch.uint8).numpy()), name
 
 
 def test_a_state_dict_by_itself(tmp_path: Path) -> None:
     weights = open_weights(saved(tmp_path / "flat", {"fc.weight": torch.tensor([[1.0, 2.0]]), "n": torch.tensor(5)}))
-    assert weights.kinds == {"fc.weight": Kind("float32", (1, 2)), "n": Kind("int64", ())}
+    assert weights.kinds == {"fc.weight": TensorKind("float32", (1, 2)), "n": TensorKind("int64", ())}
     assert struct.unpack("<2f", weights.read("fc.weight")) == (1, 2) and struct.unpack("<q", weights.read("n")) == (5,)
 
 
@@ -72,7 +73,7 @@ def test_a_tensor_that_several_ranks_have_written(tmp_path: Path) -> None:
 
     changed(path, joined)
     weights = open_weights(path)
-    assert weights.kinds == {"w": Kind("float32", (3, 2))}
+    assert weights.kinds == {"w": TensorKind("float32", (3, 2))}
     assert struct.unpack("<6f", weights.read("w")) == (1, 2, 3, 4, 5, 6)
 
 

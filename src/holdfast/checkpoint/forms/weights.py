@@ -14,22 +14,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.checkpoint import dcp, stream
+from holdfast.checkpoint import stream
 from holdfast.checkpoint.disk import DISK
 from holdfast.checkpoint.dtypes import nbytes
+from holdfast.checkpoint.forms import dcp
 from holdfast.checkpoint.location import locate
 from holdfast.checkpoint.reader import Checkpoint, open_checkpoint
 from holdfast.checkpoint.tensor_file import HEAD, Placed, header_size, placed
 from holdfast.errors import NoWeights, UnreadableCheckpoint
 
-__all__ = ["FINAL", "Kind", "Weights", "locate_weights", "open_weights"]
+__all__ = ["FINAL", "TensorKind", "Weights", "locate_weights", "open_weights"]
 
 #: What a run that has ended leaves in its directory.
 FINAL = "model.safetensors"
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"  # what torch.save has written, since 1.6 and before
 
 
-class Kind(NamedTuple):
+class TensorKind(NamedTuple):
     """What a tensor is like."""
 
     dtype: str
@@ -42,7 +43,7 @@ class Kind(NamedTuple):
 class Weights:
     """Those of one place; use `open_weights`. Holds no file open."""
 
-    def __init__(self, path: Path, kinds: Mapping[str, Kind], read: Callable[[str], memoryview]) -> None:
+    def __init__(self, path: Path, kinds: Mapping[str, TensorKind], read: Callable[[str], memoryview]) -> None:
         self.path, self.kinds = path, kinds
         #: The bytes of a tensor. Raises DamagedCheckpoint, UnreadableCheckpoint, NoWeights.
         self.read = read
@@ -89,12 +90,12 @@ def _of_checkpoint(checkpoint: Checkpoint) -> Weights:
             sections[entry.tensor] = checkpoint.read(entry.tensor)
         return sections[entry.tensor][entry.begin : entry.begin + nbytes(entry.dtype, entry.shape)]
 
-    return Weights(checkpoint.path, {name: Kind(one.dtype, one.shape) for name, one in entries.items()}, read)
+    return Weights(checkpoint.path, {name: TensorKind(one.dtype, one.shape) for name, one in entries.items()}, read)
 
 
 def _of_dcp(path: Path) -> Weights:
     tensors = dcp.tensors(path)
-    kinds = {name: Kind(one.dtype, one.shape) for name, one in tensors.items()}
+    kinds = {name: TensorKind(one.dtype, one.shape) for name, one in tensors.items()}
     return Weights(path, kinds, lambda name: dcp.read(path, name, tensors[name]))
 
 
@@ -120,7 +121,7 @@ def _of_file(path: Path) -> Weights:
             raise UnreadableCheckpoint(path, error.strerror or str(error)) from None
         return into
 
-    return Weights(path, {name: Kind(one.dtype, one.shape) for name, one in tensors.items()}, read)
+    return Weights(path, {name: TensorKind(one.dtype, one.shape) for name, one in tensors.items()}, read)
 
 
 def _tensors(path: Path) -> dict[str, Placed]:
