@@ -257,7 +257,7 @@ class Run:
         """True in exactly one process of the crew: print, save and plot there."""
         if self._training is None or self._training._bound is None or self.steered is None:
             return self.worker == 0
-        if self._training.turns.rehearsal is not None:  # others have printed what it would
+        if self._training.turns.rehearses:  # others have printed what it would
             return False
         return self.worker == self._training.bound.member.at.lead
 
@@ -290,7 +290,7 @@ class Run:
     @property
     def unit(self) -> tuple[int, int, list[int]] | None:
         """(step, lane, samples) of the unit under way; None where there is none, or nothing of the turn counts."""
-        if self._training is None or self._training.unit is None or self._training.turns.rehearsal is not None:
+        if self._training is None or self._training.unit is None or self._training.turns.rehearses:
             return None
         work, lane, request = self._training.unit
         return work.step, lane, list(request)

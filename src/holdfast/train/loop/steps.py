@@ -10,7 +10,7 @@
 A turn lasts until the next one begins, or the loop is left. A worker that comes late enters the newest turn that was
 begun, with the settings of its top. Where the crew has made that step already, its units are nobody's any more: the
 inner loop is empty, `.grad` is what it was for the others, `optimizer.step()` returns at once, and the code around them
-runs.
+runs. In place of the first empty one there is one batch of which nothing counts (`rehearsal`).
 
 **Phases.** A turn may go through the units several times, each time followed by the step of an optimizer. Each is a
 *phase*, with the same samples, other random numbers and a version of its own. Several optimizers may also use one
@@ -112,16 +112,23 @@ class Step:
         return self._units()
 
     def _units(self) -> Iterator[Any]:
-        training, work = self._training, self._work
+        training, work, phase = self._training, self._work, self._phase
+        nothing = True
+        if not training.bound.member.driven() and self._turns.lacks_batch(phase):  # while others compute
+            yield from self._turns.rehearse_units(work, phase, self._batches, self._at)
+            nothing = False
         while (lane := training.bound.member.next_lane(work)) is not None:
+            nothing = False
             parts = self._batches.parts(self._at, lane)
             training.open_unit(work, lane, _whole(parts))
-            self._turns.gave = True
+            self._turns.give(phase)
             self._turns.purity.begin_unit()
             yield from self._unit(lane, parts)
             if self._turns.purity.chose(work.step, lane):
                 yield from self._turns.purity.again(work, lane, partial(self._unit, lane, parts, again=True))
             training.take_unit()
+        if nothing and self._turns.lacks_batch(phase):
+            yield from self._turns.rehearse_units(work, phase, self._batches, self._at)
         self._loss = self._turns.end_units(work)
         self._stage = Stage.WHOLE
 

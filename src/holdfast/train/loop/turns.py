@@ -8,8 +8,8 @@ gradient. At the end the version is completed.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -26,7 +26,7 @@ from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.loop_variables import LateVariables, script_line
 from holdfast.train.loop.optimizer_settings import LatePlace
 from holdfast.train.loop.purity import Purity
-from holdfast.train.loop.rehearsal import Rehearsal
+from holdfast.train.loop.rehearsal import Rehearsal, uncounted
 from holdfast.train.loop.script_position import STEPS, ordinal
 from holdfast.train.loop.step_batches import StepBatches
 from holdfast.train.loop.steps import Step, Steps
@@ -53,7 +53,9 @@ class Turns:
         self.gradient = GradientUse(training.space, training.optimizer)  #: what becomes of what `.grad` shows
         self.phases = 1  #: how often the newest turn that is over went through its units
         self._came_late = False  # what is kept was taken over, and not written since
-        self.gave = False  #: the newest loop has given this worker a batch
+        self._gave = False  # the newest loop has given this worker a batch that counts
+        self._given: set[int] = set()  # phases of its turns whose inner loop has given this worker any batch
+        self._rehearses = self._rehearsed = False  # a batch that does not count is at hand; the turn has had one
         self._said = False  # that this script loops by steps
         self._top: tuple[int, int, int, dict[str, str]] = (0, 0, 0, {})  # of the turn at hand: what was left there
         self._late_place: LatePlace | None = None  # in a later phase of the turn that was entered
@@ -112,7 +114,7 @@ class Turns:
         bound.board.note_units(cells.UNIT_LANE)
         begun = Steps(self, batches, entered=entered, going=going)
         self._steps, self._past = weakref.ref(begun), False
-        training.idle, self.gave = not going, False
+        training.idle, self._gave, self._given = not going, False, set()
         if not going:
             begun.rehearsal = self.past(begun, batches)
         return begun
@@ -129,6 +131,11 @@ class Turns:
     def rehearsal(self) -> Rehearsal | None:
         """The turn at hand, if nothing of it counts."""
         return self.turn if isinstance(self.turn, Rehearsal) and self.open_steps() is not None else None
+
+    @property
+    def rehearses(self) -> bool:
+        """Does nothing count of what the script does now?"""
+        return self._rehearses or self.rehearsal is not None
 
     def rehearse(self, rehearsal: Rehearsal) -> None:
         """A turn begins of which nothing counts."""
@@ -160,7 +167,7 @@ class Turns:
     def end(self) -> None:
         """The loop has come to its end."""
         training = self.training
-        training.idle = not self.gave
+        training.idle = not self._gave
         self.write_exit(training.bound.version)
         for batches in training.loaders:
             batches.close()
@@ -186,6 +193,9 @@ class Turns:
         """A step of a loop begins, in a plain one with turn `at`: leave what a worker needs that comes late."""
         training, settings = self.training, self.training.bound.settings
         training.check_written(f"before the turn of step {work.step}")
+        if self._rehearsed:
+            self._variables.rehearsed()
+        self._rehearsed = False
         moved = self._variables.look(work.step)
         moved = {**moved, **self.purity.begin_turn(work)}
         self._top = work.step, training.op, work.version, moved
@@ -212,6 +222,31 @@ class Turns:
                 raise _lost(late.step)
         self._late_place = None
         self._keep(settings.enter_turn(*self._top, phase=phase), version)
+
+    def give(self, phase: int) -> None:
+        """This worker is given batches of a unit, in this phase of a turn."""
+        self._gave = True
+        self._given.add(phase)
+
+    def lacks_batch(self, phase: int) -> bool:
+        """Has no inner loop of this phase bound yet what its code binds? In a function, each has names of its own."""
+        return phase not in self._given or not self._variables.in_frame
+
+    def rehearse_units(self, work: StepWork, phase: int, batches: StepBatches, at: int) -> Iterator[Any]:
+        """One batch in an inner loop that has none for this worker: of what it does, nothing counts."""
+        training = self.training
+        self._given.add(phase)
+        for parameter in training.space.trainable:
+            parameter.grad = None
+        training.reload_buffers()
+        self._rehearses = self._rehearsed = True
+        try:
+            yield from uncounted(training, batches, at, work.step)
+        finally:
+            self._rehearses = False
+        training.tap.reset()
+        training.clip_norm = training.clip_value = 0.0
+        training.reload_buffers()
 
     def end_units(self, work: StepWork) -> float:
         """The gradient of the whole step is here: show it. Returns the step's loss."""
