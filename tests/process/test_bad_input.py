@@ -250,7 +250,10 @@ OTHERWISE = (
     rf"Step 3 was ended by optimizer\.step\(\) in worker 0 \(line {UPDATED} of the script\) and by %s in worker 1 "
     r"\(line %d of the script\)\. Decide it by what is the same in every worker: step\.number, step\.loss, "
 )
-WITHOUT = r"the turn of step 3 ended without its units and optimizer\.step\(\) in worker 1\. Call it once a turn, after"
+WITHOUT = (
+    r"the turn of step 3 ended without its units and optimizer\.step\(\) in worker 1, and the loop at line "
+    rf"{LOOP} of the script went on\. Call it once a turn, after"
+)
 APART = {
     "continue": (2, WITHOUT),
     "break-at-the-top": (9, r"Worker 1 (has ended|is further on in) the script"),

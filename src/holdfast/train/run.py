@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 
 from holdfast.config.limits import CONTROL, STORE
 from holdfast.config.worker_spec import OUTER, WorkerSpec
+from holdfast.core.endings import TURN_ENDED
 from holdfast.core.sync.modes import Mode, advised, parse
 from holdfast.core.sync.staleness import COMPENSATION, Staleness, used
 from holdfast.core.verify import SHARE
@@ -588,8 +589,10 @@ class Run:
         self._close()
 
     def end(self) -> dict[str, str | int | float | bool | list[int] | None]:
-        """Close it, and say what the summary says."""
+        """Close it, and say what the summary says, and how the newest turn was ended."""
         result = self.result()
+        if self._training is not None and self._training.begun:
+            result[TURN_ENDED] = list(self._training.bound.member.ends.newest())
         self._close()
         return result
 

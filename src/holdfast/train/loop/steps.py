@@ -33,6 +33,7 @@ from holdfast.data.batches import UnitRequest
 from holdfast.data.randomness import compute_key, seed_everything
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, UsageError
+from holdfast.train.loop.loop_variables import script_line
 from holdfast.train.loop.plain.counters import advance
 from holdfast.train.loop.step_batches import Part, PartsMean, StepBatches
 
@@ -182,9 +183,10 @@ class Step:
         """Another version of this turn begins."""
         self._work = replace(self._work, lanes=lanes, ahead=self._work.ahead + 1)
 
-    def _complete(self, optimizer: int | None, *, drop: bool = False, extra: bool = False) -> None:
-        """Complete the version at hand. It is the turn's step, unless that is there or it is an `extra` one."""
-        self._turns.end_turn(self._work, optimizer=optimizer, drop=drop, extra=extra or self._counted)
+    def _complete(self, optimizer: int | None, *, drop: bool = False, left: bool = False) -> None:
+        """Complete the version at hand. It is the turn's step, unless that is there or the loop was `left`."""
+        extra = left or self._counted
+        self._turns.end_turn(self._work, optimizer=optimizer, drop=drop, left=left, extra=extra)
         self._counted = True
         self._used.add(optimizer)
         self._stage = Stage.OVER
@@ -198,7 +200,7 @@ class Step:
             )
         if self._stage is Stage.WHOLE:
             self._turns.write_exit(self._work.version + 1)  # before the version is there, by which it counts
-            self._complete(None, extra=True)
+            self._complete(None, left=True)
             self.dropped = True
 
     def check_over(self) -> None:
@@ -209,7 +211,8 @@ class Step:
             before = "its units and " if self._stage is Stage.TOP else ""
             worker = f" in worker {self._training.steered.worker}" if self._training.steered is not None else ""
             raise NotExact(
-                f"the turn of step {self.number} ended without {before}optimizer.step(){worker}",
+                f"the turn of step {self.number} ended without {before}optimizer.step(){worker}, and the loop at line "
+                f"{script_line()} of the script went on",
                 "Call it once a turn, after the loop over the step's units; step.skip() ends a step without an update.",
             )
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from holdfast.control.protocol.messages import StaysExact
+from holdfast.core import endings
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything, turn_key
 from holdfast.dataplane.memory import board as cells
@@ -262,10 +263,10 @@ class Turns:
         seed_everything(turn_key(training.seed, work.version, 1))
         return member.turn_loss
 
-    def end_turn(self, work: StepWork, *, optimizer: int | None, drop: bool, extra: bool) -> None:
+    def end_turn(self, work: StepWork, *, optimizer: int | None, drop: bool, left: bool, extra: bool) -> None:
         """Complete a version that a turn makes: an update by an optimizer, or none; a step, or none.
 
-        An optimizer may also `drop` the gradient at hand.
+        An optimizer may also `drop` the gradient at hand. Without one, the loop may have been `left`.
         """
         training, binding = self.training, self.training.bound
         if optimizer is not None:
@@ -280,7 +281,10 @@ class Turns:
             absent = binding.by_steps().take()
         groups = self.gradient.groups[optimizer] if optimizer is not None and moves else ()
         binding.board.put(cells.R_LINE, script_line())
-        binding.member.finish(work, groups=groups, absent=absent, extra=extra)
+        how = endings.LEFT if left else endings.SKIPPED
+        if optimizer is not None:
+            how = endings.LEFT_OUT if drop else endings.STEPPED + optimizer
+        binding.member.finish(work, how=how, groups=groups, absent=absent, extra=extra)
         training.note_facts()
         binding.extra += extra
         training.step += not extra
