@@ -50,6 +50,7 @@ class Turns:
         self.turn: Step | Rehearsal | None = None  #: the newest turn, until the script goes on after its loop
         self._steps: weakref.ref[Steps | Pass] | None = None  # that loop
         self._past = False  # the crew has made it without this worker
+        self._past_end = 0  # before which step it ended
         self._steps_past = 0  # of such loops
         self.gradient = GradientUse(training.space, training.optimizer)  #: what becomes of what `.grad` shows
         self.phases = 1  #: how often the newest turn that is over went through its units
@@ -117,12 +118,12 @@ class Turns:
         self._steps, self._past = weakref.ref(begun), False
         training.idle, self._gave, self._given = not going, False, set()
         if not going:
-            begun.rehearsal = self.past(begun, batches)
+            begun.rehearsal = self.past(begun, batches, training.step)
         return begun
 
-    def past(self, loop: Steps | Pass, batches: StepBatches) -> Rehearsal:
-        """The crew has made this loop without this worker: the one turn that it takes of it."""
-        self._steps, self._past = weakref.ref(loop), True
+    def past(self, loop: Steps | Pass, batches: StepBatches, end: int) -> Rehearsal:
+        """The crew has made this loop, up to step `end`, without this worker: the one turn that it takes of it."""
+        self._steps, self._past, self._past_end = weakref.ref(loop), True, end
         self.training.bound.settings.others_stepped()
         rehearsal = Rehearsal(self.training, batches, self._steps_past)
         self._steps_past += batches.steps
@@ -149,7 +150,10 @@ class Turns:
             self.turn.leave()
         self.turn = self._steps = None
         self._variables.rehearsed()
-        self._take_over(going=False)
+        if self.training.bound.relaxed is None:
+            self._take_over(going=False)
+        else:
+            self.training.bound.settings.restore(self._past_end)
         self.training.reseed_after_loop()
 
     def _say(self, bound: Binding) -> None:
