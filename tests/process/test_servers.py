@@ -57,7 +57,7 @@ def test_servers_that_only_sum(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("loop", "mode"),
-    [("", "exact"), ("--plain", "bounded:0"), pytest.param("--plain", "exact", marks=pytest.mark.chaos)],
+    [("", "exact"), ("--plain", "bounded:0"), ("--plain --fetchers 1", "exact")],
 )
 def test_a_server_has_a_batch_of_each_loop(tmp_path: Path, loop: str, mode: str) -> None:
     """The script prints a mean of the last loss after it."""
@@ -71,9 +71,10 @@ def test_a_server_has_a_batch_of_each_loop(tmp_path: Path, loop: str, mode: str)
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("loop", ["", "--plain"])
-def test_a_late_worker_has_a_batch_of_loops_that_are_over(tmp_path: Path, loop: str) -> None:
-    with Launch(tmp_path, "normed", "--workers", 2, args=f"--mean --range {loop} " + slow(tmp_path)) as run:
+@pytest.mark.parametrize(("loop", "mode"), [("", "exact"), ("--plain", "exact"), ("--plain", "bounded:1")])
+def test_a_late_worker_has_a_batch_of_loops_that_are_over(tmp_path: Path, loop: str, mode: str) -> None:
+    args = f"--mean --range {loop} " + slow(tmp_path)
+    with Launch(tmp_path, "normed", "--workers", 2, "--sync", mode, args=args) as run:
         run.at_step(18)
         run.strike(run.crew_of(2)[1])
         run.crew_of(2)
