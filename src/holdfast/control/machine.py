@@ -30,6 +30,8 @@ from holdfast.control.protocol.events import Event
 from holdfast.control.reconcile import reconcile
 from holdfast.control.state import RunState, WorkerRefusal
 from holdfast.control.story import Story
+from holdfast.core import endings
+from holdfast.core.endings import TURN_ENDED, Ending
 from holdfast.core.sync.modes import parse
 from holdfast.errors import ConfigError
 
@@ -416,13 +418,26 @@ class Machine:
         if worker is None or worker.stage is not (Stage.MEMBER if crew.generation else Stage.STARTING):
             return  # before the first generation, a script may end without ever having trained
         worker.stage = Stage.FINISHED
-        run.finished[event.worker] = event.result
+        run.finished[event.worker] = {name: value for name, value in event.result.items() if name != TURN_ENDED}
+        if sentence := self._ended_apart(event):
+            run.end(FailRun("OutOfSync", sentence))
+            return
         run.happened.append(f"{run.crew.cast.title(worker.number)} has finished the script")
         if worker.server:
             return
         run.ended_on[event.worker] = worker.host
         if run.lead is None and crew.members and event.worker == min(set(crew.members).difference(crew.servers)):
             run.lead = event.worker
+
+    def _ended_apart(self, event: messages.Finished) -> str | None:
+        """The sentence for a script that has ended its last turn otherwise than another one, of another host say."""
+        run, said = self._run, event.result.get(TURN_ENDED)
+        if not isinstance(said, list):
+            return None
+        version, step, how, line = said
+        run.endings[event.worker] = version, step, Ending(how, line)
+        same = {number: ending for number, (at, _, ending) in run.endings.items() if at == version}
+        return endings.apart(step, same, run.crew.cast.title)
 
     def _failed(self, event: messages.Failed, now: float) -> None:
         run = self._run

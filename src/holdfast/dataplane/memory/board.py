@@ -22,7 +22,9 @@ from holdfast.core.shares import LostPart, Share
 from holdfast.core.tree import Node
 from holdfast.errors import FrameError
 
-__all__ = ["Board", "Count", "ModeRecord", "ShareFacts", "StepFacts", "Undo", "Word", "board_bytes", "units"]
+__all__ = [
+    "Board", "Count", "ModeRecord", "RowWords", "ShareFacts", "StepFacts", "Undo", "Word", "board_bytes", "units",
+]  # fmt: skip
 
 #: A number from another host that is to become a word, here or elsewhere in the arena: it must fit into one.
 Word = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -46,7 +48,7 @@ H_PACE, H_PACE0, _PACE = 72, 73, 6  # how lanes keep step: a serial number, and 
 H_AGES, H_OLDEST, H_COUNTED = 85, 86, 87  # sum and highest of all staleness; the version up to which it is counted
 (R_WORKER, R_PID, R_ARRIVED, R_STEP, R_EPOCH, R_UNIT_STEP, R_UNIT_LANE, R_UNITS, R_UNIT_NS, R_WAIT_NS, R_BUSY_NS,
  R_SAMPLES, R_LOSS, R_UNDO, R_BEAT, R_OP, R_WAITING_FOR, R_EARLY, R_OWNED, R_APPLIED, R_WHY,
- R_STANDS, R_APPLIED_BYTES, R_APPLYING_NS, R_CLOSED, R_ENDED, R_LINE) = range(27)
+ R_STANDS, R_APPLIED_BYTES, R_APPLYING_NS, R_CLOSED, R_ENDED, R_LINE, R_ENDED_LINE) = range(28)
 L_STEP, L_SPAN = range(2)
 #: What a lane gave besides its gradient, twice: a faster host may be a step ahead, and steps take turns.
 L_FACTS, L_COUNT, L_LOSS, L_CLIP, L_CLIP_VALUE, L_SHARE, L_TURNS = range(7)
@@ -81,6 +83,18 @@ class ShareFacts(NamedTuple):
     begin: int  #: turns [begin, end) of the pass
     end: int
     weighted: bool  #: was its gradient multiplied by its number of samples?
+
+
+class RowWords(NamedTuple):
+    """Where a worker of another host stands."""
+
+    row: Word
+    worker: Word
+    arrived: Word  #: newest step it arrived at
+    op: Word  #: newest operation it entered
+    line: Word  #: of the script, at which it entered that, or ended its newest step
+    ended: Word  #: how it has ended its newest versions (`core.endings`)
+    ended_line: Word  #: of the script, at which it ended the newest of them
 
 
 class Undo(NamedTuple):
@@ -378,9 +392,12 @@ class Board:
                 at = self._rows + row * ROW
                 self.words[at + R_ARRIVED] = self.words[at + R_OP] = -1
 
-    def land_row(self, row: int, worker: int, arrived: int, op: int) -> None:
-        """What the row of another host's worker says."""
+    def land_row(
+        self, row: int, worker: int, arrived: int, op: int, line: int, ended: int, ended_line: int
+    ) -> None:
+        """What the row of another host's worker says: last how far it is."""
         at = self._rows + row * ROW
+        self.words[at + R_LINE], self.words[at + R_ENDED], self.words[at + R_ENDED_LINE] = line, ended, ended_line
         self.words[at + R_WORKER], self.words[at + R_OP], self.words[at + R_ARRIVED] = worker, op, arrived
 
     def state_words(self) -> bytes:
