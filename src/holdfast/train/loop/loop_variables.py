@@ -162,12 +162,18 @@ class LateVariables:
         self._settings, self._variables = settings, LoopVariables()
         self._seen: list[tuple[int, dict[str, str]]] = []  # (step, what it had) of the first turns of a late worker
         self._late = late
-        self._known: set[str] = set()
+        self._known: set[str] = set()  # names that are bound at the top of the turn at hand
         self._rehearsed: set[str] = set()  # names that a rehearsal was the first to bind
+        self._doubtful: set[str] = set()  # those that a turn was, in which a batch did not count
         self._turns, self._left = 0, (-1, dict[str, Left]())  # what was left at the top of the newest turn
         self._frame = 0  # of the loop: its id, while the turn lasts
         self._before: dict[str, Any] | None = None  # the values when the units began
         self._said: set[str] = set()
+
+    @property
+    def in_frame(self) -> bool:
+        """Does the loop's own frame ask, and no function that it has called?"""
+        return id(loop_frame()) == self._frame
 
     def rehearse(self) -> None:
         """A turn begins of which nothing counts (`rehearsal`)."""
@@ -176,6 +182,10 @@ class LateVariables:
     def rehearsed(self) -> None:
         """It is over. What it was the first to bind is set anew in each turn, as far as one can tell."""
         self._rehearsed |= set(values_around(loop_frame())) - self._known
+
+    def rehearsed_units(self) -> None:
+        """A turn is over in which a batch did not count. What follows from that batch differs rightly."""
+        self._doubtful |= set(values_around(loop_frame())) - self._known
 
     def look(self, step: int, loop: int = 0, *, plain: bool = False, samples: int = 0) -> dict[str, Left]:
         """A turn of the script's loop of this number begins: what is to be left. Raises NotKept.
@@ -188,6 +198,7 @@ class LateVariables:
         self._late = self._late and step > 0  # who enters the run's first turn has missed none
         late = self._late
         if late:
+            self._known = set(values)
             clock = Clock()
             mine = {name: _told(value) for name, value in values.items() if not clock.is_near(value)}
             self._compare(step, mine, plain=plain)
@@ -235,8 +246,9 @@ class LateVariables:
         # What the others had at the top of this turn is here if they came to it before; of the last one it is.
         for at, had in (*self._seen[-1:], (step, mine)):
             names = had.keys() - skipped
-            if had is not entry:  # what turns make; those of a plain loop make it of their own share, except counts
-                names = (names & counting(told) if plain else names) - entry.keys()
+            if had is not entry:  # what turns make, in a plain loop of their own share; counts are the same in all
+                doubtful = names if plain else self._doubtful
+                names -= entry.keys() | (doubtful - counting(told))
             compared = {name: value for name, value in had.items() if name in names}
             self._check(at, compared, told.get(at, []), entered=had is entry)
         self._seen.append((step, mine))
