@@ -46,8 +46,8 @@ from holdfast.train.loop.plain.passes import Pass
 from holdfast.train.loop.plain.scheduler_steps import SchedulerSteps
 from holdfast.train.loop.plain.share_turns import Alongside, ShareTurns
 from holdfast.train.loop.script_position import FINISHED, NONE, STEPS, ScriptPosition, ordinal
-from holdfast.train.loop.script_values import script_line
 from holdfast.train.loop.turns import Turns
+from holdfast.train.loop.variables.script_values import script_line
 from holdfast.train.patches import LossTap, take_optimizer
 from holdfast.train.stray_optimizers import refuse_stray_optimizers
 

@@ -35,7 +35,7 @@ from holdfast.dataplane.memory.sections import CELL as _CELL
 from holdfast.dataplane.memory.sections import CELL_HEAD as _HEAD
 from holdfast.dataplane.reduce.several_optimizers import each
 from holdfast.errors import NotExact
-from holdfast.train.loop.variable_differences import Left, Table
+from holdfast.train.loop.variables.differences import Left, Table
 
 __all__ = ["LatePlace", "Settings", "find_schedulers"]
 

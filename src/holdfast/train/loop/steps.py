@@ -34,8 +34,8 @@ from holdfast.data.randomness import compute_key, seed_everything
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, UsageError
 from holdfast.train.loop.plain.counters import advance
-from holdfast.train.loop.script_values import script_line
 from holdfast.train.loop.step_batches import Part, PartsMean, StepBatches
+from holdfast.train.loop.variables.script_values import script_line
 
 if TYPE_CHECKING:
     from holdfast.train.loop.rehearsal import Rehearsal

@@ -24,15 +24,15 @@ from holdfast.errors import NotExact, OutOfSync, UsageError
 from holdfast.train.loop.gone_gradient import check_none_is_gone, show_as_gone
 from holdfast.train.loop.gradient_use import GradientUse
 from holdfast.train.loop.keeping import Keeping
-from holdfast.train.loop.loop_variables import LateVariables
 from holdfast.train.loop.optimizer_settings import LatePlace
 from holdfast.train.loop.purity import Purity
 from holdfast.train.loop.rehearsal import Rehearsal, uncounted
 from holdfast.train.loop.script_position import STEPS, ordinal
-from holdfast.train.loop.script_values import script_line
 from holdfast.train.loop.step_batches import StepBatches
 from holdfast.train.loop.steps import Step, Steps
-from holdfast.train.loop.variable_differences import Left
+from holdfast.train.loop.variables.differences import Left
+from holdfast.train.loop.variables.late_variables import LateVariables
+from holdfast.train.loop.variables.script_values import script_line
 
 if TYPE_CHECKING:
     from holdfast.train.binding import Binding

@@ -20,7 +20,7 @@ from holdfast.dataplane.memory.sections import CELL
 from holdfast.errors import NotExact
 from holdfast.train.loop.optimizer_settings import Settings, find_schedulers
 from holdfast.train.loop.plain.scheduler_steps import SchedulerSteps
-from holdfast.train.loop.variable_differences import Left
+from holdfast.train.loop.variables.differences import Left
 from tests.unit.train.problems import batches_of, loader_of, loss_of, net, plain, points, train, turn
 
 STEPS = 4  # in an epoch

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast.errors import NotKept
-from holdfast.train.loop.loop_variables import LateVariables, LoopVariables, is_clock
-from holdfast.train.loop.variable_differences import ALIKE, ANEW, APART, NEW, OWN, Left, Table
+from holdfast.train.loop.variables.differences import ALIKE, ANEW, APART, NEW, OWN, Left, Table
+from holdfast.train.loop.variables.late_variables import LateVariables, LoopVariables, is_clock
 
-SOURCE = "holdfast.train.loop.loop_variables.values_around"
+SOURCE = "holdfast.train.loop.variables.late_variables.values_around"
 
 
 def left(**values: str | Left) -> dict[str, Left]:

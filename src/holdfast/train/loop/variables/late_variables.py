@@ -24,8 +24,7 @@ from typing import Any, Protocol
 
 from holdfast.config.limits import WORKER
 from holdfast.errors import NotKept
-from holdfast.train.loop.script_values import holder, loop_frame, values_around
-from holdfast.train.loop.variable_differences import (
+from holdfast.train.loop.variables.differences import (
     ALIKE,
     ANEW,
     APART,
@@ -37,6 +36,7 @@ from holdfast.train.loop.variable_differences import (
     counting,
     differing,
 )  # fmt: skip
+from holdfast.train.loop.variables.script_values import holder, loop_frame, values_around
 
 __all__ = ["LateVariables", "LoopVariables", "is_clock"]
 

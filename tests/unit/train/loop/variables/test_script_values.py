@@ -13,7 +13,7 @@ import numpy
 import torch
 from torch import nn
 
-from holdfast.train.loop.script_values import holder, values_around
+from holdfast.train.loop.variables.script_values import holder, values_around
 
 global_step = 3
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.train.loop.script_values import holder
+from holdfast.train.loop.variables.script_values import holder
 
 __all__ = ["ALIKE", "ANEW", "APART", "NEW", "OWN", "Difference", "Left", "Table", "apart", "counting", "differing"]
 

@@ -25,9 +25,9 @@ import torch
 __all__ = ["holder", "loop_frame", "script_line", "values_around"]
 
 _HERE = Path(__file__).resolve()
-_OURS = str(_HERE.parents[1])
+_OURS = str(_HERE.parents[2])
 _TORCH = str(Path(torch.__file__).parent)
-_STRANGE = (str(_HERE.parents[2]), _TORCH, *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")))
+_STRANGE = (str(_HERE.parents[3]), _TORCH, *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")))
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 _LEVELS = 2  #: objects and dicts within one another
