@@ -233,6 +233,18 @@ def test_what_a_plain_turn_makes_is_of_the_workers_share_except_counts(monkeypat
             late.look(8, plain=True)
 
 
+def test_what_follows_from_a_batch_that_did_not_count_is_no_lack_except_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(_7=[left(i="7", worst="2")], _8=[left(i="8", worst="2")])
+    late = LateVariables(told, late=True)
+    look(late, monkeypatch, 7)
+    monkeypatch.setattr(SOURCE, lambda frame: {"worst": 5, "i": 8})
+    late.rehearsed_units()
+    look(late, monkeypatch, 8, worst=5, i=8)
+    told.told[9] = [left(i="9", worst="2")]
+    with pytest.raises(NotKept, match=r"late to step 9 has i = 4 where the others' scripts have 9"):
+        look(late, monkeypatch, 9, worst=5, i=4)
+
+
 def test_what_was_the_same_on_entry_is_no_lack_later(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(_7=[left(n="0")], _8=[left(n="12")])
     late = LateVariables(told, late=True)
