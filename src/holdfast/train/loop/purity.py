@@ -3,10 +3,11 @@
 Of a chosen unit (`core.verify`) all that it gave is hashed when the script asks for its next batch, before its gradient
 is used. Then it is computed once more: by a forked copy of this process (`forked`), which gives the script's loop the
 same unit again, fetched again, and ends when the loop asks for the next one. The script has gone on by one unit then,
-so whatever it carries from batch to batch is another than before. This worker waits for the copy's report.
+so whatever it carries from batch to batch is another than before; what earlier phases of the turn have left behind is
+made another (`carried`). This worker waits for the copy's report.
 
 A mismatch is tried twice more, from one and the same state. If these differ, an operation is not deterministic; if not,
-it is state that is kept.
+it is state that is kept. Where earlier phases have left something behind, it is first tried without a change to that.
 
 In the steps that have such a unit, each worker also looks whether parameters are written to by hand, and compares with
 all others what must be the same in them: parameters, settings, and what `run.keep` holds. So it does in a plain loop,
@@ -22,10 +23,11 @@ from __future__ import annotations
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy
 import torch
 
@@ -33,18 +35,23 @@ from holdfast.config.limits import WORKER
 from holdfast.core import verify
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import Impure, listed
+from holdfast.train.loop.carried import Carried, Found, disturbed
+from holdfast.train.loop.digests import Digests, differing, digest, few, of_all, of_batch
 from holdfast.train.loop.forked import Forked, Report
 
 if TYPE_CHECKING:
     from holdfast.train.training import Training
 
-__all__ = ["Purity", "digest", "few"]
-
-Digests = dict[str, int]
+__all__ = ["Purity"]
 
 BATCH = "the batch"
 NUMBER = "the number that "
+LEFT = "the loop over the units was left, by an exception or otherwise"
+ALONE = 16  #: so many variables are tried one by one
 PARAMETERS, SETTINGS = "what the parameters are", "what optimizer and schedulers are set to"
+
+
+Copied = Callable[[Iterable[Any]], Generator[Any, None, Report]]
 
 
 class Purity:
@@ -53,33 +60,51 @@ class Purity:
     def __init__(self, training: Training, share: float | None) -> None:
         self._training, self._share = training, verify.SHARE if share is None else share
         self._thrifty = share is None  # to spend no more than a part of the time
-        self._began, self._spent = time.monotonic(), 0.0  # when that began; what second computations have taken
+        self._began, self._spent = time.monotonic(), 0.0  # when that began; what verifying has taken
+        self._counting = False
         self._here = not _may_fork()  # whether units are computed twice in this process
         self._parameters: tuple[int, Digests] | None = None  # (version, what they were when it was there)
         self._lane: int | None = None  # whose unit of the turn at hand is computed twice; None: nothing is looked at
-        self._plain = False  # the turn at hand is one of a plain loop
         self._told = False  # others are told at the top of the turn at hand what must be the same
         self._past = False  # this worker has begun a turn, and misses nothing of the code between two
-        self._batch: Digests = {}  # of that unit
+        self._phase = 0  # of the turn at hand
+        self._phases = False  # this script goes through units several times
+        self._carried = Carried(self._same_in_all)
+        self._batch: Digests = {}  # of the unit that is computed twice
+        self._taken = Found()  # what that could use of earlier phases
         self._copy: Forked | None = None  # the newest, if it may not be gone yet
         self._said: set[str] = set()
         self._given_up = ""  # why no unit can be computed twice
 
     def _chosen(self, step: int, work: StepWork) -> int | None:
         """Whose unit of this step is to be looked at; `work` is of the same loop."""
-        if not work.turn:  # a share has no lane of its own, and is not computed twice
-            found = verify.chosen(self._training.seed, step, (0,), self._share)
-            return found if found is None or self._affordable(step) else None
-        if self._here and step not in verify.FIRST:
+        if self._here and work.turn and step not in verify.FIRST:
             return None
-        return verify.chosen(self._training.seed, step, work.lanes, self._share)
+        lanes = work.lanes if work.turn else (0,)  # a share has no lane of its own, and is not computed twice
+        found = verify.chosen(self._training.seed, step, lanes, self._share)
+        return found if found is None or self._affordable(step) else None
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """What is done here takes of the time that verifying may take."""
+        if self._counting:
+            yield
+            return
+        began, self._counting = time.perf_counter_ns(), True
+        try:
+            yield
+        finally:
+            self._spent += (time.perf_counter_ns() - began) / 1e9
+            self._counting = False
 
     # ------------------------------------------------------------ turns
 
     def begin_turn(self, work: StepWork) -> dict[str, str]:
         """A turn begins. Returns what must be the same in all workers, where that is to be compared."""
         training, settings = self._training, self._training.bound.settings
-        self._plain, self._lane = not work.turn, self._chosen(work.step, work)
+        self._lane, self._phase = self._chosen(work.step, work), 0
+        looks = work.turn and self._lane is not None and (self._phases or work.step in verify.FIRST)
+        self._carried.begin_turn(look=looks and not self._given_up)
         numbers = settings.take_measured()
         told = {f"{NUMBER}{name} was stepped with": found for name, found in numbers.items()}
         if self._share <= 0.0 or not self._past:
@@ -88,19 +113,22 @@ class Purity:
         if self._lane is None:
             self._parameters = None
         else:
-            self._look(work, f"before step {work.step}")
-            told |= {SETTINGS: settings.digest(), **training.turns.keeping.digests()}
-            if self._stands(work.version):
-                self._parameters = work.version, self._of_parameters()
-                told[PARAMETERS] = _all(self._parameters[1])
+            with self._counted():
+                found = self._look(work, f"before step {work.step}")
+                told |= {SETTINGS: settings.digest(), **training.turns.keeping.digests()}
+                if self._stands(work.version):
+                    found = self._of_parameters() if found is None else found
+                    self._parameters = work.version, found
+                    told[PARAMETERS] = of_all(found)
         self._told = bool(told)
         return {name: f"{value:08x}" for name, value in told.items()}
 
     def end_turn(self, work: StepWork) -> None:
         """The script's code of a turn is through, and the step is not committed."""
         if self._lane is not None:
-            self._reap()
-            self._look(work, f"{'after the units' if work.turn else 'in the turn'} of step {work.step}")
+            with self._counted():
+                self._reap()
+                self._look(work, f"{'after the units' if work.turn else 'in the turn'} of step {work.step}")
         if work.turn:  # in a plain loop others may not have come to this turn
             self._compare(work)
 
@@ -110,14 +138,17 @@ class Purity:
             self._compare(work)
         version = self._training.bound.version
         following = self._chosen(work.step + 1, work) is not None
-        self._parameters = (version, self._of_parameters()) if following and self._stands(version) else None
+        with self._counted():
+            self._parameters = (version, self._of_parameters()) if following and self._stands(version) else None
 
-    def _look(self, work: StepWork, where: str) -> None:
-        """Raise where parameters are not what they were when this version was there."""
+    def _look(self, work: StepWork, where: str) -> Digests | None:
+        """Raise where parameters are not what they were when it was there. Returns what they are, if known."""
         if self._parameters is None or self._parameters[0] != work.version or not self._stands(work.version):
-            return
-        if names := differing(self._parameters[1], self._of_parameters()):
+            return None
+        found = self._of_parameters()
+        if names := differing(self._parameters[1], found):
             raise Impure.written(self._worker, where, few(names), plain=not work.turn)
+        return found
 
     def _stands(self, version: int) -> bool:
         """Is this version published, and no slice further on? A worker that comes late to a step may be behind."""
@@ -142,14 +173,37 @@ class Purity:
 
     # ------------------------------------------------------------ units
 
-    def begin_unit(self) -> None:
+    def begin_units(self, phase: int) -> None:
+        """The units of a phase begin."""
+        self._phase, self._phases = phase, self._phases or phase > 0
+        if self._lane is not None:
+            with self._counted():
+                self._carried.begin_units(phase)
+
+    def end_units(self) -> None:
+        """They are through."""
+        if self._lane is not None:
+            with self._counted():
+                self._carried.end_units()
+
+    def begin_unit(self, lane: int) -> None:
         """A unit begins."""
         self._batch = {}
+        if self._lane == lane:
+            with self._counted():
+                self._taken = self._carried.found()
+
+    def end_unit(self) -> None:
+        """The script is through with a unit."""
+        if self._lane is not None:
+            with self._counted():
+                self._carried.end_unit()
 
     def see(self, lane: int, batch: Any) -> None:
         """A batch of a unit is about to be given to the script."""
         if self._lane == lane:
-            self._batch = {BATCH: _of_batch(batch, self._batch.get(BATCH, 0))}
+            with self._counted():
+                self._batch = {BATCH: of_batch(batch, self._batch.get(BATCH, 0))}
 
     def chose(self, step: int, lane: int) -> bool:
         """Is the unit of this lane to be computed twice?"""
@@ -163,38 +217,75 @@ class Purity:
         """
         training = self._training
         began = time.perf_counter_ns()
-        took = (began - training._unit_started) / 1e9
+        seconds = WORKER.second + WORKER.second_factor * (began - training._unit_started) / 1e9
         self._look(work, f"in unit (step {work.step}, lane {lane})")
-        first = self._outcome()
+        first, unit = self._outcome(), (work.step, lane)
         if self._here:
-            self._say(
-                f"torch has {torch.get_num_threads()} threads in this process, or a device other than the CPU, so it "
-                f"cannot be forked. In steps {listed(verify.FIRST)} a unit is computed twice in this process, and the "
-                "loop over the units goes through it twice; units of later steps are not verified."
-            )
-            self._anew()
-            yield from give()
-            second = self._outcome()
-            if names := differing(first, second):
-                raise Impure.twice(self._worker, (work.step, lane), few(names), again=None)
+            yield from self._computed_here(unit, first, give)
         else:
-            reports: list[Report] = []
-            for _ in range(3):
-                self._reap()
-                try:
-                    copy = self._copy = Forked(training.bound.isolate)
-                except OSError as error:  # short of memory or processes
-                    reports.append(Report([], 0, f"no process could be forked ({error.strerror})"))
-                    break
-                if copy:
-                    yield from self._in_copy(copy, first, give)
-                reports.append(copy.await_report(WORKER.second + WORKER.second_factor * took))
-                if reports[-1].failure or not reports[0].differs:
-                    break
-            self._judge((work.step, lane), reports)
+            yield from self._computed_in_copies(unit, partial(self._copied, seconds, first, give))
+        self._taken = Found()
         spent = time.perf_counter_ns() - began
         training._unit_started += spent  # it says nothing about how fast this worker is
         self._spent += spent / 1e9
+
+    def _computed_here(self, unit: tuple[int, int], first: Digests, give: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        self._say(
+            f"torch has {torch.get_num_threads()} threads in this process, or a device other than the CPU, so it "
+            f"cannot be forked. In steps {listed(verify.FIRST)} a unit is computed twice in this process, and the "
+            "loop over the units goes through it twice; units of later steps are not verified."
+        )
+        taken = self._taken
+        with disturbed(taken.all()):
+            self._anew()
+            yield from give()
+        names = second = differing(first, self._outcome())
+        if names and taken:
+            self._anew()
+            yield from give()
+            second = differing(first, self._outcome())
+        if second:
+            raise Impure.twice(self._worker, unit, few(second), again=None)
+        if names:
+            raise Impure.carried(self._worker, unit, self._phase, few(names), taken.phases, sure=len(taken.phases) == 1)
+
+    def _computed_in_copies(self, unit: tuple[int, int], copied: Copied) -> Iterator[Any]:
+        taken = self._taken
+        report = yield from copied(taken.all())
+        if taken and _is_other(report):
+            as_it_is = yield from copied(())
+            if not (as_it_is.differs or as_it_is.failure):
+                yield from self._name(unit, report, copied)
+            report = as_it_is
+        reports = [report]
+        while report.differs and len(reports) < 3 and not reports[-1].failure:
+            reports.append((yield from copied(())))
+        self._judge(unit, reports)
+
+    def _name(self, unit: tuple[int, int], report: Report, copied: Copied) -> Iterator[Any]:
+        """Something that earlier phases have left behind makes a difference: say what it is. Raises Impure."""
+        taken, names = self._taken, []
+        what = few(report.differs) or "an exception"
+        for name, leaves in taken.leaves.items() if len(taken.leaves) <= ALONE else ():
+            if _is_other((yield from copied(leaves))):
+                names.append(name)
+        if not names and not _is_other((yield from copied(taken.all()))):
+            raise Impure.twice(self._worker, unit, what, again=False)
+        phases = {name: phase for name, phase in taken.phases.items() if name in (names or taken.phases)}
+        raise Impure.carried(self._worker, unit, self._phase, what, phases, sure=bool(names) or len(phases) == 1)
+
+    def _copied(
+        self, seconds: float, first: Digests, give: Callable[[], Iterator[Any]], others: Iterable[Any]
+    ) -> Generator[Any, None, Report]:
+        """What a copy finds that computes the unit, with other numbers in these `others`."""
+        self._reap()
+        try:
+            copy = self._copy = Forked(self._training.bound.isolate)
+        except OSError as error:  # short of memory or processes
+            return Report([], 0, f"no process could be forked ({error.strerror})")
+        if copy:
+            yield from self._in_copy(copy, first, give, others)
+        return copy.await_report(seconds)
 
     def _affordable(self, step: int) -> bool:
         if not self._thrifty or step in verify.FIRST:
@@ -219,17 +310,20 @@ class Purity:
                 f"worker {self._worker} are not verified any more."
             )
 
-    def _in_copy(self, copy: Forked, first: Mapping[str, int], give: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    def _in_copy(
+        self, copy: Forked, first: Digests, give: Callable[[], Iterator[Any]], others: Iterable[Any]
+    ) -> Iterator[Any]:
         """In the copy: have the script compute the unit, and report. Does not return."""
         try:
-            self._anew()
-            yield from give()
-            second = self._outcome()
-            copy.report(Report(differing(first, second)[:4], _all(second)))
+            with disturbed(others):
+                self._anew()
+                yield from give()
+                second = self._outcome()
+            copy.report(Report(differing(first, second)[:4], of_all(second)))
         except Exception as error:  # what the script raises does not come here
             copy.report(Report([], 0, f"its samples could not be fetched ({type(error).__name__}: {str(error)[:200]})"))
         finally:  # the script has left its loop
-            copy.report(Report([], 0, "the loop over the units was left, by an exception or otherwise"))
+            copy.report(Report([], 0, LEFT))
 
     def _anew(self) -> None:
         """The same unit is about to begin once more."""
@@ -248,11 +342,15 @@ class Purity:
         return found
 
     def _of_parameters(self) -> Digests:
-        space, began = self._training.space, time.perf_counter_ns()
-        found = {space.name_of(parameter): digest(parameter) for parameter in space.still}
-        if self._plain:  # by steps, second computations are what takes time
-            self._spent += (time.perf_counter_ns() - began) / 1e9
-        return found
+        space = self._training.space
+        return {space.name_of(parameter): digest(parameter) for parameter in space.still}
+
+    def _same_in_all(self) -> Iterator[torch.Tensor]:
+        """What is the same in every worker: parameters, gradients that are shown, buffers, kept modules."""
+        for model in self._training._models:
+            yield from model.parameters()
+            yield from model.buffers()
+        yield from (p.grad for p in self._training.space.trainable if p.grad is not None)
 
     @property
     def _worker(self) -> int:
@@ -264,53 +362,9 @@ class Purity:
             warnings.warn(text, stacklevel=2)
 
 
-def differing(first: Mapping[str, int], second: Mapping[str, int]) -> list[str]:
-    """The names of what is not the same in both."""
-    return [name for name in {**first, **second} if first.get(name) != second.get(name)]
-
-
-def few(names: Sequence[str]) -> str:
-    """The first of these, for a sentence.
-
-    >>> few(["the loss", "a", "b", "c"]), few(["a"])
-    ('the loss, a, b, ...', 'a')
-    """
-    return ", ".join([*names[:3], *["..."] * (len(names) > 3)])
-
-
-def digest(tensor: torch.Tensor) -> int:
-    """Of what is in a tensor, bit for bit."""
-    if tensor.layout != torch.strided:
-        return 0  # such a gradient is refused where it is taken
-    plain = tensor.detach().cpu().contiguous()
-    return zlib.crc32(plain.reshape(-1).view(torch.uint8).numpy().data) if plain.numel() else 0
-
-
-def _all(several: Mapping[str, int]) -> int:
-    return zlib.crc32(msgspec.msgpack.encode(list(several.items())))
-
-
-def _of_batch(batch: Any, found: int) -> int:
-    """Of the tensors, arrays and plain values of a batch, after what was found; what else is in it is not looked at."""
-    for leaf in _leaves(batch):
-        if isinstance(leaf, torch.Tensor):
-            found = zlib.crc32(digest(leaf).to_bytes(4, "little"), found)
-        elif isinstance(leaf, numpy.ndarray) and leaf.dtype != object:
-            found = zlib.crc32(leaf.tobytes(), found)
-        elif isinstance(leaf, int | float | str | bytes):
-            found = zlib.crc32(repr(leaf).encode(), found)
-    return found
-
-
-def _leaves(batch: Any) -> Iterator[Any]:
-    if isinstance(batch, Mapping):
-        for item in batch.values():
-            yield from _leaves(item)
-    elif isinstance(batch, list | tuple):
-        for item in batch:
-            yield from _leaves(item)
-    else:
-        yield batch
+def _is_other(report: Report) -> bool:
+    """Has the unit come to something else, be it an exception?"""
+    return bool(report.differs) or report.failure == LEFT
 
 
 def _may_fork() -> bool:

@@ -112,16 +112,19 @@ class Step:
         return self._units()
 
     def _units(self) -> Iterator[Any]:
-        training, work = self._training, self._work
+        training, work, purity = self._training, self._work, self._turns.purity
+        purity.begin_units(self._phase)
         while (lane := training.bound.member.next_lane(work)) is not None:
             parts = self._batches.parts(self._at, lane)
             training.open_unit(work, lane, _whole(parts))
             self._turns.gave = True
-            self._turns.purity.begin_unit()
+            purity.begin_unit(lane)
             yield from self._unit(lane, parts)
-            if self._turns.purity.chose(work.step, lane):
-                yield from self._turns.purity.again(work, lane, partial(self._unit, lane, parts, again=True))
+            purity.end_unit()
+            if purity.chose(work.step, lane):
+                yield from purity.again(work, lane, partial(self._unit, lane, parts, again=True))
             training.take_unit()
+        purity.end_units()
         self._loss = self._turns.end_units(work)
         self._stage = Stage.WHOLE
 

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from holdfast.core.verify import FIRST
 from holdfast.errors import ConfigError, Impure
 from holdfast.train.loop import purity
-from holdfast.train.loop.purity import Purity, differing, digest
+from holdfast.train.loop.digests import differing, digest
+from holdfast.train.loop.purity import Purity
 from tests.unit.train.problems import loader_of, loss_of, net, points
 
 Unit = Callable[[nn.Module, Any, int], Tensor]
