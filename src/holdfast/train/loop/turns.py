@@ -30,6 +30,7 @@ from holdfast.train.loop.rehearsal import Rehearsal
 from holdfast.train.loop.script_position import STEPS, ordinal
 from holdfast.train.loop.step_batches import StepBatches
 from holdfast.train.loop.steps import Step, Steps
+from holdfast.train.numerics import static_shapes
 
 if TYPE_CHECKING:
     from holdfast.train.binding import Binding
@@ -55,6 +56,7 @@ class Turns:
         self._came_late = False  # what is kept was taken over, and not written since
         self.gave = False  #: the newest loop has given this worker a batch
         self._said = False  # that this script loops by steps
+        self._static = False  # compiled code is made for each shape
         self._top: tuple[int, int, int, dict[str, str]] = (0, 0, 0, {})  # of the turn at hand: what was left there
         self._late_place: LatePlace | None = None  # in a later phase of the turn that was entered
         self._gone = False  # the gradient of the phase at hand is not there any more
@@ -185,6 +187,9 @@ class Turns:
     def begin_turn(self, work: StepWork, at: int = -1) -> None:
         """A step of a loop begins, in a plain one with turn `at`: leave what a worker needs that comes late."""
         training, settings = self.training, self.training.bound.settings
+        if work.turn and not self._static and (undo := static_shapes()):  # a plain loop alone has the script's own bits
+            self._static = True
+            training.undo.append(undo)
         training.check_written(f"before the turn of step {work.step}")
         moved = self._variables.look(work.step)
         moved = {**moved, **self.purity.begin_turn(work)}
