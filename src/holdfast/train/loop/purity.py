@@ -20,6 +20,7 @@ this process, which the script sees, and in the run's first steps only.
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 import zlib
@@ -62,6 +63,8 @@ class Purity:
         self._thrifty = share is None  # to spend no more than a part of the time
         self._began, self._spent = time.monotonic(), 0.0  # when that began; what verifying has taken
         self._counting = False
+        self._turn = 0.0, 0.0, 0.0  # of the newest turn: when it began, its last step, what was spent before it
+        self._usual = math.inf  # how long a turn takes in which nothing is looked at
         self._here = not _may_fork()  # whether units are computed twice in this process
         self._parameters: tuple[int, Digests] | None = None  # (version, what they were when it was there)
         self._lane: int | None = None  # whose unit of the turn at hand is computed twice; None: nothing is looked at
@@ -96,13 +99,33 @@ class Purity:
         finally:
             self._spent += (time.perf_counter_ns() - began) / 1e9
             self._counting = False
+        self._turn = 0.0, 0.0, 0.0  # of the newest turn: when it began, its last step, what was spent before it
+        self._usual = math.inf  # how long a turn takes in which nothing is looked at
+
+    def _count_turn(self) -> None:
+        """The newest turn is over. What it took longer than usual counts as well, at most as much again.
+
+        After a fork each page that is written to is a fault, until the copy is gone.
+        """
+        began, ended, before = self._turn
+        own = self._spent - before
+        if not began:
+            return
+        if self._lane is None:
+            self._usual = ended - began
+        else:
+            self._spent += min(own, max(0.0, ended - began - own - self._usual))
 
     # ------------------------------------------------------------ turns
 
     def begin_turn(self, work: StepWork) -> dict[str, str]:
         """A turn begins. Returns what must be the same in all workers, where that is to be compared."""
         training, settings = self._training, self._training.bound.settings
+        self._reap(wait=False)
+        self._count_turn()
         self._lane, self._phase = self._chosen(work.step, work), 0
+        began = time.perf_counter()
+        self._turn = began, began, self._spent
         looks = work.turn and self._lane is not None and (self._phases or work.step in verify.FIRST)
         self._carried.begin_turn(look=looks and not self._given_up)
         numbers = settings.take_measured()
@@ -127,7 +150,6 @@ class Purity:
         """The script's code of a turn is through, and the step is not committed."""
         if self._lane is not None:
             with self._counted():
-                self._reap()
                 self._look(work, f"{'after the units' if work.turn else 'in the turn'} of step {work.step}")
         if work.turn:  # in a plain loop others may not have come to this turn
             self._compare(work)
@@ -140,6 +162,12 @@ class Purity:
         following = self._chosen(work.step + 1, work) is not None
         with self._counted():
             self._parameters = (version, self._of_parameters()) if following and self._stands(version) else None
+        began, _, before = self._turn
+        self._turn = began, time.perf_counter(), before
+
+    def end(self) -> None:
+        """The loop has come to its end: no copy is left."""
+        self._reap()
 
     def _look(self, work: StepWork, where: str) -> Digests | None:
         """Raise where parameters are not what they were when it was there. Returns what they are, if known."""
@@ -292,10 +320,9 @@ class Purity:
             return True
         return self._spent <= WORKER.verifying * (time.monotonic() - self._began)
 
-    def _reap(self) -> None:
-        if self._copy is not None:
-            self._copy.close()
-        self._copy = None
+    def _reap(self, *, wait: bool = True) -> None:
+        if self._copy is not None and self._copy.close(wait=wait):
+            self._copy = None
 
     def _judge(self, unit: tuple[int, int], reports: Sequence[Report]) -> None:
         first, *others = reports

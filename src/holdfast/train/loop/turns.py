@@ -166,6 +166,7 @@ class Turns:
         self.write_exit(training.bound.version)
         for batches in training.loaders:
             batches.close()
+        self.purity.end()
         self.turn = self._steps = None
         training.reseed_after_loop()
 
