@@ -99,8 +99,6 @@ class Purity:
         finally:
             self._spent += (time.perf_counter_ns() - began) / 1e9
             self._counting = False
-        self._turn = 0.0, 0.0, 0.0  # of the newest turn: when it began, its last step, what was spent before it
-        self._usual = math.inf  # how long a turn takes in which nothing is looked at
 
     def _count_turn(self) -> None:
         """The newest turn is over. What it took longer than usual counts as well, at most as much again.
@@ -112,7 +110,7 @@ class Purity:
         if not began:
             return
         if self._lane is None:
-            self._usual = ended - began
+            self._usual = ended - began - own
         else:
             self._spent += min(own, max(0.0, ended - began - own - self._usual))
 

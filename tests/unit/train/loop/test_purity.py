@@ -336,6 +336,7 @@ def test_what_is_hashed_counts_as_well(join, monkeypatch: pytest.MonkeyPatch) ->
     tensors, looked = 4, len(FIRST)  # before a step, at its top, in the unit, of the unit, and after the units
     assert hashed == tensors * 5 * looked - tensors, "what was there before step 0 is known at its top"
     assert one._spent == pytest.approx(100.0 * hashed, abs=50.0)
+    assert 0.0 < one._usual < 50.0, "a turn in which nothing is looked at"
     assert one._chosen(500, StepWork(500, (0,), (1,), 0, turn=True)) is None, "later steps are left alone"
 
 
