@@ -14,7 +14,7 @@ from torch import Tensor, nn, optim
 import holdfast as hf
 from holdfast.core import verify
 from holdfast.errors import Impure
-from holdfast.train.loop import purity
+from holdfast.train.loop import twice
 from holdfast.train.loop.carried import Carried, disturbed
 from holdfast.train.run import current
 from tests.unit.train.problems import loader_of, net, points
@@ -266,7 +266,7 @@ def test_what_is_said_of_it(gan) -> None:
 
 
 def test_many_variables_are_named_together(gan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(purity, "ALONE", 1)
+    monkeypatch.setattr(twice, "ALONE", 1)
     run, pair = gan()
     with pytest.raises(Impure, match="Of the variables `x`, `y`, `z` one or more were set in the loop over the units"):
         a_variable(run, pair)
@@ -274,13 +274,24 @@ def test_many_variables_are_named_together(gan, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("loop", "names"), [(a_variable, "`x`, `y`, `z`"), (in_place, "`state['z']`, `y`")])
 def test_where_a_fork_is_not_safe_it_is_found_too(gan, monkeypatch: pytest.MonkeyPatch, loop, names: str) -> None:
-    monkeypatch.setattr(purity, "_may_fork", lambda: False)
+    monkeypatch.setattr(twice, "_may_fork", lambda: False)
     run, pair = gan()
     with (
         pytest.warns(UserWarning, match="cannot be forked"),
         pytest.raises(Impure, match=f"with other numbers in {names.replace('[', '.').replace(']', '.')}, and it gave"),
     ):
         loop(run, pair)
+
+
+def test_there_a_loop_that_fails_with_other_numbers_is_said(gan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twice, "_may_fork", lambda: False)
+    run, pair = gan()
+    with pytest.warns(UserWarning, match="a second time") as told, pytest.raises(AssertionError):
+        a_probability(run, pair)
+    assert str(told[-1].message) == (
+        "The loop over the units was left when unit (step 0, lane 1) was computed a second time, with other numbers in "
+        "y, weight, which units of an earlier phase had set."
+    )
 
 
 def test_nobody_looks_where_nobody_asks(gan) -> None:
@@ -355,7 +366,7 @@ PURE = [drawn_anew, a_copy_of_gradients, a_table_made_when_needed_first, paramet
 @pytest.mark.parametrize("loop", PURE)
 def test_no_false_alarm(gan, monkeypatch: pytest.MonkeyPatch, loop, forks: bool) -> None:
     if not forks:
-        monkeypatch.setattr(purity, "_may_fork", lambda: False)
+        monkeypatch.setattr(twice, "_may_fork", lambda: False)
         with pytest.warns(UserWarning, match="cannot be forked"):
             loop(*gan())
     else:
@@ -367,7 +378,7 @@ def test_no_false_alarm(gan, monkeypatch: pytest.MonkeyPatch, loop, forks: bool)
 def test_looking_changes_nothing(gan, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = set()
     for share, forks in ((0.0, True), (1.0, True), (1.0, False)):
-        monkeypatch.setattr(purity, "_may_fork", lambda forks=forks: forks)
+        monkeypatch.setattr(twice, "_may_fork", lambda forks=forks: forks)
         run, pair = gan(verify=share, seed=1)
         if forks:
             drawn_anew(run, pair)

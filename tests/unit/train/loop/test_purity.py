@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from holdfast.core.verify import FIRST
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import ConfigError, Impure
-from holdfast.train.loop import purity
+from holdfast.train.loop import purity, twice
 from holdfast.train.loop.digests import differing, digest
-from holdfast.train.loop.purity import Purity
+from holdfast.train.loop.twice import Twice
 from tests.unit.train.problems import loader_of, loss_of, net, points
 
 Unit = Callable[[nn.Module, Any, int], Tensor]
@@ -51,13 +51,13 @@ class Tried:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.units: list[tuple[int, int]] = []
-        judge = Purity._judge
+        judge = Twice._judge
 
-        def judged(one: Purity, unit: tuple[int, int], reports: Any) -> None:
+        def judged(one: Twice, unit: tuple[int, int], reports: Any) -> None:
             self.units.append(unit)
             judge(one, unit, reports)
 
-        monkeypatch.setattr(Purity, "_judge", judged)
+        monkeypatch.setattr(Twice, "_judge", judged)
 
 
 @pytest.fixture
@@ -281,7 +281,7 @@ def test_a_loop_that_only_the_copy_leaves(join, leave: str) -> None:
 def test_where_a_fork_is_not_safe_the_unit_is_computed_twice_here_and_that_is_said(
     join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purity, "_may_fork", lambda: False)
+    monkeypatch.setattr(twice, "_may_fork", lambda: False)
     with pytest.warns(UserWarning, match="cannot be forked") as told:
         assert turns(join, lambda model, batch, _: loss_of(model, batch), verify=1.0) == 60 + len(FIRST)
     assert [str(one.message) for one in told] == [
@@ -292,7 +292,7 @@ def test_where_a_fork_is_not_safe_the_unit_is_computed_twice_here_and_that_is_sa
 
 
 def test_there_either_cause_is_told(join, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(purity, "_may_fork", lambda: False)
+    monkeypatch.setattr(twice, "_may_fork", lambda: False)
     with (
         pytest.warns(UserWarning, match="cannot be forked"),
         pytest.raises(Impure, match="The cause is state that is kept between batches, or an operation that is not det"),
@@ -329,6 +329,7 @@ def test_what_is_hashed_counts_as_well(join, monkeypatch: pytest.MonkeyPatch) ->
     )  # fmt: skip
     monkeypatch.setattr(purity, "time", later)
     monkeypatch.setattr(purity, "digest", slow)
+    monkeypatch.setattr(twice, "digest", slow)
     turns(join, lambda model, batch, _: loss_of(model, batch))
     from holdfast.train.run import current
 
