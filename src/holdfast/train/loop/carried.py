@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -128,10 +128,12 @@ def disturbed(leaves: Iterable[_Leaf]) -> Iterator[None]:
 def _disturb(tensor: Tensor) -> Callable[[], None]:
     """Other memory for it: what it had may also be a data set's."""
     before = tensor.data
-    tensor.data = _others(before)
 
     def undo() -> None:
         tensor.data = before
+
+    with suppress(RuntimeError, TypeError):  # of a kind that torch cannot compute with here: it is left as it is
+        tensor.data = _others(before)
 
     return undo
 

@@ -16,6 +16,7 @@ from holdfast.core import verify
 from holdfast.errors import Impure
 from holdfast.train.loop import twice
 from holdfast.train.loop.carried import Carried, disturbed
+from holdfast.train.loop.digests import digest
 from holdfast.train.run import current
 from tests.unit.train.problems import loader_of, net, points
 
@@ -283,6 +284,7 @@ def test_where_a_fork_is_not_safe_it_is_found_too(gan, monkeypatch: pytest.Monke
         loop(run, pair)
 
 
+@pytest.mark.filterwarnings("ignore:torch has 1 threads")
 def test_there_a_loop_that_fails_with_other_numbers_is_said(gan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(twice, "_may_fork", lambda: False)
     run, pair = gan()
@@ -414,6 +416,14 @@ def test_other_numbers_and_then_the_same_memory_again() -> None:
         assert _same(thing, before[name][1]), name
         assert _address(thing) == before[name][0]
     graph.sum().backward()
+
+
+def test_what_torch_cannot_compute_with_is_left() -> None:
+    eighths = torch.rand(4).to(torch.float8_e4m3fn)
+    before = digest(eighths)
+    with disturbed([eighths]):
+        assert digest(eighths) == before
+    assert digest(eighths) == before
 
 
 def test_objects_of_many_kinds_are_walked_past() -> None:
