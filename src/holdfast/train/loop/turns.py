@@ -26,11 +26,11 @@ from holdfast.train.loop.gradient_use import GradientUse
 from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.loop_variables import LateVariables, script_line
 from holdfast.train.loop.optimizer_settings import LatePlace
-from holdfast.train.loop.purity import Purity
 from holdfast.train.loop.rehearsal import Rehearsal, uncounted
 from holdfast.train.loop.script_position import STEPS, ordinal
 from holdfast.train.loop.step_batches import StepBatches
 from holdfast.train.loop.steps import Step, Steps
+from holdfast.train.loop.verifying.purity import Purity
 from holdfast.train.numerics import static_shapes
 
 if TYPE_CHECKING:

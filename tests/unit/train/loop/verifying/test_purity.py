@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from holdfast.core.verify import FIRST
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import ConfigError, Impure
-from holdfast.train.loop import purity, twice
-from holdfast.train.loop.digests import differing, digest
-from holdfast.train.loop.twice import Twice
+from holdfast.train.loop.verifying import purity, twice
+from holdfast.train.loop.verifying.digests import differing, digest
+from holdfast.train.loop.verifying.twice import Twice
 from tests.unit.train.problems import loader_of, loss_of, net, points
 
 Unit = Callable[[nn.Module, Any, int], Tensor]

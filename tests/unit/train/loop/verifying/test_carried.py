@@ -14,9 +14,9 @@ from torch import Tensor, nn, optim
 import holdfast as hf
 from holdfast.core import verify
 from holdfast.errors import Impure
-from holdfast.train.loop import twice
-from holdfast.train.loop.carried import Carried, disturbed
-from holdfast.train.loop.digests import digest
+from holdfast.train.loop.verifying import twice
+from holdfast.train.loop.verifying.carried import Carried, disturbed
+from holdfast.train.loop.verifying.digests import digest
 from holdfast.train.run import current
 from tests.unit.train.problems import loader_of, net, points
 

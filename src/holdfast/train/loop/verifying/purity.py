@@ -24,8 +24,8 @@ from holdfast.config.limits import WORKER
 from holdfast.core import verify
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import Impure
-from holdfast.train.loop.digests import Digests, differing, digest, few, of_all
-from holdfast.train.loop.twice import Twice
+from holdfast.train.loop.verifying.digests import Digests, differing, digest, few, of_all
+from holdfast.train.loop.verifying.twice import Twice
 
 if TYPE_CHECKING:
     from holdfast.train.training import Training

@@ -26,9 +26,9 @@ import torch
 
 from holdfast.core import verify
 from holdfast.errors import Impure, listed
-from holdfast.train.loop.carried import Carried, Found, disturbed
-from holdfast.train.loop.digests import Digests, differing, digest, few, of_all, of_batch
-from holdfast.train.loop.forked import Forked, Report
+from holdfast.train.loop.verifying.carried import Carried, Found, disturbed
+from holdfast.train.loop.verifying.digests import Digests, differing, digest, few, of_all, of_batch
+from holdfast.train.loop.verifying.forked import Forked, Report
 
 if TYPE_CHECKING:
     from holdfast.train.training import Training
