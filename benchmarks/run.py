@@ -28,6 +28,7 @@ BENCHMARKS = {
     "training": 5,
     "overhead": 9,
     "loops": 5,
+    "verify": 7,
     "checkpoints": 3,
     "slow_worker": 3,
     "pause": 12,
@@ -45,9 +46,9 @@ BENCHMARKS = {
     "on_ray": 5,
 }
 QUICK = {
-    "all_reduce": 2, "training": 1, "overhead": 1, "loops": 1, "checkpoints": 1, "slow_worker": 1, "pause": 2,
-    "memory": 1, "leftovers": 6, "store": 2, "modes": 1, "servers": 1, "hosts_all_reduce": 2, "hosts_training": 1,
-    "hosts_pause": 1, "failover": 1, "hosts_strangers": 1, "tls": 2, "on_ray": 1,
+    "all_reduce": 2, "training": 1, "overhead": 1, "loops": 1, "verify": 1, "checkpoints": 1, "slow_worker": 1,
+    "pause": 2, "memory": 1, "leftovers": 6, "store": 2, "modes": 1, "servers": 1, "hosts_all_reduce": 2,
+    "hosts_training": 1, "hosts_pause": 1, "failover": 1, "hosts_strangers": 1, "tls": 2, "on_ray": 1,
 }  # fmt: skip
 RESULTS = Path(__file__).resolve().parent / "results"
 

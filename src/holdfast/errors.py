@@ -53,7 +53,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 def listed(numbers: Sequence[int], most: int = 16) -> str:
@@ -266,6 +266,31 @@ class Impure(RunError):
             f"Worker {worker} computed unit (step {step}, lane {lane}) twice, and the second time it gave something "
             f"else: {what}. The step was not committed. {why} {fix}. Until that is so, another crew gives another "
             "result; hf.join(verify=0) or --verify off does not look."
+        )
+
+    @classmethod
+    def carried(
+        cls, worker: int, unit: tuple[int, int], phase: int, what: str, names: Mapping[str, int], *, sure: bool
+    ) -> Impure:
+        """A unit (step, lane) of a phase uses variables that an earlier phase has set: `names`, each with that phase.
+
+        Not `sure`: some of them.
+
+        >>> str(Impure.carried(0, (3, 2), 1, "the loss", {"z": 0}, sure=True))[:93]
+        'Worker 0 computed unit (step 3, lane 2) twice in phase 1, the second time with other numbers '
+        """
+        step, lane = unit
+        told, several = ", ".join(f"`{name}`" for name in names), len(names) > 1
+        those = f"The variable{'s' * several} {told} {'were' if several else 'was'}"
+        those = those if sure else f"Of the variables {told} one or more were"
+        phases = " or ".join(map(str, sorted(set(names.values()))))
+        return cls(
+            f"Worker {worker} computed unit (step {step}, lane {lane}) twice in phase {phase}, the second time with "
+            f"other numbers in {told}, and it gave something else: {what}. The step was not committed. {those} set in "
+            f"the loop over the units of phase {phases} and used in phase {phase}: so a worker uses what the last unit "
+            "before has left there, and in another crew that is another unit. Compute in each unit what it needs: draw "
+            "it again (each unit has random numbers of its own), or recompute it from the batch; hf.join(verify=0) or "
+            "--verify off does not look."
         )
 
     @classmethod

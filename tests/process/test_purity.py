@@ -16,7 +16,7 @@ from tests.process.schedules import draw, play
 
 pytestmark = pytest.mark.process
 
-IMPURE = SCRIPTS / "impure.py"
+IMPURE, GAN = SCRIPTS / "impure.py", SCRIPTS / "gan.py"
 STATE, CHANCE = "state that is kept between batches", "an operation that is not deterministic"
 KINDS = {
     "hidden": ("computed unit (step 0, lane 5) twice, and the second time it gave something else: the loss, ", STATE),
@@ -48,6 +48,31 @@ def test_it_is_stopped_in_its_first_steps(tmp_path: Path, kind: str, workers: in
     what, why = KINDS[kind]
     assert what in run.err and f"The cause is {why}" in run.err, run.err
     assert run.summary["error"].startswith("Impure: ") and run.summary["steps"] < 20
+
+
+@pytest.mark.sharing
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_one_phase_uses_of_another_is_stopped_and_named(tmp_path: Path, workers: int) -> None:
+    with Launch(tmp_path, GAN, "--workers", workers, args="carried") as run:
+        assert run.end() == 14, run.err
+    told = (
+        " twice in phase 1, the second time with other numbers in `self.z`, and it gave something else: the loss, the "
+        "gradient of 0.0.weight, the gradient of 0.0.bias, .... The step was not committed. The variable `self.z` was "
+        "set in the loop over the units of phase 0 and used in phase 1: so a worker uses what the last unit before has "
+        "left there, and in another crew that is another unit."
+    )
+    assert told in run.err, run.err
+
+
+@pytest.mark.sharing
+@pytest.mark.parametrize("kind", ["anew", "gradient"])
+def test_what_each_unit_draws_and_a_copy_of_gradients_are_no_alarm(tmp_path: Path, kind: str) -> None:
+    with Launch(tmp_path, GAN, "--workers", 2, "--verify", 1, args=kind) as run:
+        assert run.end() == 0, run.err
+    assert "a second time" not in run.err
+    command = [sys.executable, str(GAN), kind]
+    alone = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    assert alone.stdout.splitlines()[-1] == f"weights_sha256 {run.sha256}"
 
 
 @pytest.mark.sharing

@@ -10,12 +10,15 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import platform
+import sys
+from collections.abc import Callable
 
 import numpy
 import torch
 
-__all__ = ["golden", "keep_freed_memory", "numerics"]
+__all__ = ["golden", "keep_freed_memory", "numerics", "static_shapes"]
 
+_SHAPES = 64  #: of which `torch.compile` makes one graph each; beyond it would compute without compiling
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
@@ -50,6 +53,24 @@ def golden() -> str:
         assert tensor.grad is not None
         digest.update(tensor.grad.numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def static_shapes() -> Callable[[], None] | None:
+    """Have `torch.compile` make a graph for each shape. Returns what puts its settings back; None: it is not loaded.
+
+    Once it has seen two, it makes one graph for all, which has other bits than that of one shape: so a unit's would
+    hang on which units this worker has had before. Loading it takes two seconds, so that is left to torch.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return None
+    config = sys.modules["torch._dynamo"].config
+    before = config.automatic_dynamic_shapes, config.recompile_limit
+    config.automatic_dynamic_shapes, config.recompile_limit = False, max(_SHAPES, before[1])
+
+    def undo() -> None:
+        config.automatic_dynamic_shapes, config.recompile_limit = before
+
+    return undo
 
 
 def keep_freed_memory() -> None:

@@ -113,7 +113,8 @@ class Step:
         return self._units()
 
     def _units(self) -> Iterator[Any]:
-        training, work, phase = self._training, self._work, self._phase
+        training, work, phase, purity = self._training, self._work, self._phase, self._turns.purity
+        purity.begin_units(phase)
         nothing = True
         if not training.bound.member.driven() and self._turns.lacks_batch(phase):  # while others compute
             yield from self._turns.rehearse_units(work, phase, self._batches, self._at)
@@ -123,13 +124,15 @@ class Step:
             parts = self._batches.parts(self._at, lane)
             training.open_unit(work, lane, _whole(parts))
             self._turns.give(phase)
-            self._turns.purity.begin_unit()
+            purity.begin_unit(lane)
             yield from self._unit(lane, parts)
-            if self._turns.purity.chose(work.step, lane):
-                yield from self._turns.purity.again(work, lane, partial(self._unit, lane, parts, again=True))
+            purity.end_unit()
+            if purity.chose(work.step, lane):
+                yield from purity.again(work, lane, partial(self._unit, lane, parts, again=True))
             training.take_unit()
         if nothing and self._turns.lacks_batch(phase):
             yield from self._turns.rehearse_units(work, phase, self._batches, self._at)
+        purity.end_units()
         self._loss = self._turns.end_units(work)
         self._stage = Stage.WHOLE
 

@@ -25,7 +25,6 @@ from holdfast.train.loop.gone_gradient import check_none_is_gone, show_as_gone
 from holdfast.train.loop.gradient_use import GradientUse
 from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.optimizer_settings import LatePlace
-from holdfast.train.loop.purity import Purity
 from holdfast.train.loop.rehearsal import Rehearsal, uncounted
 from holdfast.train.loop.script_position import STEPS, ordinal
 from holdfast.train.loop.step_batches import StepBatches
@@ -33,6 +32,8 @@ from holdfast.train.loop.steps import Step, Steps
 from holdfast.train.loop.variables.differences import Left
 from holdfast.train.loop.variables.late_variables import LateVariables
 from holdfast.train.loop.variables.script_values import script_line
+from holdfast.train.loop.verifying.purity import Purity
+from holdfast.train.numerics import static_shapes
 
 if TYPE_CHECKING:
     from holdfast.train.binding import Binding
@@ -61,6 +62,7 @@ class Turns:
         self._given: set[int] = set()  # phases of its turns whose inner loop has given this worker any batch
         self._rehearses = self._rehearsed = False  # a batch that does not count is at hand; the turn has had one
         self._said = False  # that this script loops by steps
+        self._static = False  # compiled code is made for each shape
         # Of the turn at hand: what was left there.
         self._top: tuple[int, int, int, dict[str, Left], dict[str, str]] = (0, 0, 0, {}, {})
         self._late_place: LatePlace | None = None  # in a later phase of the turn that was entered
@@ -179,6 +181,7 @@ class Turns:
         self.write_exit(training.bound.version)
         for batches in training.loaders:
             batches.close()
+        self.purity.end()
         self.turn = self._steps = None
         training.reseed_after_loop()
 
@@ -203,6 +206,9 @@ class Turns:
         This worker had so many `samples` in the one before.
         """
         training, settings = self.training, self.training.bound.settings
+        if work.turn and not self._static and (undo := static_shapes()):  # a plain loop alone has the script's own bits
+            self._static = True
+            training.undo.append(undo)
         training.check_written(f"before the turn of step {work.step}")
         if self._rehearsed:
             self._variables.rehearsed_units()

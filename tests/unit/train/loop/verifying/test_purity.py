@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import random
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +18,11 @@ from torch import Tensor, nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.core.verify import FIRST
+from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import ConfigError, Impure
-from holdfast.train.loop import purity
-from holdfast.train.loop.purity import Purity, differing, digest
+from holdfast.train.loop.verifying import purity, twice
+from holdfast.train.loop.verifying.digests import differing, digest
+from holdfast.train.loop.verifying.twice import Twice
 from tests.unit.train.problems import loader_of, loss_of, net, points
 
 Unit = Callable[[nn.Module, Any, int], Tensor]
@@ -47,13 +51,13 @@ class Tried:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.units: list[tuple[int, int]] = []
-        judge = Purity._judge
+        judge = Twice._judge
 
-        def judged(one: Purity, unit: tuple[int, int], reports: Any) -> None:
+        def judged(one: Twice, unit: tuple[int, int], reports: Any) -> None:
             self.units.append(unit)
             judge(one, unit, reports)
 
-        monkeypatch.setattr(Purity, "_judge", judged)
+        monkeypatch.setattr(Twice, "_judge", judged)
 
 
 @pytest.fixture
@@ -277,7 +281,7 @@ def test_a_loop_that_only_the_copy_leaves(join, leave: str) -> None:
 def test_where_a_fork_is_not_safe_the_unit_is_computed_twice_here_and_that_is_said(
     join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purity, "_may_fork", lambda: False)
+    monkeypatch.setattr(twice, "_may_fork", lambda: False)
     with pytest.warns(UserWarning, match="cannot be forked") as told:
         assert turns(join, lambda model, batch, _: loss_of(model, batch), verify=1.0) == 60 + len(FIRST)
     assert [str(one.message) for one in told] == [
@@ -288,7 +292,7 @@ def test_where_a_fork_is_not_safe_the_unit_is_computed_twice_here_and_that_is_sa
 
 
 def test_there_either_cause_is_told(join, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(purity, "_may_fork", lambda: False)
+    monkeypatch.setattr(twice, "_may_fork", lambda: False)
     with (
         pytest.warns(UserWarning, match="cannot be forked"),
         pytest.raises(Impure, match="The cause is state that is kept between batches, or an operation that is not det"),
@@ -309,6 +313,45 @@ def test_the_default_verifies_later_units_only_while_that_is_cheap(join, monkeyp
         assert one._affordable(500) is there and one._affordable(FIRST[-1])
     one._thrifty = False  # a share was asked for
     assert one._affordable(500)
+
+
+def test_what_is_hashed_counts_as_well(join, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = 0
+
+    def slow(tensor: Tensor) -> int:
+        nonlocal hashed
+        hashed += 1  # takes 100 s
+        return digest(tensor)
+
+    later = SimpleNamespace(
+        monotonic=time.monotonic, perf_counter=lambda: time.perf_counter() + 100.0 * hashed,
+        perf_counter_ns=lambda: time.perf_counter_ns() + 100_000_000_000 * hashed,
+    )  # fmt: skip
+    monkeypatch.setattr(purity, "time", later)
+    monkeypatch.setattr(purity, "digest", slow)
+    monkeypatch.setattr(twice, "digest", slow)
+    turns(join, lambda model, batch, _: loss_of(model, batch))
+    from holdfast.train.run import current
+
+    one = current()._training.turns.purity
+    tensors, looked = 4, len(FIRST)  # before a step, at its top, in the unit, of the unit, and after the units
+    assert hashed == tensors * 5 * looked - tensors, "what was there before step 0 is known at its top"
+    assert one._spent == pytest.approx(100.0 * hashed, abs=50.0)
+    assert 0.0 < one._usual < 50.0, "a turn in which nothing is looked at"
+    assert one._chosen(500, StepWork(500, (0,), (1,), 0, turn=True)) is None, "later steps are left alone"
+
+
+def test_what_a_fork_makes_slower_counts_up_to_as_much_again(join) -> None:
+    run = join()
+    model = net()
+    run.prepare(model, optim.SGD(model.parameters(), lr=0.1), loader_of(points()))
+    one = run._training.turns.purity
+    for lane, took, spent, counted in (
+        (1, 9.0, 2.0, 0.0), (None, 3.0, 0.0, 0.0), (1, 5.0, 2.0, 0.0), (1, 6.5, 2.0, 1.5), (1, 90.0, 2.0, 2.0)
+    ):  # fmt: skip
+        one._lane, one._turn, one._spent = lane, (50.0, 50.0 + took, 7.0), 7.0 + spent
+        one._count_turn()
+        assert one._spent == 7.0 + spent + counted
 
 
 def test_every_bit_of_every_kind_of_tensor_counts() -> None:

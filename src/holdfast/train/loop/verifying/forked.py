@@ -111,11 +111,11 @@ class Forked:
             return Report([], 0, "its process ended without a word")
         return msgspec.msgpack.decode(data, type=Report)
 
-    def close(self) -> None:
-        """In its parent: wait until it is gone, which takes the kernel some milliseconds."""
+    def close(self, *, wait: bool = True) -> bool:
+        """In its parent: is it gone? That takes the kernel some milliseconds, for which it may `wait`."""
         if not self._gone:
-            os.waitpid(self._pid, 0)
-            self._gone = True
+            self._gone = os.waitpid(self._pid, 0 if wait else os.WNOHANG)[0] != 0
+        return self._gone
 
 
 #: What stands for sockets: what is written to one is read by nobody, and what comes from it is its end.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.train.loop.forked import Forked, Report
+from holdfast.train.loop.verifying.forked import Forked, Report
 from holdfast.transport.processes import stat
 
 

@@ -1,0 +1,1 @@
+"""Looking whether units follow from parameters, samples and seed, and from nothing else."""
