@@ -75,6 +75,7 @@ class Keeping:
         self.asked = False  #: the script has called `run.keep`
         self._objects: list[Stateful] = []
         self._copies: list[memoryview] = []
+        self._arena: Arena | None = None
         self._first: dict[str, int] = {}  # how large each thing was when training began
         self._warned = False
 
@@ -130,7 +131,7 @@ class Keeping:
     def attach(self, arena: Arena) -> None:
         """Use the copies of this arena from now on."""
         if "kept" in arena.sections.spans:
-            both = arena.section("kept")
+            self._arena, both = arena, arena.section("kept")
             self._copies = [both[: len(both) // 2], both[len(both) // 2 :]]
             self._first = self._first or self._sizes()
 
@@ -156,10 +157,20 @@ class Keeping:
         return max((_head(copy)[0] for copy in self._copies), default=0)
 
     def write(self, tag: int, version: int) -> None:
-        """Write a copy for a place, over the older of the two; it counts from this version on."""
+        """Write a copy for a place, over the older of the two; it counts from this version on.
+
+        Workers write at different places at a time, where one is a little ahead at the end of a loop: in turn, and
+        none over a newer copy.
+        """
+        assert self._arena is not None
         tree, tensors = self._encoded()
+        self._look_at_room(_need(tree, tensors), len(self._copies[0]))
+        with self._arena.locked("kept"):
+            if self.newest() < tag:
+                self._write(tag, version, tree, tensors)
+
+    def _write(self, tag: int, version: int, tree: bytes, tensors: Sequence[Tensor]) -> None:
         copy = min(self._copies, key=lambda one: _head(one)[0])
-        self._look_at_room(_need(tree, tensors), len(copy))
         head = _head(copy)
         head[0] = 0
         copy[_HEAD : _HEAD + len(tree)] = tree

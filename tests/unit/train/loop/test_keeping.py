@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.arena import Arena, Sections, grow
 from holdfast.errors import UsageError
 from holdfast.train.loop.keeping import Keeping
 from tests.unit.train.problems import loader_of, loss_of, net, plain, points
@@ -129,12 +132,48 @@ def test_an_object_without_a_state_keeps_nothing_and_that_is_said(join) -> None:
     run.prepare(model, optim.SGD(model.parameters(), lr=0.1), loader_of(points()))
     text = (
         r"run\.keep got a Metric whose state_dict\(\) is empty, so nothing of it is kept: a worker that comes late has "
-        r"it as it was made\. Let its state_dict\(\) hold what changes \(torchmetrics: metric\.persistent\(True\)\), or "
-        r"keep values by name: run\.keep\(count=0\)\."
+        r"it as it was made\. Let its state_dict\(\) hold what changes \(torchmetrics: metric\.persistent\(True\)\), "
+        r"or keep values by name: run\.keep\(count=0\)\."
     )
     with pytest.warns(UserWarning, match=text) as told:
         run.keep(Metric())
     assert [warning.filename for warning in told] == [__file__], "the line of the script"
+
+
+def test_a_worker_writes_alone_and_what_is_newer_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a loop one worker writes what it ended with, and another one what the next epoch begins with."""
+    made, memory = Sections(), os.memfd_create("kept")
+    made.add("before", 100)
+    made.add("kept", 2 << 16)
+    grow(memory, made.size)
+
+    def one(value: float) -> Keeping:
+        kept = Keeping()
+        kept.add([], {"value": value, "many": torch.full((100,), value)})
+        kept.attach(Arena(made, fd=memory))
+        return kept
+
+    (begun, begins), mine = os.pipe(), one(2.0)
+    mine.write(2, 2)
+    child = os.fork()
+    if not child:
+        monkeypatch.setattr(torch.Tensor, "copy_", lambda *_: (os.write(begins, b"."), signal.pause()))
+        one(3.0).write(3, 3)
+        os._exit(1)
+    try:
+        assert os.read(begun, 1) == b".", "it is in the middle of that"
+        with pytest.raises(BlockingIOError):
+            fcntl.lockf(memory, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, made.spans["kept"][0])
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert mine.tags(9) == {2}
+    one(5.0).write(5, 5)
+    one(4.0).write(4, 4)
+    assert mine.tags(9) == {2, 5}, "that came too late"
+    assert mine.load(5) and mine.values.value == 5.0 and mine.values.many.tolist() == [5.0] * 100
+    for descriptor in (memory, begun, begins):
+        os.close(descriptor)
 
 
 def test_a_copy_that_was_not_finished_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
