@@ -1,8 +1,8 @@
 """A loop by steps, and the same in PyTorch alone: bits.py OUT [--drawn] [--bare]
 
 With --bare there is no run: a batch is cut into lanes, which are computed one after the other; their gradients are
-added up in pairs, then pairs of pairs, and a lane that has no partner goes on as it is. All that the two come to is left
-in OUT. Nothing is random, and --bare imports no Holdfast.
+added up in pairs, then pairs of pairs, and a lane that has no partner goes on as it is. All that the two come to is
+left in OUT. Nothing is random, and --bare imports no Holdfast.
 
 With --drawn it is a net with dropout over shuffled data. Then --bare asks Holdfast for two things: with what a lane is
 seeded (`data.randomness`), and the order of an epoch (`core.order`).
