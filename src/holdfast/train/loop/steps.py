@@ -234,6 +234,10 @@ class Steps:
     def __iter__(self) -> Steps:
         return self
 
+    def __len__(self) -> int:
+        """How many turns the whole loop has."""
+        return self._batches.steps
+
     def __next__(self) -> Step | Rehearsal:
         turns, training = self._turns, self._turns.training
         if self._going and turns.open_steps() is not self:
