@@ -215,7 +215,7 @@ def test_a_script_that_never_prepares(tmp_path: Path) -> None:
     assert alone.stdout == "done without preparing\n"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.chaos)])
 def test_a_script_that_joins_again_in_a_crew(tmp_path: Path, workers: int) -> None:
     assert (
         "hf.join() was called again after run.close(): a run of `holdfast run`, or of torchrun, is one training, on "
@@ -225,7 +225,7 @@ def test_a_script_that_joins_again_in_a_crew(tmp_path: Path, workers: int) -> No
     ) in failed(tmp_path, "join-again", "--workers", workers, code=2)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.chaos), 2])
 def test_a_gradient_scaler_in_a_plain_loop_of_a_crew(tmp_path: Path, workers: int) -> None:
     assert (
         "This cannot be kept exact: a GradScaler is used in a plain loop, at step 0, "

@@ -22,6 +22,7 @@ parser.add_argument("--seeds", default="0")
 parser.add_argument("--rate", type=float, default=0.01)
 parser.add_argument("--pace", type=float, default=0.0)
 args = parser.parse_args()
+torch.set_num_threads(1)  # alone a plain loop has the script's own number, and two wait for a core at each operation
 
 
 def train(seed: int) -> None:
