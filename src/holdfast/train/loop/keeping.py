@@ -147,7 +147,7 @@ class Keeping:
 
     def digests(self) -> dict[str, int]:
         """What it holds, by name, as hashes of what that is now; readings of a clock are left out."""
-        found = {name: _digest(value, name) for name, value in self._named() if not is_clock(value)}
+        found = {name: _digest(value, where) for name, where, value in self._named() if not is_clock(value)}
         if len(found) <= _NAMED:
             return found
         return {"what run.keep holds": zlib.crc32(msgspec.msgpack.encode(list(found.items())))}
@@ -232,27 +232,31 @@ class Keeping:
             stacklevel=2,
         )
 
-    def _named(self) -> list[tuple[str, Any]]:
-        """What it holds now, by name."""
-        found = [(f"{type(one).__name__} ({number}) in run.keep", one.state_dict()) for number, one in
-                 enumerate(self._objects)]  # fmt: skip
-        return found + [(f"run.keep({name}=...)", value) for name, value in self.values._values.items()]
+    def _named(self) -> list[tuple[str, str, Any]]:
+        """(name, where it is, for an error, value) of all that it holds now."""
+        found: list[tuple[str, str, Any]] = []
+        for number, one in enumerate(self._objects):
+            found.append((f"{type(one).__name__} ({number}) in run.keep", _object(number, one), one.state_dict()))
+        return found + [(f"run.keep({name}=...)", name, value) for name, value in self.values._values.items()]
 
     def _sizes(self) -> dict[str, int]:
         found: dict[str, int] = {}
-        for name, value in self._named():
+        for name, where, value in self._named():
             tensors: list[Tensor] = []
-            found[name] = _need(msgspec.msgpack.encode(_plain(value, tensors, name)), tensors) - _HEAD - _ALIGN
+            found[name] = _need(msgspec.msgpack.encode(_plain(value, tensors, where)), tensors) - _HEAD - _ALIGN
         return found
 
     def _encoded(self) -> tuple[bytes, list[Tensor]]:
         tensors: list[Tensor] = []
         states = [
-            _plain(thing.state_dict(), tensors, f"object {number} ({type(thing).__name__})")
-            for number, thing in enumerate(self._objects)
+            _plain(thing.state_dict(), tensors, _object(number, thing)) for number, thing in enumerate(self._objects)
         ]
         values = {name: _plain(value, tensors, name) for name, value in self.values._values.items()}
         return msgspec.msgpack.encode([states, values]), tensors
+
+
+def _object(number: int, thing: Stateful) -> str:
+    return f"object {number} ({type(thing).__name__})"
 
 
 def _need(tree: bytes, tensors: Sequence[Tensor]) -> int:
