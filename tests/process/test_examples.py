@@ -18,6 +18,7 @@ def example(name: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.sharing
 def test_hard_samples_leave_nothing_to_warn_of() -> None:
     done = example("hard_samples.py")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -97,6 +97,7 @@ def test_reports_after_a_loop_fail_in_no_worker_that_comes_late(tmp_path: Path) 
     assert run.summary["workers_lost"] == 2, "none was let go"
 
 
+@pytest.mark.sharing
 def test_bars_and_counts_of_late_workers_are_those_of_the_others(tmp_path: Path) -> None:
     """Of a plain loop and of one by steps, each entered in its middle by the only worker there is."""
     pytest.importorskip("tqdm", reason="the package tqdm is not installed")

@@ -132,6 +132,7 @@ def test_kills_move_the_loss_by_less_than_another_order_does(
     assert apart(curve, undisturbed()[ORDERS.index(order)]) < (orders_apart() if kills else 0.01), curve
 
 
+@pytest.mark.sharing
 def test_a_learning_rate_that_is_a_third_less_moves_it_by_more() -> None:
     """So what is asked of kills can fail."""
     assert min(map(apart, undisturbed(rate=0.0067), undisturbed())) > 1.1 * orders_apart()
