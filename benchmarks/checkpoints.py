@@ -23,18 +23,21 @@ from benchmarks.workloads import model_of
 
 #: At most 3% slower.
 THROUGHPUT = 0.97
-STANDS_STILL = 20.0  # ms
+WAITS = 20.0  # ms
 RESUMED = 5.0  # seconds more than a fresh start
 _MLP = ("--workload", "mlp", "--batch", "32", "--optimizer", "adam", "--lanes", "4")
 
 
-def _rate(every: str, quick: bool) -> tuple[float, list[float]]:
-    """Samples per second, and for how many milliseconds the state stood still each time."""
+def _rate(every: str, quick: bool) -> tuple[float, list[tuple[float, float]]]:
+    """Samples per second, and for how many milliseconds the state stood still and the crew waited, each time."""
     length = ("--steps", "60", "--warm", "5") if quick else ("--steps", "600", "--warm", "20")
     with scratch() as where:
         found = crew_figures(2, *_MLP, *length, where=where, options=["--threads", "1", "--checkpoint", every])
         story = (where / "run" / "story.jsonl").read_text()
-    return found["samples_per_second"], [float(ms) for ms in re.findall(r"stood still for (\d+) ms", story)]
+    return found["samples_per_second"], [
+        (float(held), float(waited))
+        for held, waited in re.findall(r"stood still for (\d+) ms, of which the crew waited (\d+)", story)
+    ]
 
 
 def _peers() -> tuple[float, float]:
@@ -86,7 +89,7 @@ def measure(repeats: int, quick: bool) -> Result:
     """With checkpoints and without, in turns; then the rest."""
     every = "2s" if quick else "10s"
     rates: dict[str, list[float]] = {}
-    still: list[float] = []
+    still: list[tuple[float, float]] = []
     for turn in range(repeats):
         for name in ("off", every) if turn % 2 == 0 else (every, "off"):
             rate, each = _rate(name, quick)
@@ -97,19 +100,20 @@ def measure(repeats: int, quick: bool) -> Result:
     saved, staged = Series(tuple(a for a, _ in peers)), Series(tuple(b for _, b in peers))
     fresh, resumed = Series(tuple(a for a, _ in starts)), Series(tuple(b for _, b in starts))
     later = median(b - a for a, b in starts)
-    stood = median(still) if still else float("nan")
+    stood, waited = (median(one) for one in zip(*still, strict=True)) if still else (float("nan"), float("nan"))
     lines = [
         Line(f"20M parameters, Adam, a checkpoint every {every}", "samples/s", Series(tuple(rates[every])),
              Series(tuple(rates["off"])), "without", target=THROUGHPUT),
-        Line("the state stands still, beside torch.save", "ms", Series((stood,) * repeats), saved, "torch.save",
+        Line("the crew waits for a save, beside torch.save", "ms", Series((waited,) * repeats), saved, "torch.save",
              higher=False),
-        Line("the state stands still, beside DCP async_save", "ms", Series((stood,) * repeats), staged, "async_save",
-             higher=False),
+        Line("the crew waits for a save, beside DCP async_save", "ms", Series((waited,) * repeats), staged,
+             "async_save", higher=False),
         Line("LeNet, start to the first generation, resumed", "s", resumed, fresh, "fresh", higher=False),
     ]  # fmt: skip
     checks = [
-        Check("the state of 20M parameters with Adam stands still", f"{stood:.0f} ms ({len(still)} times)",
-              f"<= {STANDS_STILL:.0f} ms", stood <= STANDS_STILL),
+        Check("20M parameters with Adam: the crew waits for a save",
+              f"{waited:.0f} ms ({len(still)} times; the state stands still for {stood:.0f} ms)",
+              f"<= {WAITS:.0f} ms", waited <= WAITS),
         Check("everything killed: later than a fresh start", f"{later:.2f} s", f"<= {RESUMED:.0f} s", later <= RESUMED),
     ]  # fmt: skip
     title = "Checkpoints: what they cost, and how soon a run goes on"

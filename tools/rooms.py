@@ -65,12 +65,10 @@ model = torch.nn.Linear(16, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = torch.utils.data.DataLoader(data, batch_size=32)
 model, optimizer, loader = run.prepare(model, optimizer, loader)
-turns = 0
 for epoch in run.epochs(1 if step_traced else 1000):
     for a, b in loader:
-        turns += 1
-        if step_traced and run.lead:  # two units of each step are this worker's
-            since = turns // 2 - {FIRST_STEP}
+        if step_traced and run.lead:
+            since = run.step - {FIRST_STEP}
             traced = since >= 0 and since % {EVERY} < 2 and since // {EVERY} < {WINDOWS}  # a step and its neighbour
             flag[0] = since // {EVERY} + 1 if traced else 0
         torch.nn.functional.mse_loss(model(a), b).backward()

@@ -451,7 +451,7 @@ class NoWeights(CheckpointError):
 
     def __init__(self, path: object, why: str, fix: str = "") -> None:
         self.path, self.why = path, why
-        fix = fix or "Give a run's directory, a checkpoint, or a .safetensors file that is whole."
+        fix = fix or "Give a run's directory, a checkpoint, a folder of DCP, or a .safetensors file that is whole."
         super().__init__(f"No weights can be taken from {path}: {why}. {fix}")
 
 

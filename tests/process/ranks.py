@@ -31,7 +31,7 @@ from tests.process.harness import TRAIN, Trace, environment, marked, until
 __all__ = ["Ranks", "free_port"]
 
 _MARK = "HOLDFAST_TEST_LAUNCH"
-_KEPT = re.compile(r"run\.json|story\.jsonl|summary\.json|failure\.txt|logs")
+_KEPT = re.compile(r"checkpoints|model\.safetensors|run\.json|story\.jsonl|summary\.json|failure\.txt|logs")
 
 
 def free_port() -> int:

@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.errors import listed
 from tests.process.harness import SCRIPTS, Launch, environment, golden, holdfast
+from tests.process.joined import LOOPBACK, Joined
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
@@ -265,12 +266,16 @@ def line(text: str) -> int:
     return [one.strip() for one in (SCRIPTS / "apart.py").read_text().splitlines()].index(text) + 1
 
 
+EVALUATED = line('run.evaluate(lambda a, b: {"loss": F.mse_loss(model(a), b)}, data)')
 UPDATED, SKIPPED, LOOP = line("optimizer.step()"), line("step.skip()"), line("for step in run.steps(loader):")
 OTHERWISE = (
     rf"Step 3 was ended by optimizer\.step\(\) in worker 0 \(line {UPDATED} of the script\) and by %s in worker 1 "
     r"\(line %d of the script\)\. Decide it by what is the same in every worker: step\.number, step\.loss, "
 )
-WITHOUT = r"the turn of step 3 ended without its units and optimizer\.step\(\) in worker 1\. Call it once a turn, after"
+WITHOUT = (
+    r"the turn of step 3 ended without its units and optimizer\.step\(\) in worker 1, and the loop at line "
+    rf"{LOOP} of the script went on\. Call it once a turn, after"
+)
 APART = {
     "continue": (2, WITHOUT),
     "break-at-the-top": (9, r"Worker 1 (has ended|is further on in) the script"),
@@ -283,6 +288,23 @@ APART = {
 def test_a_turn_that_some_workers_take_otherwise(tmp_path: Path, what: str) -> None:
     code, text = APART[what]
     with Launch(tmp_path, SCRIPTS / "apart.py", "--workers", 2, args=what) as run:
+        assert run.end() == code, run.err
+    assert re.search(text, error(run.err)), run.err
+
+
+ELSEWHERE = {
+    **{what: APART[what] for what in ("break", "skip")},
+    "skip-last": (9, (OTHERWISE % (r"step\.skip\(\)", SKIPPED)).replace("Step 3", "Step 15")),
+    "evaluate": (9, rf"Worker 1 is further on in the script \(line {EVALUATED}\), while worker 0 waits for it at "),
+}
+
+
+@pytest.mark.sharing
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_a_turn_that_some_hosts_take_otherwise(tmp_path: Path, what: str) -> None:
+    code, text = ELSEWHERE[what]
+    with Launch(tmp_path, SCRIPTS / "apart.py", *LOOPBACK, "--hosts", 2, "--workers", 1, args=what) as run, \
+            Joined(tmp_path, run):  # fmt: skip
         assert run.end() == code, run.err
     assert re.search(text, error(run.err)), run.err
 

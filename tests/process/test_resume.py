@@ -102,6 +102,29 @@ def test_from_two_hosts_to_one(tmp_path: Path) -> None:
     assert run.sha256 == golden("lenet", 4), run.err
 
 
+@pytest.mark.parametrize("loop", ["", "--range", "--plain --range"])
+def test_a_run_that_has_ended_goes_on_for_more_epochs(tmp_path: Path, loop: str) -> None:
+    """What its script did after the last loop is done again, after the last one of now."""
+    with Launch(tmp_path, "normed", "--workers", 2, "--lanes", 4, args=loop) as run:
+        assert run.end() == 0, run.err
+    with resumed(tmp_path, "normed", "--workers", 1, args=f"--epochs 5 {loop}") as run:
+        assert run.end() == 0, run.err
+    assert (run.summary["steps"], run.summary["resumed"]["step"]) == (80, 48)
+    if "--plain" not in loop:
+        assert run.sha256 == golden("normed", 4, "--epochs", "5"), run.err
+
+
+def test_a_run_that_has_ended_goes_on_with_more_data(tmp_path: Path) -> None:
+    with Launch(tmp_path, "lenet", "--workers", 1, "--lanes", 4, *AUDITED) as run:
+        assert run.end() == 0, run.err
+    with resumed(tmp_path, "lenet", "--workers", 2, args="--epochs 5 --samples 600") as run:
+        assert run.end() == 0, run.err
+    assert run.summary["samples"] == 3 * 484 + 2 * 600
+    assert "the script reads other data than the run did before" in (run.dir / "story.jsonl").read_text()
+    other = holdfast("run", "--resume", run.dir, SCRIPTS / "train.py", "wide")
+    assert other.returncode == 9 and "the run's checkpoint" in other.stderr, other.stderr
+
+
 def test_sigterm_leaves_a_checkpoint_of_where_it_was(tmp_path: Path) -> None:
     with Launch(tmp_path, "normed", "--workers", 2, "--lanes", 4, args="--pace 0.02") as run:
         run.at_step(12)
@@ -152,10 +175,11 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.chaos
+@pytest.mark.parametrize("hosts", [1, 2])
 @pytest.mark.parametrize("model", ["lenet", "normed", "transformer"])
-def test_killed_at_twenty_moments(tmp_path: Path, model: str) -> None:
-    """Everything is killed again and again, on crews of all sizes, until the run is through."""
-    random_ = random.Random(f"resume {model}")
+def test_killed_at_twenty_moments(tmp_path: Path, model: str, hosts: int) -> None:
+    """Everything is killed again and again, on crews of all sizes, with servers and without, until it is through."""
+    random_ = random.Random(f"resume {model} {hosts}")
     options = ("--lanes", 4, "--checkpoint", "3steps")
     length = "--epochs 6"
     with Launch(tmp_path, model, "--workers", 2, *options, args=f"{length} --pace 0.02") as run:
@@ -163,11 +187,16 @@ def test_killed_at_twenty_moments(tmp_path: Path, model: str) -> None:
         run.go_on_for(random_.uniform(0.0, 0.5))
         crash(run)
     for _ in range(19):
-        with resumed(tmp_path, model, "--workers", random_.randint(1, 4), args=f"{length} --pace 0.02") as run:
+        several = random_.randint(1, hosts)
+        crew = ("--workers", random_.randint(1, 4), "--servers", random_.randint(0, 1), "--hosts", several)
+        listening = LOOPBACK if several > 1 else ()
+        with resumed(tmp_path, model, *crew, *listening, args=f"{length} --pace 0.02") as run, (
+            Joined(tmp_path, run) if listening else contextlib.nullcontext()
+        ):
             run.wait(lambda status: status["generation"] > 0, "the first generation")
             run.go_on_for(random_.uniform(0.0, 1.0))
             crash(run)
-    with resumed(tmp_path, model, "--workers", 2, args=length) as run:
+    with resumed(tmp_path, model, "--workers", 2, "--servers", 0, "--hosts", 1, args=length) as run:
         assert run.end() == 0, run.err
     assert run.sha256 == golden(model, 4, *length.split()), run.err
 

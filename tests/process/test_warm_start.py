@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.train.final_weights import save_weights
+from holdfast.train.weights.final_weights import save_weights
 from tests.process.harness import SCRIPTS, Launch, environment, golden, holdfast
 from tests.process.joined import LOOPBACK, Joined
 from tests.process.test_resume import OFTEN, crash, has_checkpoint_of

@@ -6,20 +6,22 @@ order an arena is laid out, nor how many workers there were.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from holdfast.checkpoint.content import Content, Facts, Script, StateEntry, Tensor
+from holdfast.checkpoint.content import Content, RunFacts, Script, StateEntry, Tensor
 from holdfast.checkpoint.dtypes import DTYPES
 from holdfast.checkpoint.reader import Checkpoint
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.manifest import Manifest
+from holdfast.dataplane.memory.results import NESTED, OperationResults
 from holdfast.dataplane.memory.sections import family
-from holdfast.dataplane.memory.snapshot import Snapshot, put_sections
+from holdfast.dataplane.memory.snapshot import Snapshot, SnapshotRoom, put_sections, take
 from holdfast.dataplane.wire.primary_sync import PrimarySync, inherit
 from holdfast.errors import OtherState
 
-__all__ = ["Progress", "content", "progress", "restore"]
+__all__ = ["Progress", "State", "Taken", "content", "progress", "put_state", "restore", "state_of", "take_state"]
 
 #: What the board holds of the state; and how far lanes were, in relaxed modes.
 _BOARD, _CLOCKS = "board", "clocks"
@@ -35,11 +37,38 @@ class Progress(NamedTuple):
     serial: int  #: of the way in which lanes keep step
 
 
+class Taken(NamedTuple):
+    """A state that was copied, and what its bytes are."""
+
+    manifest: Manifest
+    snapshot: Snapshot
+    at: Progress
+
+
+class State(NamedTuple):
+    """A state that is to be put into an arena."""
+
+    sections: Mapping[str, memoryview]
+    words: memoryview
+    clocks: bytes
+    ended: bool  #: its run had ended: what came after its last loop counts as not made
+    where: str  #: it comes from
+
+
+def take_state(
+    view: ArenaView, room: SnapshotRoom, ring: Callable[[], None], stopped: Callable[[], bool], *, still: bool
+) -> Taken | None:  # fmt: skip
+    """Copy the state at one of the next versions, or the one where all stands `still`; None where it was `stopped`."""
+    clocks = PrimarySync(view).cut_now if view.manifest.relaxed else _none
+    snapshot = take(view, room, ring, stopped, clocks, still=still)
+    return None if snapshot is None else Taken(view.manifest, snapshot, progress(view, snapshot.version))
+
+
 def content(
-    view: ArenaView, snapshot: Snapshot, facts: Facts, script: Script, config: dict[str, Any], control: dict[str, Any]
+    taken: Taken, facts: RunFacts, script: Script, config: dict[str, Any], control: dict[str, Any]
 ) -> Content:  # fmt: skip
     """What goes into a checkpoint of this state."""
-    manifest = view.manifest
+    manifest, snapshot, _ = taken
     tensors = {name: _tensor(manifest, name, data) for name, data in snapshot.sections.items()}
     tensors[_BOARD] = Tensor("uint8", (len(snapshot.words),), snapshot.words)
     tensors[_CLOCKS] = Tensor("uint8", (len(snapshot.clocks),), snapshot.clocks)
@@ -53,28 +82,48 @@ def content(
     return Content(facts=facts, script=script, config=config, control=control, state=state, tensors=tensors)
 
 
-def restore(checkpoint: Checkpoint, view: ArenaView) -> int:
-    """Put the state into an arena that a worker has laid out; returns its version.
+def state_of(checkpoint: Checkpoint, *, ended: bool) -> State:
+    """The state in a checkpoint. Raises DamagedCheckpoint: its bytes are not those that were written."""
+    names = [name for name in checkpoint.manifest.tensors if name not in (_BOARD, _CLOCKS)]
+    sections = {name: checkpoint.read(name) for name in names}
+    return State(sections, checkpoint.read(_BOARD), bytes(checkpoint.read(_CLOCKS)), ended, str(checkpoint.path))
+
+
+def restore(checkpoint: Checkpoint, view: ArenaView, *, ended: bool = False) -> int:
+    """Put the state of a checkpoint into an arena: see `put_state`. Raises DamagedCheckpoint besides."""
+    return put_state(state_of(checkpoint, ended=ended), view)
+
+
+def put_state(state: State, view: ArenaView) -> int:
+    """Put a state into an arena that a worker has laid out; returns its version.
 
     Raises:
         OtherState: it is not a state of what the worker has built.
-        DamagedCheckpoint: its bytes are not those that were written.
     """
-    records = checkpoint.manifest.tensors.items()
-    theirs = {name: record.size for name, record in records if name not in (_BOARD, _CLOCKS)}
+    theirs = {name: section.nbytes for name, section in state.sections.items()}
     ours = {name: view.manifest.sections[name][1] for name in view.manifest.durable()}
     if theirs != ours:
-        raise OtherState(checkpoint.path, _differing(theirs, ours))
-    words, sections = checkpoint.read(_BOARD), {name: checkpoint.read(name) for name in ours}
-    if len(words) != len(view.board.state_words()):
-        raise OtherState(checkpoint.path, f"its board has {len(words)} bytes, and {len(view.board.state_words())} here")
-    clocks = bytes(checkpoint.read(_CLOCKS))
-    put_sections(view, sections)
-    version = view.board.land_state(words)
-    if clocks:
-        inherit(view, clocks)
+        raise OtherState(state.where, _differing(theirs, ours))
+    if len(state.words) != len(view.board.state_words()):
+        here = len(view.board.state_words())
+        raise OtherState(state.where, f"its board has {len(state.words)} bytes, and {here} here")
+    put_sections(view, state.sections)
+    version = view.board.land_state(state.words)
+    if state.ended:
+        _forget_end(view)
+    if state.clocks:
+        inherit(view, state.clocks)
         PrimarySync(view).pushes.guard(None)  # there is no replica that holds less
     return version
+
+
+def _forget_end(view: ArenaView) -> None:
+    following = (view.board.rewind_op() // NESTED + 1) * NESTED  # what is inside of that loop stays
+    results = OperationResults(view.section("evaluation-past"))
+    for op in results.since(following - 1):
+        results.drop(op)
+    rows = view.section("evaluation")
+    rows[:] = bytes(len(rows))  # of evaluations with these numbers
 
 
 def progress(view: ArenaView, version: int) -> Progress:
@@ -102,3 +151,8 @@ def _differing(theirs: dict[str, int], ours: dict[str, int]) -> str:
     names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
     told = [f"{name} ({theirs.get(name, 'none')} bytes there, {ours.get(name, 'none')} here)" for name in names[:10]]
     return ", ".join(told) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+def _none(version: int) -> bytes:
+    """In mode `exact` there are no clocks."""
+    return b""

@@ -14,18 +14,14 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from holdfast.checkpoint import writer
-from holdfast.checkpoint.capture import Progress, progress
+from holdfast.checkpoint.capture import Taken
 from holdfast.checkpoint.content import Content
 from holdfast.config.checkpoint_interval import Interval
 from holdfast.config.limits import CHECKPOINT
-from holdfast.dataplane.memory.arena_view import ArenaView
-from holdfast.dataplane.memory.board import H_MAGIC, H_MIRROR, MAGIC
-from holdfast.dataplane.memory.board_snapshot import level
-from holdfast.dataplane.memory.snapshot import Snapshot, SnapshotRoom, take
-from holdfast.dataplane.wire.primary_sync import PrimarySync
+from holdfast.dataplane.memory.snapshot import SnapshotRoom
 from holdfast.errors import CheckpointError, UsageError
 
-__all__ = ["Checkpointer", "Describe", "Place"]
+__all__ = ["Checkpointer", "DescribeState", "Place", "StateSource"]
 
 
 class Place(NamedTuple):
@@ -36,10 +32,23 @@ class Place(NamedTuple):
     url: str = ""  #: where each is copied to besides
 
 
-class Describe(Protocol):
+class StateSource(Protocol):
+    """A host that holds the run's state. Called in the checkpointer's thread."""
+
+    def step(self) -> int:
+        """How far it is, as far as is known; -1: it has no state."""
+
+    def take(self, room: SnapshotRoom, stopped: Callable[[], bool], *, still: bool) -> Taken | None:
+        """Copy the state, into room that is used again. None: it was `stopped`, or there is no state any more.
+
+        Where all is `still`, no step will follow.
+        """
+
+
+class DescribeState(Protocol):
     """Says of a state what its bytes do not: `content` with facts, script, configuration, and what the run decided."""
 
-    def __call__(self, view: ArenaView, snapshot: Snapshot, at: Progress) -> Content | None:
+    def __call__(self, taken: Taken) -> Content | None:
         """None: the run is not where it was when the state was copied."""
 
 
@@ -49,8 +58,7 @@ class Checkpointer:
     Args:
         interval: between two of them.
         place: where they go.
-        view: finds this host's memory; None while there is none.
-        ring: wakes the workers of this host.
+        source: finds a host that holds the state; None while there is none.
         describe: makes a checkpoint of a copy of the state.
         tell: told what is to be known, and whether it is to be said aloud. Called in the thread.
 
@@ -58,23 +66,26 @@ class Checkpointer:
     """
 
     def __init__(
-        self, interval: Interval, place: Place, *, view: Callable[[], ArenaView | None], ring: Callable[[], None],
-        describe: Describe, tell: Callable[[str, bool], None],
+        self, interval: Interval, place: Place, *, source: Callable[[], StateSource | None], describe: DescribeState,
+        tell: Callable[[str, bool], None],
     ) -> None:  # fmt: skip
-        self._interval, self._place, self._view, self._ring = interval, place, view, ring
+        self._interval, self._place, self._source = interval, place, source
         self._describe, self._tell = describe, tell
         self._room = SnapshotRoom()
         self._closing, self._wake, self._through = threading.Event(), threading.Event(), threading.Event()
-        self._asked = False
+        self._asked = self._still = False
         self._last_step, self._last_time = -1, time.monotonic()
         self._trouble = ""  # what went wrong last, while it goes on
         self.newest: Path | None = None  #: that was written
         self._thread = threading.Thread(target=self._run, name="holdfast-checkpoint", daemon=True)
         self._thread.start()
 
-    def request(self, seconds: float) -> bool:
-        """Take one now, whatever the interval. Waits so long for it, and says whether it is there."""
-        before = self.newest
+    def request(self, seconds: float, *, still: bool = False) -> bool:
+        """Take one now, whatever the interval. Waits so long for it, and says whether it is there.
+
+        Where all is `still`, the script has ended everywhere.
+        """
+        before, self._still = self.newest, still
         self._through.clear()
         self._asked = True
         self._wake.set()
@@ -92,10 +103,11 @@ class Checkpointer:
     def _run(self) -> None:
         while not self._closing.is_set():
             asked, self._asked = self._asked, False
-            view = self._view()
-            if view is not None and self._has_state(view) and (asked or self._due(view)):
+            source = self._source()
+            step = source.step() if source is not None else -1
+            if source is not None and step >= 0 and (asked or self._due(step)):
                 try:
-                    self._save(view)
+                    self._save(source)
                 except Exception as error:  # a bug of ours must not end a run that could go on
                     self._fail(f"A checkpoint could not be taken ({type(error).__name__}: {error}). This is a bug.")
             if asked:
@@ -103,28 +115,21 @@ class Checkpointer:
             self._wake.wait(CHECKPOINT.poll)
             self._wake.clear()
 
-    def _has_state(self, view: ArenaView) -> bool:
-        if view.board.words[H_MAGIC] == MAGIC and view.board.words[H_MIRROR]:
-            self._fail("No checkpoints are taken: in this mode another machine holds the state.")
-        return level(view.memory) >= 0
-
-    def _due(self, view: ArenaView) -> bool:
-        step = progress(view, min(view.board.versions(), default=0)).step
+    def _due(self, step: int) -> bool:
         self._last_step = min(self._last_step, step) if self._last_step >= 0 else step
         return self._interval.due(time.monotonic() - self._last_time, step - self._last_step)
 
-    def _save(self, view: ArenaView) -> None:
+    def _save(self, source: StateSource) -> None:
         until = time.monotonic() + CHECKPOINT.patience
-        clocks = PrimarySync(view).cut_now if view.manifest.relaxed else _none
-        snapshot = take(
-            view, self._room, self._ring, lambda: self._closing.is_set() or time.monotonic() > until, clocks
+        taken = source.take(
+            self._room, lambda: self._closing.is_set() or time.monotonic() > until, still=self._still
         )
-        self._last_time = time.monotonic()
-        if snapshot is None:
+        if taken is None:
             return
-        at = progress(view, snapshot.version)
+        self._last_time = time.monotonic()
+        snapshot, at = taken.snapshot, taken.at
         self._last_step = at.step
-        made = self._describe(view, snapshot, at)
+        made = self._describe(taken)
         if made is None:
             return
         try:
@@ -136,9 +141,9 @@ class Checkpointer:
         if self._trouble:
             self._trouble = ""
             self._tell(f"checkpoints are written again: step {at.step}", True)
-        size, held = written.bytes / 2**20, 1000 * snapshot.held
-        wrote = f"checkpoint of step {at.step}: {size:.1f} MiB in {written.seconds:.2f} s"
-        self._tell(f"{wrote}, the state stood still for {held:.0f} ms", False)
+        wrote = f"checkpoint of step {at.step}: {written.bytes / 2**20:.1f} MiB in {written.seconds:.2f} s"
+        held, waited = 1000 * snapshot.held, 1000 * snapshot.waited
+        self._tell(f"{wrote}, the state stood still for {held:.0f} ms, of which the crew waited {waited:.0f}", False)
         for note in written.notes:
             self._tell(note, True)
         if self._place.url:
@@ -158,8 +163,3 @@ class Checkpointer:
         if why != self._trouble:
             self._tell(f"warning: {why} Training goes on.", True)
         self._trouble = why
-
-
-def _none(version: int) -> bytes:
-    """In mode `exact` there are no clocks."""
-    return b""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = ["Content", "Facts", "Script", "StateEntry", "Tensor"]
+__all__ = ["Content", "RunFacts", "Script", "StateEntry", "Tensor"]
 
 
 class Tensor(NamedTuple):
@@ -17,7 +17,7 @@ class Tensor(NamedTuple):
     data: memoryview | bytes
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How far a run was, and what fixes its result."""
 
     run: str
@@ -53,7 +53,7 @@ class StateEntry(msgspec.Struct, frozen=True):
 class Content(msgspec.Struct, frozen=True, kw_only=True):
     """What goes into one checkpoint. `config` and `control` are what JSON can say; numbers may be NaN or infinite."""
 
-    facts: Facts
+    facts: RunFacts
     script: Script
     config: dict[str, Any]
     control: dict[str, Any]  #: what the coordinator must know again; opaque here

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.checkpoint.content import Facts, Script, StateEntry
+from holdfast.checkpoint.content import RunFacts, Script, StateEntry
 from holdfast.checkpoint.dtypes import nbytes
 from holdfast.errors import DamagedCheckpoint, NewerCheckpoint
 
@@ -54,7 +54,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
     holdfast: str  #: the version that wrote it
     created: float  #: Unix time
     number: int  #: of those that were written to one root; the newest has the greatest, whatever clocks say
-    facts: Facts
+    facts: RunFacts
     script: Script
     config: dict[str, Any]
     control: dict[str, Any]

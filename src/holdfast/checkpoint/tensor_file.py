@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from holdfast.checkpoint.dtypes import DTYPES, nbytes
 
-__all__ = ["HEAD", "Layout", "Placed", "header_size", "layout", "placed"]
+__all__ = ["HEAD", "FileLayout", "Placed", "header_size", "layout", "placed"]
 
 HEAD = 8  #: bytes that say how long the header is
 _ALIGNMENT = 8
@@ -21,7 +21,7 @@ _METADATA = "__metadata__"
 _NAMES = {dtype.code: name for name, dtype in DTYPES.items() if dtype.code}
 
 
-class Layout(NamedTuple):
+class FileLayout(NamedTuple):
     """A file that is to be written."""
 
     header: bytes
@@ -40,7 +40,7 @@ class Placed(NamedTuple):
 
 def layout(
     tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str] | None = None
-) -> Layout:
+) -> FileLayout:
     """Where everything goes. Larger numbers come first, so that each lies where a mapped file can be read as such.
 
     >>> made = layout({"flags": ("bool", (3,)), "w": ("float32", (2, 2))})
@@ -61,7 +61,7 @@ def layout(
     text = json.dumps(tree, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     header = len(text).to_bytes(8, "little") + text
-    return Layout(header, {name: len(header) + begin for name, begin in begins.items()}, len(header) + at)
+    return FileLayout(header, {name: len(header) + begin for name, begin in begins.items()}, len(header) + at)
 
 
 def header_size(head: bytes, size: int) -> int:

@@ -107,12 +107,12 @@ class Save:
             raise CheckpointFailed(self._root, f"the model lies in {missing[0]}, which was not given", _OUR_BUG)
 
     def same(self) -> bool:
-        """Is the newest one there of this step, with these weights, and whole?"""
+        """Is the newest one there of this step, with these weights, at the same place of the run, and whole?"""
         content, item = self._content, next((item for item in self._before if item.manifest is not None), None)
         if item is None or item.manifest is None or item.step != content.facts.step:
             return False
         theirs = item.manifest.tensors
-        if item.manifest.weights() != content.weights() or any(
+        if item.manifest.control != content.control or item.manifest.weights() != content.weights() or any(
             theirs[name].sha256 != stream.sha256_of(content.tensors[name].data) for name in content.weights()
         ):
             return False

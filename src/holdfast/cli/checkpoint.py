@@ -76,7 +76,7 @@ def _list(argv: Sequence[str]) -> int:
 
 def _verify(argv: Sequence[str]) -> int:
     options = _parser("verify").parse(argv)
-    from holdfast.checkpoint.export import weights_sha256
+    from holdfast.checkpoint.forms.export import weights_sha256
     from holdfast.checkpoint.location import locate
     from holdfast.checkpoint.reader import open_checkpoint
     from holdfast.cli import checkpoint_report as report
@@ -131,7 +131,7 @@ def _export(argv: Sequence[str]) -> int:
     it.add_argument("--to", metavar="NAME", required=True, help="a new NAME.safetensors, NAME.pt, or NAME/ for DCP")
     it.add_argument("--format", help="safetensors, pt or dcp, where the name does not say it")
     options = it.parse(argv)
-    from holdfast.checkpoint.export import FORMATS, export, format_of
+    from holdfast.checkpoint.forms.export import FORMATS, export, format_of
     from holdfast.cli import checkpoint_report as report
 
     if options.format is not None and options.format not in FORMATS:
@@ -151,7 +151,7 @@ def _export(argv: Sequence[str]) -> int:
 
 def _diff(argv: Sequence[str]) -> int:
     options = _parser("diff", "first", "second").parse(argv)
-    from holdfast.checkpoint.comparison import compare
+    from holdfast.checkpoint.forms.comparison import compare
     from holdfast.cli import checkpoint_report as report
 
     first, second = _one(options.first), _one(options.second)

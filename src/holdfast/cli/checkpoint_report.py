@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.checkpoint.comparison import Comparison, flattened
 from holdfast.checkpoint.dtypes import nbytes
+from holdfast.checkpoint.forms.comparison import Comparison, flattened
 from holdfast.checkpoint.reader import Checkpoint, Found
 from holdfast.errors import brief
 

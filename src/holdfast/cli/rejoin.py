@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.cli.notice import Notice
+from holdfast.cli.launch.notice import Notice
 from holdfast.config.limits import AGENT, CrewConfig
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.ports import Monitor, Spawner

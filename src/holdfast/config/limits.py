@@ -141,6 +141,10 @@ class _Agent(_Section, frozen=True):
     log_backlog: int = 1024 * 1024  #: bytes of logs are sent while no more than this waits to be sent
     log_piece: int = 256 * 1024  #: of one file at a time
     log_round: int = 1024 * 1024  #: of all files in one round
+    state_backlog: int = 4 * 1024 * 1024  #: bytes of a state are sent while no more than this waits to be sent
+    state_piece: int = 512 * 1024  #: of one section at a time
+    state_poll: Seconds = 0.002  #: between two looks whether more can be sent
+    state_bytes: int = 1 << 42  #: of a state: more is a mistake
     script_bytes: int = 4 * 1024 * 1024  #: that travel with a script; more beside it is not the script
 
 

@@ -101,7 +101,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint: str = "5m"
     #: Checkpoints that stay.
     keep: int = 3
-    #: What tells that this machine is about to be taken away (`cli.notice`); empty means: nothing does.
+    #: What tells that this machine is about to be taken away (`cli.launch.notice`); empty means: nothing does.
     notice: str = ""
     #: Where each is copied to besides: any URL that fsspec knows; empty means: nowhere.
     checkpoint_to: str = ""
@@ -217,12 +217,10 @@ def check(config: RunConfig, sources: Mapping[str, str]) -> None:
             "init_from", config.init_from, f"{config.resume} is resumed, with the weights that it had",
             "Leave one of them out: --resume goes on with a run, --init-from begins another one.",
         )
-    if config.resume and config.on != "local":
+    if config.resume and config.on not in ("local", "ray"):
         raise wrong(
             "resume", config.resume, f"a run on {config.on} cannot be resumed there yet", "Resume it with --on local."
         )
-    if config.resume and config.workers == 0:
-        raise wrong("workers", 0, "the machine that resumes a run has to have workers", "Use --workers 1.")
     if config.on not in ENGINES:
         from difflib import get_close_matches  # rarely needed
 

@@ -18,11 +18,11 @@ from functools import partial
 from typing import Any
 
 from holdfast.config.limits import CONTROL
-from holdfast.control import catch_up, lane_balance, mode_change, slice_balance
+from holdfast.control import catch_up, lane_balance, mode_change, slice_balance, state_holders
 from holdfast.control.blame import Blame, lacks, starved, told, told_let_go
 from holdfast.control.membership import host_events, partitions
 from holdfast.control.membership.crew import Crew
-from holdfast.control.membership.fitness import misfit
+from holdfast.control.membership.fitness import misfit, other_data
 from holdfast.control.membership.roster import CrewLimits, CrewStatus, HostStatus, Stage, Worker, WorkerStatus
 from holdfast.control.protocol import events, messages
 from holdfast.control.protocol.commands import Command, FailRun
@@ -30,6 +30,8 @@ from holdfast.control.protocol.events import Event
 from holdfast.control.reconcile import reconcile
 from holdfast.control.state import RunState, WorkerRefusal
 from holdfast.control.story import Story
+from holdfast.core import endings
+from holdfast.core.endings import TURN_ENDED, Ending
 from holdfast.core.sync.modes import parse
 from holdfast.errors import ConfigError
 
@@ -130,6 +132,10 @@ class Machine:
             sync_wanted=run.sync, modes=tuple((mode.step, mode.sync) for mode in run.modes),
         )
 
+    def holding(self) -> list[int]:
+        """The hosts that hold the newest state, or the one before it."""
+        return sorted(state_holders.holding(self._run))
+
     def resumable(self) -> events.Resumed | None:
         """What a checkpoint must say of the run, so that it can go on from there; None before its first step."""
         run = self._run
@@ -161,6 +167,7 @@ class Machine:
     def _go_on(self, resumed: events.Resumed) -> None:
         run = self._run
         run.resumed, run.first, run.modes = True, resumed.first, list(resumed.modes)
+        run.ended = resumed.ended
         run.sync = run.modes[-1].sync
         run.learn_lanes(resumed.first.lanes)
         run.crew.arena_bytes = resumed.first.arena_bytes
@@ -346,6 +353,10 @@ class Machine:
             run.first = event
             run.learn_lanes(event.lanes)
             run.crew.arena_bytes = event.arena_bytes
+        elif run.ended and other_data(run.first, event):
+            run.first = event
+            run.happened.append("the script reads other data than the run did before")
+        run.ended = False
         if why := misfit(run.first, event, run.crew.cast):
             worker.stage, worker.leaving = Stage.REFUSED, why[1]
             if worker.server:
@@ -407,13 +418,26 @@ class Machine:
         if worker is None or worker.stage is not (Stage.MEMBER if crew.generation else Stage.STARTING):
             return  # before the first generation, a script may end without ever having trained
         worker.stage = Stage.FINISHED
-        run.finished[event.worker] = event.result
+        run.finished[event.worker] = {name: value for name, value in event.result.items() if name != TURN_ENDED}
+        if sentence := self._ended_apart(event):
+            run.end(FailRun("OutOfSync", sentence))
+            return
         run.happened.append(f"{run.crew.cast.title(worker.number)} has finished the script")
         if worker.server:
             return
         run.ended_on[event.worker] = worker.host
         if run.lead is None and crew.members and event.worker == min(set(crew.members).difference(crew.servers)):
             run.lead = event.worker
+
+    def _ended_apart(self, event: messages.Finished) -> str | None:
+        """The sentence for a script that has ended its last turn otherwise than another one, of another host say."""
+        run, said = self._run, event.result.get(TURN_ENDED)
+        if not isinstance(said, list):
+            return None
+        version, step, how, line = said
+        run.endings[event.worker] = version, step, Ending(how, line)
+        same = {number: ending for number, (at, _, ending) in run.endings.items() if at == version}
+        return endings.apart(step, same, run.crew.cast.title)
 
     def _failed(self, event: messages.Failed, now: float) -> None:
         run = self._run

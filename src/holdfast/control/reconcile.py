@@ -63,9 +63,7 @@ def _welcome(run: RunState, now: float) -> None:
             worker.stage = Stage.WAITING
             run.crew.welcome(worker, now, seed=False)
     elif ready and run.seeder is None:
-        if run.resumed:
-            ready = [worker for worker in ready if worker.host == 0]  # which has the state that the run goes on with
-        elif run.central:  # whose weights count holds the state for good: a machine that was there first
+        if run.central or run.resumed:  # who fills it holds the state for good: a machine that was there first
             holder = min((host for host, most in run.room().items() if most), default=0)
             ready = [worker for worker in ready if worker.host == holder]
         for worker in ready[:1]:

@@ -18,6 +18,7 @@ from holdfast.control.membership.roster import CrewLimits
 from holdfast.control.protocol.commands import EndRun, FailRun
 from holdfast.control.protocol.messages import Failed, Reached, Ready
 from holdfast.control.slice_balance import OwnerChange, SliceBalance
+from holdfast.core.endings import Ending
 from holdfast.core.sync.modes import parse
 
 __all__ = ["Result", "RunState", "WorkerRefusal"]
@@ -52,6 +53,7 @@ class RunState:
     begun: dict[int, int] = field(default_factory=dict)  #: serial of a mode -> the generation that it began with
     running: bool = False
     resumed: bool = False  #: it goes on with a state that host 0 has
+    ended: bool = False  #: it had come to its end before: the first worker that is ready may read other data
     over: bool = False  #: EndRun or FailRun was ordered
     first: Ready | None = None  #: the measure for all others
     first_ready: float = 0.0
@@ -64,6 +66,7 @@ class RunState:
     lead: int | None = None  #: the worker that finished as the lead of its generation
     gather: float | None = None  #: when failures of the script are told
     failures: list[Failed] = field(default_factory=list)  #: what will be told then
+    endings: dict[int, tuple[int, int, Ending]] = field(default_factory=dict)  #: worker -> version, step, how it ended
     ended_on: dict[int, int] = field(default_factory=dict)  #: finished worker -> its host
     bereft: str = ""  #: the last host that held the state and was lost, and why
     renew: str = ""  #: why there is to be a new generation, though with the same members; empty: there need not be

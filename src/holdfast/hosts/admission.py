@@ -11,11 +11,13 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from holdfast.checkpoint.capture import State
 from holdfast.config.limits import AGENT, CrewConfig
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.commands import ReleaseHost
+from holdfast.control.protocol.messages import Reached
 from holdfast.control.protocol.ports import HostPort
 from holdfast.core.routes import Offer
 from holdfast.dataplane.memory.board_snapshot import BoardPlan, BoardRow
@@ -23,13 +25,21 @@ from holdfast.hosts import orders
 from holdfast.hosts.peers import DATA, Peers
 from holdfast.hosts.remote_host import RemoteHost
 from holdfast.hosts.script_files import ScriptFiles
+from holdfast.hosts.state_source import RemoteState
 from holdfast.transport.auth.credentials import Credentials
 from holdfast.transport.auth.handshake import Hello
 from holdfast.transport.auth.listener import Listener
 from holdfast.transport.network import candidates, identity
 from holdfast.transport.stream import Stream
 
-__all__ = ["Admission", "AdmissionCallbacks"]
+__all__ = ["Admission", "AdmissionCallbacks", "FirstState"]
+
+
+class FirstState(NamedTuple):
+    """A state that is there before the run begins, for a host elsewhere."""
+
+    read: Callable[[], State]
+    reached: Reached  #: the mode that it is of
 
 
 class AdmissionCallbacks(Protocol):
@@ -66,15 +76,17 @@ class Admission:
         spec: what workers are told.
         crew: how patient to be with them.
         host: number and name of the launcher's own host; None where it has none.
+        first: the state that the run goes on with.
 
     Resources: `close` stops listening, and lets go those who have not settled.
     """
 
     def __init__(
         self, bind: tuple[str, int], credentials: Credentials, *, run: str, spec: WorkerSpec,
-        crew: CrewConfig, callbacks: AdmissionCallbacks, host: str | None,
+        crew: CrewConfig, callbacks: AdmissionCallbacks, host: str | None, first: FirstState | None = None,
     ) -> None:  # fmt: skip
         self._run, self._spec, self._crew, self._callbacks = run, spec, crew, callbacks
+        self._first = first
         self._script_files = ScriptFiles(spec.script)
         self._loop = asyncio.get_running_loop()
         self._hosts: dict[int, RemoteHost] = {}
@@ -135,10 +147,12 @@ class Admission:
                 self._crew,
                 dict(self._offers),
                 self.beyond,
+                self._first.reached if self._first is not None else None,
             )
             self._hosts[number] = RemoteHost(
                 number, stream, name=_plain(str(facts.get("name"))), slots=int(str(facts["slots"])),
                 refills=bool(facts.get("refills", True)), brief=brief, script_files=self._script_files, callbacks=self,
+                first_state=self._first.read if self._first is not None else None,
             )  # fmt: skip
 
     # ------------------------------------------------------------ hosts
@@ -199,6 +213,11 @@ class Admission:
             for other in self._hosts.values():
                 other.forget(host)
         self._callbacks.gone(host)
+
+    def state_of(self, host: int) -> RemoteState | None:
+        """The state of a host, for checkpoints; None: it is no host any more. Called in any thread."""
+        there = self._hosts.get(host)
+        return there.state if there is not None else None
 
     def peer_addresses(self) -> dict[int, str]:
         """Host -> its address as this machine sees it."""

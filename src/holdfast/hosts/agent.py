@@ -31,11 +31,13 @@ from holdfast.core.routes import NoRoute, Offer
 from holdfast.dataplane.memory.board_snapshot import BoardPlan, BoardRow
 from holdfast.errors import HoldfastError, Refused, brief
 from holdfast.hosts import orders
-from holdfast.hosts.local_host import LocalHost
+from holdfast.hosts.local_host import LocalHost, Restoration
 from holdfast.hosts.log_shipper import LogShipper
 from holdfast.hosts.peer_listener import PeerListener
 from holdfast.hosts.peers import Peers
 from holdfast.hosts.script_files import has_same, safe_name
+from holdfast.hosts.state_source import LocalState
+from holdfast.hosts.state_transfers import StateTransfers
 from holdfast.transport.auth.credentials import Credentials
 from holdfast.transport.channel import Channel
 from holdfast.transport.stream import Stream
@@ -81,6 +83,10 @@ class Agent:
         self._stream, self._name, self._slots, self._credentials = stream, name, slots, credentials
         self._site, self._bind, self._say = site, bind, say
         self._log_shipper = LogShipper(site.path, lambda name, data: self._report(orders.FileData(name, data)))
+        self._state_transfers = StateTransfers(
+            lambda report: self._channel is not None and self._channel.send(orders.encode(report)),
+            lambda: self._channel.backlog if self._channel is not None else 0,
+        )
         self._began = time.monotonic()
         self._pulse, self._sight = Silence(), WatchOrder(limit=AGENT.first_silence)
         self._offers: dict[int, Offer] = {}
@@ -148,6 +154,7 @@ class Agent:
             self._end.set_result(agent_end)
 
     def _close(self) -> None:
+        self._state_transfers.close()
         if self._host is not None:
             self._host.close()
         if self._peer_listener is not None:
@@ -224,6 +231,10 @@ class Agent:
                 self._finish(self._released(reason, kind))
             case orders.RunOver(sentence, code):
                 self._finish(AgentEnd("over", sentence, code))
+            case orders.TakeState(number, still) if host is not None:
+                self._state_transfers.give(number, LocalState(host.view, host.ring), still=still)
+            case orders.StateHead() | orders.StatePart() | orders.StateEnd():
+                self._state_transfers.came(order)
             case orders.Start(worker, row) if host is not None:
                 host.start(worker, row)
             case orders.Kill(worker) if host is not None:
@@ -272,8 +283,11 @@ class Agent:
         peers = self._peer_listener.peers
         ways = await asyncio.to_thread(peers.survey)
         spawner, monitor = self._site.equip(spec, brief.crew, self._show)
-        slots = self._slots
-        self._host = LocalHost(brief.host, name=self._name, slots=slots, spawner=spawner, monitor=monitor, peers=peers)
+        slots, resumed = self._slots, brief.resumed
+        self._host = LocalHost(
+            brief.host, name=self._name, slots=slots, spawner=spawner, monitor=monitor, peers=peers,
+            restoration=Restoration(self._state_transfers.fetch, resumed) if resumed is not None else None,
+        )  # fmt: skip
         self._host.open(self)
         room = f"{slots} worker{'s' * (slots > 1)}"
         self._joined = [f"joined run {brief.run} as host {brief.host}, with room for {room}", *ways]

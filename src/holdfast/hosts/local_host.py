@@ -80,6 +80,7 @@ class LocalHost:
         refills: bool = True, restoration: Restoration | None = None,
     ) -> None:  # fmt: skip
         self._restoration = restoration
+        self._restoring: asyncio.Task[None] | None = None
         self.number, self.name, self.slots, self.refills = number, name, slots, refills
         self._spawner, self._monitor, self._peers = spawner, monitor, peers
         self._ear: HostListener | None = None
@@ -279,22 +280,37 @@ class LocalHost:
                 return
             if isinstance(message, Finished):
                 self._finished.add(worker)
-            if isinstance(message, Seeded):
-                self._seeded()
+            if isinstance(message, Seeded) and self._restoration is not None:
+                self._restoring = asyncio.get_running_loop().create_task(
+                    self._restore(message, self._restoration, self._restoring), name=f"restoring {self.number}"
+                )
+                continue
             if isinstance(message, Paused | Finished):
                 self._tell_level()
             self._tell(message)
             if isinstance(message, Seeded):
                 self._tell_level()
 
-    def _seeded(self) -> None:
-        """A worker has laid out the arena: what it has put there counts, unless the run goes on from another state."""
-        if self._restoration is None or self._host_memory is None:
+    async def _restore(self, message: Seeded, restoration: Restoration, before: asyncio.Task[None] | None) -> None:
+        """A worker has laid out the arena: put the state there that the run goes on with. It may take long.
+
+        If that worker is lost meanwhile, another one lays out the arena anew, so it is put there once more.
+        """
+        if before is not None:
+            await before
+        if self._host_memory is None or self._closed:
             return
-        view = self._host_memory.view(self._restoration.reached)
+        view = self._host_memory.view(restoration.reached)
         assert view is not None
-        self._restoration.put(view)
+        try:
+            await asyncio.to_thread(restoration.put, view)
+        except Exception as error:
+            if self._ear is not None and not self._closed:
+                self._ear.broke(self.number, error)
+            return
         self._tell_level()  # before the coordinator hears that there is a state
+        self._tell(message)
+        self._tell_level()
 
     def _hear_spawner(self) -> None:
         for event in self._spawner.events():

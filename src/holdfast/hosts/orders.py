@@ -13,7 +13,7 @@ import msgspec
 from holdfast.config.limits import CrewConfig
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.events import Event
-from holdfast.control.protocol.messages import ToWorker
+from holdfast.control.protocol.messages import Reached, ToWorker
 from holdfast.control.protocol.ports import WatchOrder
 from holdfast.core.routes import Offer
 from holdfast.dataplane.memory.board_snapshot import BoardPlan, BoardRow
@@ -39,6 +39,11 @@ __all__ = [
     "Settled",
     "Showed",
     "Start",
+    "StateEnd",
+    "StateHead",
+    "StatePart",
+    "TakeState",
+    "WantState",
     "Wanting",
     "WatchWorkers",
     "decode_order",
@@ -68,6 +73,7 @@ class Brief(_Order, frozen=True):
     crew: CrewConfig  #: how patient to be with workers
     offers: dict[int, Offer]  #: how the hosts that are there can be reached
     beyond: bool  #: hosts of this run may be on other machines, so listen for them there
+    resumed: Reached | None = None  #: the run goes on from a checkpoint, in this mode: see `WantState`
 
 
 class Deliver(_Order, frozen=True):
@@ -136,7 +142,45 @@ class RunOver(_Order, frozen=True):
     code: int
 
 
-Order = Brief | Deliver | Start | Kill | Reserve | LearnPeers | Forget | PassOn | WatchWorkers | Dismiss | RunOver
+class TakeState(_Order, frozen=True):
+    """Copy the state that this host holds, and send it: head, parts and end with this number; without one, the end."""
+
+    number: int
+    still: bool  #: the script has ended everywhere: no step will follow
+
+
+# ---------------------------------------------------------------- both ways
+
+
+class StateHead(_Order, frozen=True):
+    """A state is coming: its sections and their bytes. What else is known of it is in `head` (`state_parts`)."""
+
+    number: int
+    head: bytes
+    sizes: dict[str, int]
+
+
+class StatePart(_Order, frozen=True):
+    """Bytes of a section; without `data` they are zeros."""
+
+    number: int
+    name: str
+    at: int
+    size: int
+    data: bytes
+    checksum: int
+
+
+class StateEnd(_Order, frozen=True):
+    """All of it was sent."""
+
+    number: int
+
+
+Order = (
+    Brief | Deliver | Start | Kill | Reserve | LearnPeers | Forget | PassOn | WatchWorkers | Dismiss | RunOver
+    | TakeState | StateHead | StatePart | StateEnd
+)  # fmt: skip
 
 # ---------------------------------------------------------------- agent -> coordinator
 
@@ -192,7 +236,14 @@ class Leave(_Order, frozen=True):
     """This host has ended every process of its own and is about to hang up: the answer to Release and Over."""
 
 
-Report = Wanting | Settled | Happened | Showed | Alive | FileData | Said | Broke | Leave
+class WantState(_Order, frozen=True):
+    """A worker here has laid out the arena: send the state that the run goes on with."""
+
+
+Report = (
+    Wanting | Settled | Happened | Showed | Alive | FileData | Said | Broke | Leave | WantState | StateHead | StatePart
+    | StateEnd
+)  # fmt: skip
 
 #: The message's bytes.
 encode: Callable[[Order | Report], bytes] = msgspec.msgpack.Encoder().encode

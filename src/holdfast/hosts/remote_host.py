@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.checkpoint.capture import State
 from holdfast.config.limits import AGENT
 from holdfast.control.membership.liveness import Silence
 from holdfast.control.protocol import events, messages
@@ -24,9 +25,12 @@ from holdfast.control.protocol.messages import ToWorker
 from holdfast.control.protocol.ports import HostListener, WatchOrder
 from holdfast.core.routes import Offer
 from holdfast.dataplane.memory.board_snapshot import BoardPlan, BoardRow
+from holdfast.errors import FrameError, HoldfastError
 from holdfast.hosts import orders
 from holdfast.hosts.log_shipper import log_place
 from holdfast.hosts.script_files import ScriptFiles
+from holdfast.hosts.state_parts import cut_state, send_parts
+from holdfast.hosts.state_source import RemoteState
 from holdfast.transport.channel import Channel
 from holdfast.transport.frames import Frame
 from holdfast.transport.stream import Stream
@@ -70,7 +74,7 @@ class RemoteHost:
 
     def __init__(
         self, number: int, stream: Stream, *, name: str, slots: int, refills: bool, brief: orders.Brief,
-        script_files: ScriptFiles, callbacks: RemoteHostCallbacks,
+        script_files: ScriptFiles, callbacks: RemoteHostCallbacks, first_state: Callable[[], State] | None = None,
     ) -> None:  # fmt: skip
         self.number, self.name, self.slots, self.refills = number, name, slots, refills
         self._script_files, self._callbacks = script_files, callbacks
@@ -80,6 +84,8 @@ class RemoteHost:
         self._pulse, self._looked, self._heard = Silence(), 0.0, 0.0
         self._lost = self._closed = False
         self._gone = threading.Event()  #: the connection has ended
+        self._first_state = first_state
+        self.state = RemoteState(self._ask)  #: for checkpoints
         self._channel = Channel(stream, self._frame, self._ended)
         self._order(brief)
 
@@ -134,6 +140,7 @@ class RemoteHost:
         if self._closed:
             return
         self._closed = True
+        self.state.lost()
         self._callbacks.closed(self.number)
         if isinstance(end, ReleaseHost):
             self._channel.send(orders.encode(orders.Dismiss(end.reason, end.kind)))
@@ -152,10 +159,26 @@ class RemoteHost:
             # The end of a connection is noticed here and by its reader, in either order, and has one reason.
             self._loop.call_soon(self._lose, self._channel.ended or "it takes no more orders")
 
+    def _ask(self, order: orders.Order) -> bool:
+        """The same, from any thread."""
+        return not self._closed and self._channel.send(orders.encode(order))
+
+    def _send_state(self) -> None:
+        """Send the state that the run goes on with. In a thread."""
+        try:
+            if self._first_state is None:
+                raise HoldfastError("A host asked for the state of a run that began anew.")
+            send_parts(cut_state(self._first_state()), self._ask, lambda: self._channel.backlog, self._gone.is_set)
+        except Exception as error:
+            if self._ear is not None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    self._loop.call_soon_threadsafe(self._ear.broke, self.number, error)
+
     def _lose(self, reason: str) -> None:
         if self._lost or self._closed:
             return
         self._lost = True
+        self.state.lost()
         if self._ear is not None:
             self._ear.heard(self.number, HostLost(self.number, reason))
         else:
@@ -191,6 +214,7 @@ class RemoteHost:
             case orders.Happened(event):
                 self._happened(event)
             case orders.Showed(rows, plan):
+                self.state.showed(max((row.step for row in rows), default=-1))
                 self._callbacks.showed(self.number, rows, plan)
             case orders.FileData():
                 self._keep(report)
@@ -205,6 +229,13 @@ class RemoteHost:
                     self._callbacks.settled(self, offer, ways)
             case orders.Broke(reason):
                 self._lose(reason)
+            case orders.WantState():
+                threading.Thread(target=self._send_state, name=f"holdfast-state-{self.number}", daemon=True).start()
+            case orders.StateHead() | orders.StatePart() | orders.StateEnd():
+                try:
+                    self.state.came(report)
+                except FrameError as error:
+                    self._lose(f"a message could not be handled: {error}")
             case orders.Alive() | orders.Leave():
                 pass
 

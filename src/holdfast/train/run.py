@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 
 from holdfast.config.limits import CONTROL, STORE
 from holdfast.config.worker_spec import OUTER, WorkerSpec
+from holdfast.core.endings import TURN_ENDED
 from holdfast.core.sync.modes import Mode, advised, parse
 from holdfast.core.sync.staleness import COMPENSATION, Staleness, used
 from holdfast.core.verify import SHARE
@@ -38,9 +39,7 @@ from holdfast.train import seeding
 from holdfast.train.audit_trail import AuditTrail
 from holdfast.train.control_link import ControlLink
 from holdfast.train.evaluation import agree, by_lead, evaluate
-from holdfast.train.final_weights import save_weights, write_final
 from holdfast.train.lane_batches import check_batches
-from holdfast.train.loaded_weights import Loaded, load_weights
 from holdfast.train.loop.keeping import Stateful
 from holdfast.train.loop.plain.passes import Pass
 from holdfast.train.loop.scalers import Scalers
@@ -50,6 +49,8 @@ from holdfast.train.numerics import keep_freed_memory
 from holdfast.train.patches import refuse_lane_clipping
 from holdfast.train.torchrun import ranks
 from holdfast.train.training import Training
+from holdfast.train.weights.final_weights import save_weights, write_final
+from holdfast.train.weights.loaded_weights import Loaded, load_weights
 
 if TYPE_CHECKING:  # loaded by those who use it
     from holdfast.store.client.store import Store
@@ -258,7 +259,7 @@ class Run:
         """True in exactly one process of the crew: print, save and plot there."""
         if self._training is None or self._training._bound is None or self.steered is None:
             return self.worker == 0
-        if self._training.turns.rehearsal is not None:  # others have printed what it would
+        if self._training.turns.rehearses:  # others have printed what it would
             return False
         return self.worker == self._training.bound.member.at.lead
 
@@ -291,7 +292,7 @@ class Run:
     @property
     def unit(self) -> tuple[int, int, list[int]] | None:
         """(step, lane, samples) of the unit under way; None where there is none, or nothing of the turn counts."""
-        if self._training is None or self._training.unit is None or self._training.turns.rehearsal is not None:
+        if self._training is None or self._training.unit is None or self._training.turns.rehearses:
             return None
         work, lane, request = self._training.unit
         return work.step, lane, list(request)
@@ -589,8 +590,10 @@ class Run:
         self._close()
 
     def end(self) -> dict[str, str | int | float | bool | list[int] | None]:
-        """Close it, and say what the summary says."""
+        """Close it, and say what the summary says, and how the newest turn was ended."""
         result = self.result()
+        if self._training is not None and self._training.begun:
+            result[TURN_ENDED] = list(self._training.bound.member.ends.newest())
         self._close()
         return result
 

@@ -47,7 +47,6 @@ from holdfast.train.loop.plain.passes import Pass
 from holdfast.train.loop.plain.scheduler_steps import SchedulerSteps
 from holdfast.train.loop.plain.share_turns import Alongside, ShareTurns
 from holdfast.train.loop.script_position import FINISHED, NONE, STEPS, ScriptPosition, ordinal
-from holdfast.train.loop.step_batches import StepBatches
 from holdfast.train.loop.turns import Turns
 from holdfast.train.patches import LossTap, take_optimizer
 from holdfast.train.stray_optimizers import refuse_stray_optimizers
@@ -258,7 +257,7 @@ class Training:
         board = self.bind().board
         before = self.epochs_asked  # a script may call this several times; the crew's count goes on
         self.epochs_asked += number
-        if not self.bound.late:
+        if not self.bound.late or self.epochs_asked > board.epochs_planned():
             steps = sum(b.steps for b in self.loaders[:1])
             board.put_plan(steps, self.epochs_asked, self.loaders[0].batch if self.loaders else 0)
         for epoch in range(before, before + number):
@@ -384,10 +383,8 @@ class Training:
         self.bound.board.note_units(cells.UNIT_LANE if self.bound.mode.rounds else cells.UNIT_WORKER)
         self._tempo.begin_pass()
         begun.begin(order, going, at)
-        if not going and self.bound.late and self.bound.relaxed is None:
-            steps = StepBatches([batches], 1, self.seed)
-            steps.number([order])
-            begun.rehearsal = self.turns.past(begun, steps)
+        if not going and self.bound.late:
+            begun.rehearse_later(self.step)
         self._open = weakref.ref(begun)
         return None
 

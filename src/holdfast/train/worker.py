@@ -113,7 +113,7 @@ def _result() -> dict[str, str | int | float | bool | list[int] | None]:
 def _failure(spec: WorkerSpec, steered: ControlLink, error: BaseException) -> say.Failed:
     run = runs.current()
     training = run._training if run is not None else None
-    rehearses = training is not None and (training.turns.rehearsal is not None or training.shares is not None)
+    rehearses = training is not None and (training.turns.rehearses or training.shares is not None)
     unit = run.unit if run is not None and not rehearses else None  # a share is not tried again by another worker
     message = str(error)
     # torch has no class of its own for this, on the CPU.

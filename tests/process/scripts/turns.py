@@ -105,13 +105,15 @@ def main() -> None:
             die("at the top", step.number)
             time.sleep(args.pace)
             for x, y, numbers in step:
-                if trace >= 0:
-                    unit = run.unit  # whose numbers rightly differ between workers, so they are not in the loop's frame
+                unit = run.unit  # whose numbers rightly differ between workers, so they are not in the loop's frame
+                if trace >= 0 and unit is not None:
                     os.write(trace, f"{unit[0]} {unit[1]} {','.join(map(str, numbers.tolist()))}\n".encode())
                 time.sleep(args.pace)
-                F.mse_loss(model(x), y).backward()
+                newest = F.mse_loss(model(x), y)
+                newest.backward()
                 die("in a unit", step.number)
             die("after the units", step.number)
+            assert newest.isfinite(), "it is there, also where there was no unit for this worker"
             assert model.unused.weight.grad is None
             if step.number % 6 == 2:
                 drawn.append(evaluated())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import struct
 
-from holdfast.checkpoint.content import Content, Facts, Script, StateEntry, Tensor
+from holdfast.checkpoint.content import Content, RunFacts, Script, StateEntry, Tensor
 
 
 def content(step: int = 120, *, weights: int | None = None, loss: float = 0.25) -> Content:
@@ -14,7 +14,7 @@ def content(step: int = 120, *, weights: int | None = None, loss: float = 0.25) 
     numbers = struct.pack("<6f", *(chance.uniform(-1, 1) for _ in range(6)))
     moments = struct.pack("<6f", *(chance.uniform(-1, 1) for _ in range(6)))
     return Content(
-        facts=Facts(
+        facts=RunFacts(
             run="runs/mine", step=step, version=step, epoch=step // 100, samples=64 * step, loss=loss, sync="exact",
             lanes=4, seed=0, threads=1,
         ),

@@ -197,7 +197,7 @@ def test_diff(told: Told) -> None:
 
 
 def test_the_first_ten_entries_that_differ_are_named() -> None:
-    from holdfast.checkpoint.comparison import Comparison, EntryDifference
+    from holdfast.checkpoint.forms.comparison import Comparison, EntryDifference
     from holdfast.checkpoint.reader import open_checkpoint
 
     one = open_checkpoint(Path(STEP_1))

@@ -42,7 +42,6 @@ def test_when_one_is_due() -> None:
         ({"changed_script": "ok"}, "changed_script = ok: no run is resumed"),
         ({"changed_script": "maybe", "resume": "a"}, "must be refuse or ok"),
         ({"resume": "a", "on": "slurm"}, "a run on slurm cannot be resumed there yet"),
-        ({"resume": "a", "workers": 0, "listen": "0.0.0.0"}, "the machine that resumes a run has to have workers"),
         ({"checkpoint_to": "backup"}, "checkpoint_to = backup: must be a URL"),
         ({"checkpoint_to": "s3://a/b", "checkpoint": "off"}, "there are none with checkpoint = off"),
     ],

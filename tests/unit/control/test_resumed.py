@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from holdfast.control.membership import blueprint
 from holdfast.control.protocol.commands import FailRun, MakeArena, StartWorker
@@ -45,3 +46,29 @@ def test_the_mode_is_that_of_the_checkpoint() -> None:
     assert run.machine.snapshot().sync == "async"
     found = run.machine.resumable()
     assert found is None, "there is nothing to say before the first generation"
+
+
+def reading(worker: int, samples: int, shape: str = "[2, 4] float32") -> Ready:
+    parts = [("loader 0", f"{samples} samples"), ("parameter fc.weight", shape)]
+    hashed, packed = blueprint.fingerprint(parts), blueprint.pack(parts)
+    return msgspec.structs.replace(ready(worker), model=hashed, parts=packed, num_parts=2)
+
+
+def test_a_run_that_had_ended_may_go_on_with_other_data() -> None:
+    run = Driven()
+    run(RunStarted(msgspec.structs.replace(checkpoint(reading(0, 100)), ended=True)))
+    run(HostJoined(0, "here", slots=2))
+    assert run(reading(1, 150)) == [MakeArena(4096, 0), welcome(1, seed=True)]
+    assert "the script reads other data than the run did before" in run.told
+    run(reading(0, 100))
+    assert "loader 0 (worker 1: 150 samples; worker 0: 100 samples)" in run.told, "but all the same"
+
+
+@pytest.mark.parametrize(("ended", "shape"), [(False, "[2, 4] float32"), (True, "[3, 4] float32")])
+def test_one_that_had_not_or_has_another_model_may_not(ended: bool, shape: str) -> None:
+    run = Driven(workers=1)
+    run(RunStarted(msgspec.structs.replace(checkpoint(reading(0, 100)), ended=ended)))
+    run(HostJoined(0, "here", slots=1))
+    (*_, end) = run(reading(0, 150, shape))
+    assert isinstance(end, FailRun) and end.kind == "OutOfSync"
+    assert "loader 0 (the run's checkpoint: 100 samples; worker 0: 150 samples)" in end.message

@@ -22,6 +22,7 @@ from holdfast.hosts import agent as agents
 from holdfast.hosts import orders
 from holdfast.hosts import peers as peers_module
 from holdfast.hosts.agent import AgentEnd
+from holdfast.hosts.state_parts import StateParts
 from tests.contract.staged import Ear, Far, far
 from tests.unit.observe.rows import row
 
@@ -316,10 +317,12 @@ def test_an_agent_speaks_for_its_own_host_only(tmp_path: Path, event: object) ->
     play(tmp_path, act)
 
 
-def test_what_makes_no_sense_ends_the_connection(tmp_path: Path) -> None:
+@pytest.mark.parametrize("said", [b"\x93 not a report", orders.encode(orders.StatePart(1, "x", 0, 1, b"", 0))])
+def test_what_makes_no_sense_ends_the_connection(tmp_path: Path, said: bytes) -> None:
     async def act(one: Far, stay: asyncio.Task[AgentEnd], ear: Ear) -> None:
         assert one.agent._channel is not None
-        one.agent._channel.send(b"\x93 not a report")
+        one.host.state._parts = StateParts(1, lambda name, size: memoryview(bytearray(size)))  # as if it was asked for
+        one.agent._channel.send(said)
         await ear.until_heard(HostLost)
 
     (lost,) = play(tmp_path, act)[1].of(HostLost)
@@ -330,10 +333,11 @@ def test_the_vocabulary_is_this() -> None:
     """A frozen set: two machines stand on it."""
     assert {kind.__name__ for kind in orders.Order.__args__} == {
         "Brief", "Deliver", "Start", "Kill", "Reserve", "LearnPeers", "Forget", "PassOn", "WatchWorkers", "Dismiss",
-        "RunOver",
+        "RunOver", "TakeState", "StateHead", "StatePart", "StateEnd",
     }  # fmt: skip
     assert {kind.__name__ for kind in orders.Report.__args__} == {
-        "Wanting", "Settled", "Happened", "Showed", "Alive", "FileData", "Said", "Broke", "Leave",
-    }
+        "Wanting", "Settled", "Happened", "Showed", "Alive", "FileData", "Said", "Broke", "Leave", "WantState",
+        "StateHead", "StatePart", "StateEnd",
+    }  # fmt: skip
     ready = Ready(1, {"torch": "2"}, "golden", "model", 4096)
     assert orders.decode_report(orders.encode(orders.Happened(ready))) == orders.Happened(ready)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.checkpoint.weights import locate_weights, open_weights
+from holdfast.checkpoint.forms.weights import locate_weights, open_weights
 from holdfast.cli.launch.resumption import Resumption
 from holdfast.config.run_config import RunConfig
 from holdfast.errors import CheckpointError, brief

@@ -27,10 +27,10 @@ from holdfast.cli.launch.display import Display
 from holdfast.cli.launch.ending import Ending, last_line, present, summary
 from holdfast.cli.launch.first_weights import with_first_weights
 from holdfast.cli.launch.invitation import Invitation, near
+from holdfast.cli.launch.notice import Notice
 from holdfast.cli.launch.resumption import Resumption, open_resumption
 from holdfast.cli.launch.run_checkpoints import RunCheckpoints
 from holdfast.cli.launch.store_service import StoreService
-from holdfast.cli.notice import Notice
 from holdfast.config.checkpoint_interval import parse as parse_interval
 from holdfast.config.resolve import Resolved
 from holdfast.config.run_config import DEFAULTS_OF_JOIN, RunConfig
@@ -119,7 +119,8 @@ def launch(
             stack.callback(hosts.close)
             there = hosts.connect(screen.say)
             return _Launcher(
-                there, run, directory, screen, invitation=Invitation(there, run), cluster_hosts=hosts, entry=entry
+                there, run, directory, screen, invitation=Invitation(there, run), cluster_hosts=hosts, entry=entry,
+                resumption=resumption, asked=config,
             )
 
         return conduct(directory, screen, record, make)
@@ -160,8 +161,10 @@ class _Launcher:
     def __init__(
         self, config: RunConfig, run: str, directory: RunDirectory, screen: Screen, *, invitation: Invitation | None,
         cluster_hosts: ClusterHosts | None = None, entry: str = DEFAULT_ENTRY, resumption: Resumption | None = None,
+        asked: RunConfig | None = None,
     ) -> None:  # fmt: skip
         self._resumption = resumption
+        self._asked = asked or config  # on a cluster, this machine itself runs otherwise than the whole
         self._config, self._run, self._directory, self._screen = config, run, directory, screen
         self._invitation, self._cluster_hosts, self._entry = invitation, cluster_hosts, entry
         alone = _alone(platform.machine())
@@ -255,6 +258,7 @@ class _Launcher:
             self._invitation.bind, self._invitation.credentials, run=self._run,
             spec=msgspec.structs.replace(self._spec, script=script), crew=self._config.crew,
             callbacks=self, host=host() if self._workers else None,
+            first=self._resumption.first() if self._resumption is not None else None,
         )  # fmt: skip
         port = self._admission.address[1]
         self._screen.say(self._invitation.write(self._directory.path, self._admission.addresses, port))
@@ -279,12 +283,15 @@ class _Launcher:
         """Take checkpoints every now and then, unless nobody wants any."""
         if parse_interval(self._config.checkpoint).off:
             return
-        if self._host is None:
-            self.note("no checkpoints are taken: this machine has no workers, and so no state", aloud=True)
-            return
         self._checkpoints = RunCheckpoints(
-            self._config, self._run, self._directory, self._host, self._server, self.note
+            self._asked, self._run, self._directory, self._server, (self._host, self._admission), self.note
         )
+        self._server.before_end = self._take_final
+
+    async def _take_final(self) -> None:
+        """A checkpoint of what the script has ended with, from which it may go on for longer."""
+        if self._checkpoints is not None and not self._signal:
+            await asyncio.to_thread(functools.partial(self._checkpoints.take_last, ended=True))
 
     def spawner(self) -> Spawner:
         """What starts the workers of this machine."""

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.checkpoint.capture import restore
+from holdfast.checkpoint.capture import restore, state_of
 from holdfast.checkpoint.manifest import CheckpointManifest
 from holdfast.checkpoint.reader import Checkpoint, found, newest, open_checkpoint
 from holdfast.config.run_config import SECTIONS, RunConfig
 from holdfast.control.protocol.events import Resumed
 from holdfast.errors import ConfigError, NotACheckpoint, UsageError
+from holdfast.hosts.admission import FirstState
 from holdfast.hosts.local_host import Restoration
 from holdfast.observe.directory import CHECKPOINTS
 
@@ -38,9 +39,15 @@ class Resumption(NamedTuple):
     resumed: Resumed
     passed_over: list[str]  #: why newer checkpoints are not used
 
+    def first(self) -> FirstState:
+        """Its state, for a host elsewhere."""
+        reading = functools.partial(state_of, self.checkpoint, ended=self.resumed.ended)
+        return FirstState(reading, self.resumed.modes[-1])
+
     def restoration(self) -> Restoration:
-        """Of its state."""
-        return Restoration(functools.partial(restore, self.checkpoint), self.resumed.modes[-1])
+        """Of its state, on this machine."""
+        restoring = functools.partial(restore, self.checkpoint, ended=self.resumed.ended)
+        return Restoration(restoring, self.resumed.modes[-1])
 
     def went_on_from(self) -> tuple[int, int, str]:
         """Step, samples, and name of the checkpoint."""

@@ -6,11 +6,13 @@ both values, so that nobody has to guess what to change.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.control.membership import blueprint
 from holdfast.control.membership.process_names import ProcessNames
 from holdfast.control.protocol.messages import Ready
 
-__all__ = ["misfit"]
+__all__ = ["misfit", "other_data"]
 
 
 def misfit(first: Ready, other: Ready, cast: ProcessNames) -> tuple[str, str] | None:
@@ -35,6 +37,19 @@ def misfit(first: Ready, other: Ready, cast: ProcessNames) -> tuple[str, str] | 
             "same script, arguments and data."
         )
     return None
+
+
+def other_data(first: Ready, other: Ready) -> bool:
+    """Do they differ in nothing but the data that the script reads?"""
+    mine, theirs = blueprint.unpack(first.parts), blueprint.unpack(other.parts)
+    if first.model == other.model or (len(mine), len(theirs)) != (first.num_parts, other.num_parts):
+        return False
+    same = (first.numerics, first.golden, first.lanes) == (other.numerics, other.golden, other.lanes)
+    return same and _built(mine) == _built(theirs)
+
+
+def _built(parts: Sequence[blueprint.Part]) -> list[blueprint.Part]:
+    return [part for part in parts if not part[0].startswith("loader ")]
 
 
 def _differing(first: Ready, other: Ready, cast: ProcessNames) -> str:

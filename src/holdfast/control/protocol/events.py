@@ -44,6 +44,7 @@ class Resumed(msgspec.Struct, frozen=True):
     first: Ready  #: what the first worker of the run had built: the measure for all that come now
     modes: list[Reached]  #: how lanes have kept step, the newest last
     step: int
+    ended: bool = False  #: the script had come to its end: it may go on with other data
 
     @property
     def version(self) -> int:

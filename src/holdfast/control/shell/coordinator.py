@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.config.limits import CONTROL
 from holdfast.control.machine import Machine
@@ -77,6 +77,7 @@ class Coordinator:
         self.training_since: float | None = None  #: when the first generation began
         self.failed: set[int] = set()  #: workers whose script raised: their traces are told at the end
         self.before_generation: Callable[[], None] = lambda: None  #: called before its members hear of a new generation
+        self.before_end: Callable[[], Awaitable[None]] = _nothing  #: awaited when the script has ended in all workers
         self._newest = 0  # the newest generation that was ordered
         self._hosts: dict[int, HostPort] = {}
         self._numbered = 0
@@ -98,6 +99,10 @@ class Coordinator:
     def snapshot(self) -> CrewStatus:
         """The crew as it stands."""
         return self._machine.snapshot()
+
+    def holding(self) -> list[int]:
+        """The hosts that hold the newest state, or the one before it."""
+        return self._machine.holding()
 
     def resumable(self) -> Resumed | None:
         """What a checkpoint must say of the run; None before its first step."""
@@ -169,6 +174,7 @@ class Coordinator:
                 end = await self._end
                 # Hosts are attended to until they are closed: who hears nothing of us counts us as lost.
                 if isinstance(end, EndRun):
+                    await self.before_end()
                     await self._let_go()
                 else:
                     await self._stop(end)
@@ -339,3 +345,7 @@ class Coordinator:
                 stack.callback(host.close, end)
         self._hosts.clear()
         self._homes.clear()
+
+
+async def _nothing() -> None:
+    """Nobody has anything to do."""

@@ -7,12 +7,13 @@ each is marked on the board after its bytes are there, as a worker of this host 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from holdfast.core.transfers import Facts, SliceSums, SumPiece
 from holdfast.core.tree import Node, bits, cover
 from holdfast.dataplane.memory import board as cells
-from holdfast.dataplane.memory.board import Board
+from holdfast.dataplane.memory.board import Board, RowWords
 from holdfast.dataplane.memory.board_snapshot import level
 from holdfast.dataplane.memory.buffer_records import BufferRecords
 from holdfast.dataplane.memory.manifest import Manifest
@@ -175,11 +176,12 @@ class ArenaView:
 
     # ------------------------------------------------------------ rows, settings, the table
 
-    def row(self, row: int) -> tuple[int, int, int, int]:
-        """(row, worker, newest step it arrived at, newest operation it entered)."""
-        board = self.board
-        return (
-            row, board.cell(row, cells.R_WORKER), board.cell(row, cells.R_ARRIVED), board.cell(row, cells.R_OP)
+    def row(self, row: int) -> RowWords:
+        """Where the worker of this row stands. First how far it is: what is read after it is at least as new."""
+        cell = partial(self.board.cell, row)
+        worker, arrived, op = cell(cells.R_WORKER), cell(cells.R_ARRIVED), cell(cells.R_OP)
+        return RowWords(
+            row, worker, arrived, op, cell(cells.R_LINE), cell(cells.R_ENDED), cell(cells.R_ENDED_LINE)
         )
 
     def cells(self, rows: Sequence[int], *, everywhere: bool = False) -> dict[int, CellHead]:

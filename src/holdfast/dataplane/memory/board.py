@@ -22,7 +22,9 @@ from holdfast.core.shares import LostPart, Share
 from holdfast.core.tree import Node
 from holdfast.errors import FrameError
 
-__all__ = ["Board", "Count", "ModeRecord", "ShareFacts", "StepFacts", "Undo", "Word", "board_bytes", "units"]
+__all__ = [
+    "Board", "Count", "ModeRecord", "RowWords", "ShareFacts", "StepFacts", "Undo", "Word", "board_bytes", "units",
+]  # fmt: skip
 
 #: A number from another host that is to become a word, here or elsewhere in the arena: it must fit into one.
 Word = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -38,6 +40,7 @@ SAMPLES = 64  #: of the unit at hand, as many of their numbers as a row shows
 H_STEP0, H_STEP1 = 17, 21  # four words each
 H_UNITS = 30  #: what a unit has been in this run: bits of `UNIT_LANE` and `UNIT_WORKER`
 UNIT_LANE, UNIT_WORKER = 1, 2
+H_LOOP = 32  #: three words of the newest operation that is a loop: its number, its first step, its kind
 H_HELD = 31  #: from which step on nothing is summed or finished, plus one, while the state before it is copied
 H_CURRENT, H_MANIFEST, H_MANIFEST_SIZE, H_RECORDED, H_WORK_STEP, H_WORK, H_STALENESS = *range(25, 30), 36, 40
 STALENESS = 32  #: counts of pushes by their staleness (see `ages`)
@@ -45,7 +48,7 @@ H_PACE, H_PACE0, _PACE = 72, 73, 6  # how lanes keep step: a serial number, and 
 H_AGES, H_OLDEST, H_COUNTED = 85, 86, 87  # sum and highest of all staleness; the version up to which it is counted
 (R_WORKER, R_PID, R_ARRIVED, R_STEP, R_EPOCH, R_UNIT_STEP, R_UNIT_LANE, R_UNITS, R_UNIT_NS, R_WAIT_NS, R_BUSY_NS,
  R_SAMPLES, R_LOSS, R_UNDO, R_BEAT, R_OP, R_WAITING_FOR, R_EARLY, R_OWNED, R_APPLIED, R_WHY,
- R_STANDS, R_APPLIED_BYTES, R_APPLYING_NS, R_CLOSED, R_ENDED, R_LINE) = range(27)
+ R_STANDS, R_APPLIED_BYTES, R_APPLYING_NS, R_CLOSED, R_ENDED, R_LINE, R_ENDED_LINE) = range(28)
 L_STEP, L_SPAN = range(2)
 #: What a lane gave besides its gradient, twice: a faster host may be a step ahead, and steps take turns.
 L_FACTS, L_COUNT, L_LOSS, L_CLIP, L_CLIP_VALUE, L_SHARE, L_TURNS = range(7)
@@ -80,6 +83,18 @@ class ShareFacts(NamedTuple):
     begin: int  #: turns [begin, end) of the pass
     end: int
     weighted: bool  #: was its gradient multiplied by its number of samples?
+
+
+class RowWords(NamedTuple):
+    """Where a worker of another host stands."""
+
+    row: Word
+    worker: Word
+    arrived: Word  #: newest step it arrived at
+    op: Word  #: newest operation it entered
+    line: Word  #: of the script, at which it entered that, or ended its newest step
+    ended: Word  #: how it has ended its newest versions (`core.endings`)
+    ended_line: Word  #: of the script, at which it ended the newest of them
 
 
 class Undo(NamedTuple):
@@ -136,7 +151,7 @@ class Board:
         for word in range(1, len(self.words)):
             self.words[word] = 0
         self.words[H_LANES], self.words[H_ROWS], self.words[H_SLICES] = self.num_lanes, self.num_rows, self.num_slices
-        self.words[H_OP] = self.words[H_EPOCH] = self.words[H_CLOSED_OP] = -1
+        self.words[H_OP] = self.words[H_EPOCH] = self.words[H_CLOSED_OP] = self.words[H_LOOP] = -1
         for row in range(self.num_rows):
             self.words[self._rows + row * ROW + R_ARRIVED] = self.words[self._rows + row * ROW + R_CLOSED] = -1
         for lane in range(self.num_lanes):
@@ -377,15 +392,19 @@ class Board:
                 at = self._rows + row * ROW
                 self.words[at + R_ARRIVED] = self.words[at + R_OP] = -1
 
-    def land_row(self, row: int, worker: int, arrived: int, op: int) -> None:
-        """What the row of another host's worker says."""
+    def land_row(
+        self, row: int, worker: int, arrived: int, op: int, line: int, ended: int, ended_line: int
+    ) -> None:
+        """What the row of another host's worker says: last how far it is."""
         at = self._rows + row * ROW
+        self.words[at + R_LINE], self.words[at + R_ENDED], self.words[at + R_ENDED_LINE] = line, ended, ended_line
         self.words[at + R_WORKER], self.words[at + R_OP], self.words[at + R_ARRIVED] = worker, op, arrived
 
     def state_words(self) -> bytes:
         """What the board holds of the state, for a host that fetches it: where the script stands, and the versions."""
         backlog = self.words[self._backlog : self._lanes]
-        return bytes(self.words[H_OP:H_CURRENT]) + bytes(backlog) + self._versions.tobytes()
+        stands = bytes(self.words[H_OP:H_CURRENT]) + bytes(self.words[H_LOOP : H_LOOP + 3])
+        return stands + bytes(backlog) + self._versions.tobytes()
 
     def land_state(self, data: memoryview, *, mirror: bool = False) -> int:
         """The state of another host is here, at one version: say so. The magic goes last. Returns the version.
@@ -395,14 +414,15 @@ class Board:
         if len(data) % 8:
             raise FrameError(f"it brings {len(data)} bytes of a board, which has words of 8")
         words = memoryview(bytes(data)).cast("q")
-        backlog = H_CURRENT - H_OP, H_CURRENT - H_OP + self._lanes - self._backlog
+        stands = H_CURRENT - H_OP
+        backlog = stands + 3, stands + 3 + self._lanes - self._backlog
         versions = words[backlog[1] :].tolist()
         if len(versions) != self.num_slices or (len(set(versions)) != 1 and not mirror):
             raise FrameError(f"it brings {len(versions)} slices at {len(set(versions))} versions")
         most = BACKLOG * self.num_lanes
         if any(not 0 <= words[backlog[0] + turn * self._backlog_size + 1] <= most for turn in (0, 1)):
             raise FrameError(f"it brings a backlog of more than {most} parts")
-        self.words[H_OP:H_CURRENT] = words[: backlog[0]]
+        self.words[H_OP:H_CURRENT], self.words[H_LOOP : H_LOOP + 3] = words[:stands], words[stands : backlog[0]]
         self.words[self._backlog : self._lanes] = words[backlog[0] : backlog[1]]
         self.words[H_MIRROR] = mirror
         for slice_, version in enumerate(versions):
@@ -537,6 +557,15 @@ class Board:
         self.words[H_OP_FIRST0 + cell] = first_step
         self.words[H_OP_KIND0 + cell] = kind
         self.words[H_OP] = op << 1 | cell
+        if kind <= 0:
+            self.words[H_LOOP], self.words[H_LOOP + 1], self.words[H_LOOP + 2] = op, first_step, kind
+
+    def rewind_op(self) -> int:
+        """Forget the operations after the newest loop: another script follows. Returns that loop's number, or -1."""
+        op, first_step, kind = self.words[H_LOOP : H_LOOP + 3]
+        if op >= 0:
+            self.begin_op(op, first_step, kind)
+        return op
 
     def close_op(self, op: int) -> None:
         """Operation `op` has ended before its time: a worker that joins now need not enter it."""
@@ -580,6 +609,10 @@ class Board:
         for place, number in enumerate(pace[2:], 2):
             self.words[at + place] = number
         self.words[H_PACE] = pace.serial
+
+    def epochs_planned(self) -> int:
+        """How many epochs the run means to do."""
+        return int(self.words[H_EPOCHS])
 
     def put_plan(self, steps_per_epoch: int, epochs: int, batch: int) -> None:
         """What the run means to do, for progress lines."""

@@ -44,6 +44,11 @@ class OperationResults:
         tag, length = self._memory[at : at + _HEAD].cast("q")
         return bytes(self._memory[at + _HEAD : at + _HEAD + length]) if tag == op + 1 else None
 
+    def drop(self, op: int) -> None:
+        """It counts as not made."""
+        at = _place(op)
+        self._memory[at : at + 8].cast("q")[0] = 0
+
     def since(self, op: int) -> list[int]:
         """The operations after `op` whose results are here, in order."""
         tags = self._memory[:PAST_BYTES].cast("q")[:: _ROOM // 8].tolist()

@@ -27,6 +27,7 @@ from holdfast.dataplane.memory.sections import CELL, Life, family
 __all__ = ["Snapshot", "SnapshotRoom", "copy_script", "of_script", "put_sections", "take"]
 
 _CHUNK = 64 << 10  # bytes that are compared at once, in memory that is used again
+_PART = 8 << 20  # bytes that are copied between two looks at whether the crew waits
 _SETTINGS = "settings"  # its cells are numbered, and the newest of each counts
 
 
@@ -38,6 +39,7 @@ class Snapshot(NamedTuple):
     clocks: bytes  #: in relaxed modes, how far lanes were (`PrimarySync.cut`)
     sections: Mapping[str, memoryview]
     held: float  #: seconds for which the state stood still
+    waited: float  #: those of them in which its step could have been finished
 
 
 class SnapshotRoom:
@@ -78,11 +80,12 @@ def put_sections(view: ArenaView, sections: Mapping[str, memoryview | bytes]) ->
 
 def take(
     view: ArenaView, room: SnapshotRoom, ring: Callable[[], None], closing: Callable[[], bool],
-    clocks: Callable[[int], bytes | None] = lambda version: b"",
+    clocks: Callable[[int], bytes | None] = lambda version: b"", *, still: bool = False,
 ) -> Snapshot | None:  # fmt: skip
     """Copy the state at one of the next versions; None if the run ends.
 
-    `ring` wakes the workers of this host; in relaxed modes, `clocks` cuts how far lanes are at a version.
+    `ring` wakes the workers of this host; in relaxed modes, `clocks` cuts how far lanes are at a version. Where all is
+    `still`, since the script has ended everywhere, no version will follow the present one.
     """
     board = view.board
     room.prepare(view)
@@ -91,7 +94,7 @@ def take(
             if board.words[cells.H_MAGIC] != cells.MAGIC:
                 time.sleep(TRANSFER.state_poll)
                 continue
-            version, current = _announce(view), board.current()
+            version, current = _announce(view, still=still), board.current()
             if not _await_version(view, version, ring, closing):
                 continue
             if (cut := clocks(version)) is None:  # a pass is about to begin, for which owners must not stand
@@ -108,10 +111,13 @@ def take(
         ring()
 
 
-def _announce(view: ArenaView) -> int:
+def _announce(view: ArenaView, *, still: bool) -> int:
     """Say at which version owners are to stand: one that no slice has come to yet, or that none can leave yet."""
     board = view.board
     version = max(board.versions(), default=0)
+    if still:
+        board.hold(version)
+        return version
     if _short_of_lanes(view, version):
         board.hold(version)
         time.sleep(0)  # the system is asked for something, so what was stored is seen before what follows is loaded
@@ -148,12 +154,20 @@ def _await_version(view: ArenaView, version: int, ring: Callable[[], None], clos
 
 def _copy(view: ArenaView, version: int, clocks: bytes, room: SnapshotRoom) -> Snapshot:
     began, sections = time.monotonic(), dict[str, memoryview]()
+    whole = began  # when the step that follows was last seen to lack lanes
     for name in view.manifest.durable():
-        if not of_script(name):
-            place = sections[name] = room.place(name, view.manifest.sections[name][1])
-            place[:] = view.section(name)
+        if of_script(name):
+            continue
+        size = view.manifest.sections[name][1]
+        place, section = room.place(name, size), view.section(name)
+        for at in range(0, size, _PART):
+            place[at : at + _PART] = section[at : at + _PART]
+            if _short_of_lanes(view, version):
+                whole = time.monotonic()
+        sections[name] = place
     words, script = copy_script(view, room)
-    return Snapshot(version, words, clocks, {**sections, **script}, time.monotonic() - began)
+    end = time.monotonic()
+    return Snapshot(version, words, clocks, {**sections, **script}, end - began, end - whole)
 
 
 def of_script(name: str) -> bool:

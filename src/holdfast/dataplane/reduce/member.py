@@ -45,7 +45,7 @@ from holdfast.dataplane.reduce.finite import finite
 from holdfast.dataplane.reduce.gradients import LaneGradients
 from holdfast.dataplane.reduce.optimizer import SliceOptimizer
 from holdfast.dataplane.reduce.step_gradient import StepGradient
-from holdfast.dataplane.reduce.turn_ends import check_ends
+from holdfast.dataplane.reduce.turn_ends import TurnEnds
 from holdfast.dataplane.reduce.work import StepWork, UnitResult
 from holdfast.errors import NonFinite, NotExact, listed
 
@@ -88,6 +88,7 @@ class Member:
         )
         self._controls = controls
         self._early = Early(space, gradients, board, controls.ring)
+        self.ends = TurnEnds(board)  #: how versions of turns were ended
         self.at = Role()  #: where this worker stands in the generation
         self._work = StepWork(-1, (), ())
         self.hyper: list[dict[str, Any]] = []  #: per parameter group, for the step at hand
@@ -160,16 +161,18 @@ class Member:
         return self._act(work, closing=not work.turn)
 
     def finish(
-        self, work: StepWork, *, groups: Collection[int], absent: frozenset[int] = frozenset(), extra: bool = False
-    ) -> None:
+        self, work: StepWork, *, how: int, groups: Collection[int], absent: frozenset[int] = frozenset(),
+        extra: bool = False,
+    ) -> None:  # fmt: skip
         """The script's code of this turn is through: act and wait until the next version is complete.
 
-        Of these parameter `groups` the optimizer makes a step; the others stay as they are. `absent` parameters have no
-        gradient. With `extra`, the version is one beyond those of steps. Work without lanes goes on with the sums of
-        the version before.
+        `how` it was ended, others are shown (`core.endings`). Of these parameter `groups` the optimizer makes a step;
+        the others stay as they are. `absent` parameters have no gradient. With `extra`, the version is one beyond
+        those of steps. Work without lanes goes on with the sums of the version before.
         """
         self._absent, self._moves, self._extra = absent, groups, extra
-        self.board.put(cells.R_ENDED, work.version << 2 | extra << 1 | (not groups))
+        if self.version <= work.version:  # else others have made it, and nothing hangs on how it was ended here
+            self.ends.note(work, how)
         lane = self._act(work, closing=True)
         assert lane is None, f"lane {lane} of step {work.step} is to be computed after the step's sums were here"
 
@@ -286,11 +289,12 @@ class Member:
                     self._gather(slices)
                     self._controls.ring()
                 case decide.Sum(slices):
+                    self._check_ends()
                     self._sum(slices)
                     self._controls.ring()
                 case decide.Finish(slices):
                     if work.turn:
-                        check_ends(work, self.at, self.board)
+                        self.ends.check(self.at, self.at.on_host)
                     self._finish(slices)
                     self._controls.ring()
                 case decide.Wait():
@@ -303,12 +307,18 @@ class Member:
                         self._work = work = self.renewed()
                     self._show_work()
 
+    def _check_ends(self) -> None:
+        """Raise where a worker of another host has ended a turn otherwise."""
+        if self._work.turn and self.at.home is not None:
+            self.ends.check(self.at, self.at.members)
+
     def _show_work(self) -> None:
         if self._work.lanes or not self._work.shares:  # else it is not known yet
             self.board.put_work(self._work.version, self._work.lanes)
 
     def _await(self, whom: int, why: int = 0) -> None:
         """Wait until something has moved, or the link speaks; show for whom, and why (a word of `HeldBack`)."""
+        self._check_ends()
         self.before_wait()
         self.wait_for(whom, self.changed, why)
 

@@ -1,37 +1,68 @@
-"""Turn ends: whether all workers of a host have ended a step in the same way.
+"""Turn ends: what a worker shows of how it has ended versions, and whether others have ended them otherwise.
 
-What ends a step is for the script to choose, in each worker: an update, `step.skip()`, leaving the loop. Owners do what
-their own script says. So where scripts choose apart, the step would be made in some slices and dropped in others.
+On one host all have ended a version before it is made. Workers of other hosts show their endings with where they stand,
+so with their arrival at the next version: before anything of that is summed, the one before is compared.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+
+from holdfast.core import endings
+from holdfast.core.endings import Ending
 from holdfast.core.roles import Role
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.board import Board
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import OutOfSync
 
-__all__ = ["check_ends"]
-
-#: What a row says of the newest step that its worker ended: below its version, whether no update was made, and no step.
-_HOW = {0: "optimizer.step()", 1: "step.skip()", 3: "leaving the loop"}
+__all__ = ["TurnEnds"]
 
 
-def check_ends(work: StepWork, at: Role, board: Board) -> None:
-    """Every worker of this host has ended this step: raise OutOfSync unless all did so in the same way."""
-    told = {worker: board.cell(row, cells.R_ENDED) for worker, row in at.rows.items() if worker in at.on_host}
-    ends = {worker: how & 3 for worker, how in told.items() if how >> 2 == work.version}
-    mine = ends.get(at.worker)
-    other = next((worker for worker, how in sorted(ends.items()) if how != mine), None)
-    if mine is None or other is None:
-        return
+class TurnEnds:
+    """The endings of one worker's turns, beside those of others."""
 
-    def who(worker: int) -> str:
-        line = board.cell(at.rows[worker], cells.R_LINE)
-        return f"by {_HOW[ends[worker]]} in worker {worker} (line {line} of the script)"
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._mine: dict[int, tuple[int, Ending]] = {}  # version -> (step, how)
 
-    raise OutOfSync(
-        f"Step {work.step} was ended {who(min(at.worker, other))} and {who(max(at.worker, other))}. Decide it by what "
-        "is the same in every worker: step.number, step.loss, .grad after the inner loop, a result of run.evaluate."
-    )
+    def note(self, work: StepWork, how: int) -> None:
+        """This worker's script has ended a version, at the line that its row shows."""
+        board = self._board
+        line = board.cell(board.row, cells.R_LINE)
+        self._mine[work.version] = work.step, Ending(how, line)
+        for version in [old for old in self._mine if old <= work.version - endings.SHOWN]:
+            del self._mine[version]
+        board.put(cells.R_ENDED_LINE, line)
+        board.put(cells.R_ENDED, endings.word(board.cell(board.row, cells.R_ENDED), work.version, how))
+
+    def newest(self) -> tuple[int, int, int, int]:
+        """(version, step, how, line) of this worker's newest ending; of version -1, if it has made none."""
+        version = max(self._mine, default=-1)
+        step, (how, line) = self._mine.get(version, (-1, Ending(0)))
+        return version, step, how, line
+
+    def check(self, at: Role, members: Iterable[int]) -> None:
+        """Raise OutOfSync where one of these members has ended a version otherwise than this worker."""
+        board, told = self._board, dict[int, int]()
+        for member in members:
+            row = at.rows[member]
+            if member != at.worker and board.cell(row, cells.R_WORKER) == member:  # else it has not said anything yet
+                told[member] = board.cell(row, cells.R_ENDED)
+        if all(said == board.cell(board.row, cells.R_ENDED) for said in told.values()):
+            return
+        for member, said in told.items():
+            theirs = endings.shown(said)
+            for version, (step, mine) in self._mine.items():
+                if version not in theirs:
+                    continue
+                newest = endings.newest(said) == version
+                line = board.cell(at.rows[member], cells.R_ENDED_LINE) if newest else 0
+                several = {at.worker: mine, member: Ending(theirs[version], line)}
+                if sentence := endings.apart(step, several, partial(_title, at)):
+                    raise OutOfSync(sentence)
+
+
+def _title(at: Role, worker: int) -> str:
+    return f"{'server' if worker in at.servers else 'worker'} {worker}"

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.core.transfers import Facts, SumPiece, Transfer
 from holdfast.dataplane.memory.arena_view import ArenaView, CellHead
+from holdfast.dataplane.memory.board import RowWords
 from holdfast.transport.frames import MAX_BODY, Kind, pack
 
 __all__ = ["SPLIT", "Buffers", "Packer", "framed"]
@@ -46,7 +47,7 @@ class Packer:
     _begun: set[int] = field(init=False)
     _table: int = 0  #: the evaluation that `there` is about
     _complete: int = 0  #: an evaluation of which all was packed
-    _rows: tuple[tuple[int, int, int, int], ...] = ()
+    _rows: tuple[tuple[int, ...], ...] = ()
     _cells: dict[int, CellHead] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -69,11 +70,12 @@ class Packer:
         """What an evaluation that is over has given."""
         return [pack(Kind.PAST, self.generation, _encode(op), len(result)), result]
 
-    def where(self, rows: tuple[tuple[int, int, int, int], ...]) -> Buffers:
-        """Where workers stand, if that has changed."""
-        if rows == self._rows:
+    def where(self, rows: tuple[RowWords, ...]) -> Buffers:
+        """Where workers stand, if that has changed. Lines and endings alone are not worth a frame."""
+        far = tuple([words[:4] for words in rows])
+        if far == self._rows:
             return []
-        self._rows = rows
+        self._rows = far
         return [pack(Kind.ROWS, self.generation, _encode(rows))]
 
     def changes(self) -> Buffers:

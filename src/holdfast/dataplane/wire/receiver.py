@@ -15,7 +15,7 @@ import msgspec
 from holdfast.config.limits import TRANSFER
 from holdfast.core.tree import Node
 from holdfast.dataplane.memory.arena_view import ArenaView
-from holdfast.dataplane.memory.board import Count, Word
+from holdfast.dataplane.memory.board import Count, RowWords
 from holdfast.dataplane.wire.packing import SPLIT
 from holdfast.dataplane.wire.primary_inbound import Inbound
 from holdfast.errors import FrameError
@@ -26,7 +26,7 @@ __all__ = ["Receiver"]
 
 _pieces = msgspec.msgpack.Decoder(tuple[Count, Count, Count, Count, Count, bool])
 _totals = msgspec.msgpack.Decoder(tuple[Count, Count, list[float]])
-_rows = msgspec.msgpack.Decoder(list[tuple[Word, Word, Word, Word]])
+_rows = msgspec.msgpack.Decoder(list[RowWords])
 _numbers = msgspec.msgpack.Decoder(Count)
 _table = msgspec.msgpack.Decoder(tuple[Count, list[Count]])
 
@@ -96,8 +96,8 @@ class Receiver:
             return work is None or len(self.view.board.known(step)) >= len(work)
         elif header.kind is Kind.ROWS:
             self._body(header, None)
-            for row in _rows.decode(meta):
-                self._row(*row)
+            for words in _rows.decode(meta):
+                self._row(words)
         elif header.kind is Kind.SETTINGS:
             self.view.land_told_cell(_numbers.decode(meta), self._body(header, None))
         elif header.kind is Kind.PAST:
@@ -114,11 +114,11 @@ class Receiver:
             raise FrameError(f"a {header.kind.name} has no place among hosts")
         return True
 
-    def _row(self, row: int, worker: int, arrived: int, op: int) -> None:
-        if not 0 <= row < self.view.manifest.rows:
-            raise FrameError(f"it names row {row} of {self.view.manifest.rows}")
-        if row not in self.mine:
-            self.view.board.land_row(row, worker, arrived, op)
+    def _row(self, words: RowWords) -> None:
+        if not 0 <= words.row < self.view.manifest.rows:
+            raise FrameError(f"it names row {words.row} of {self.view.manifest.rows}")
+        if words.row not in self.mine:
+            self.view.board.land_row(*words)
 
     def _gather(self, header: Header) -> None:
         """Receive bytes behind what has come of the next frame's body."""

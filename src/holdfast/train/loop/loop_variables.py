@@ -126,21 +126,31 @@ class LateVariables:
         self._apart: set[str] = set()  # names in which workers differ by themselves
         self._seen: list[tuple[int, dict[str, str]]] = []  # (step, what it had) of the first turns of a late worker
         self._late = late
-        self._known: set[str] = set()
+        self._known: set[str] = set()  # names that are bound at the top of the turn at hand
+        self._frame = 0  # of its loop
+
+    @property
+    def in_frame(self) -> bool:
+        """Does the loop's own frame ask, and no function that it has called?"""
+        return id(loop_frame()) == self._frame
 
     def rehearse(self) -> None:
         """A turn begins of which nothing counts (`rehearsal`)."""
         self._known = set(_simple(loop_frame()))
 
     def rehearsed(self) -> None:
-        """It is over. What it was the first to bind is set anew in each turn, as far as one can tell."""
+        """A turn is over in which a batch did not count. What it was the first to bind is set anew in each turn, as far
+        as one can tell.
+        """
         self._apart |= set(_simple(loop_frame())) - self._known
 
     def look(self, step: int) -> dict[str, str]:
         """A turn begins: what is to be left. Raises NotKept."""
         frame = loop_frame()
+        self._frame = id(frame)
         self._late = self._late and step > 0  # who enters the run's first turn has missed none
         if self._late:
+            self._known = set(_simple(frame))
             self._compare(step, self._variables.all(frame))
         return self._variables.look(frame)
 

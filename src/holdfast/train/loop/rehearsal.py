@@ -1,9 +1,12 @@
-"""Rehearsal: the one turn that a late worker takes of a loop by steps that is over.
+"""Rehearsal: what a worker is given of a loop that has nothing for it to compute, and of which nothing counts.
 
-Such a loop has no units for it. But the script goes on behind the loop with what turns leave behind: `step`, the last
-batch, a loss that is printed. So the worker takes a turn all the same, with one batch of the loop, and nothing of it
-counts: no gradient is given to anybody, `optimizer.step()` returns at once, an evaluation measures one batch, and what
-the turn has done to settings and to kept state is replaced by what the crew has, where this worker comes to it.
+The script goes on with what a loop leaves behind: `step`, the last batch, a loss that is printed. A worker that comes
+late to a loop that is over takes one turn of it all the same, with one batch: no gradient is given to anybody,
+`optimizer.step()` returns at once, an evaluation measures one batch, and what the turn has done to settings and to kept
+state is replaced by what the crew has, where this worker comes to it.
+
+In a loop by steps that goes on, an inner loop may be empty: in a server, and in a worker that comes to a turn whose
+units are all done. One that has given this worker no batch so far gives it one, of which nothing counts.
 """
 
 from __future__ import annotations
@@ -19,7 +22,23 @@ from holdfast.train.loop.step_batches import StepBatches
 if TYPE_CHECKING:
     from holdfast.train.training import Training
 
-__all__ = ["Rehearsal"]
+__all__ = ["Rehearsal", "uncounted"]
+
+
+def uncounted(training: Training, batches: StepBatches, at: int, step: int) -> Iterator[Any]:
+    """One batch of the loop's turn `at`, with random numbers of this step. No gradient is taken of it."""
+    counts = batches.counts(at)
+    lane = next(number for number, count in enumerate(counts) if count)
+    part = batches.parts(at, lane)[0]
+    batch = batches.fetch(part, lambda: iter([part]))
+    seed_everything(compute_key(training.seed, step, lane))
+    training.unit = StepWork(step, (lane,), counts), lane, part[0]
+    try:
+        yield batch
+    finally:
+        training.unit = None
+        for loader in training.loaders:
+            loader.close()
 
 
 class Rehearsal:
@@ -44,19 +63,7 @@ class Rehearsal:
         return self._loss
 
     def __iter__(self) -> Iterator[Any]:
-        training, batches = self._training, self._batches
-        counts = batches.counts(0)
-        lane = next(number for number, count in enumerate(counts) if count)
-        part = batches.parts(0, lane)[0]
-        batch = batches.fetch(part, lambda: iter([part]))
-        seed_everything(compute_key(training.seed, self._first, lane))
-        training.unit = StepWork(self._first, (lane,), counts), lane, part[0]
-        try:
-            yield batch
-        finally:
-            training.unit = None
-            for loader in training.loaders:
-                loader.close()
+        yield from uncounted(self._training, self._batches, 0, self._first)
 
     def skip(self) -> None:
         """There is nothing to leave out."""

@@ -10,7 +10,7 @@
 A turn lasts until the next one begins, or the loop is left. A worker that comes late enters the newest turn that was
 begun, with the settings of its top. Where the crew has made that step already, its units are nobody's any more: the
 inner loop is empty, `.grad` is what it was for the others, `optimizer.step()` returns at once, and the code around them
-runs.
+runs. In place of the first empty one there is one batch of which nothing counts (`rehearsal`).
 
 **Phases.** A turn may go through the units several times, each time followed by the step of an optimizer. Each is a
 *phase*, with the same samples, other random numbers and a version of its own. Several optimizers may also use one
@@ -33,6 +33,7 @@ from holdfast.data.batches import UnitRequest
 from holdfast.data.randomness import compute_key, seed_everything
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, UsageError
+from holdfast.train.loop.loop_variables import script_line
 from holdfast.train.loop.plain.counters import advance
 from holdfast.train.loop.step_batches import Part, PartsMean, StepBatches
 
@@ -112,16 +113,23 @@ class Step:
         return self._units()
 
     def _units(self) -> Iterator[Any]:
-        training, work = self._training, self._work
+        training, work, phase = self._training, self._work, self._phase
+        nothing = True
+        if not training.bound.member.driven() and self._turns.lacks_batch(phase):  # while others compute
+            yield from self._turns.rehearse_units(work, phase, self._batches, self._at)
+            nothing = False
         while (lane := training.bound.member.next_lane(work)) is not None:
+            nothing = False
             parts = self._batches.parts(self._at, lane)
             training.open_unit(work, lane, _whole(parts))
-            self._turns.gave = True
+            self._turns.give(phase)
             self._turns.purity.begin_unit()
             yield from self._unit(lane, parts)
             if self._turns.purity.chose(work.step, lane):
                 yield from self._turns.purity.again(work, lane, partial(self._unit, lane, parts, again=True))
             training.take_unit()
+        if nothing and self._turns.lacks_batch(phase):
+            yield from self._turns.rehearse_units(work, phase, self._batches, self._at)
         self._loss = self._turns.end_units(work)
         self._stage = Stage.WHOLE
 
@@ -175,9 +183,10 @@ class Step:
         """Another version of this turn begins."""
         self._work = replace(self._work, lanes=lanes, ahead=self._work.ahead + 1)
 
-    def _complete(self, optimizer: int | None, *, drop: bool = False, extra: bool = False) -> None:
-        """Complete the version at hand. It is the turn's step, unless that is there or it is an `extra` one."""
-        self._turns.end_turn(self._work, optimizer=optimizer, drop=drop, extra=extra or self._counted)
+    def _complete(self, optimizer: int | None, *, drop: bool = False, left: bool = False) -> None:
+        """Complete the version at hand. It is the turn's step, unless that is there or the loop was `left`."""
+        extra = left or self._counted
+        self._turns.end_turn(self._work, optimizer=optimizer, drop=drop, left=left, extra=extra)
         self._counted = True
         self._used.add(optimizer)
         self._stage = Stage.OVER
@@ -191,7 +200,7 @@ class Step:
             )
         if self._stage is Stage.WHOLE:
             self._turns.write_exit(self._work.version + 1)  # before the version is there, by which it counts
-            self._complete(None, extra=True)
+            self._complete(None, left=True)
             self.dropped = True
 
     def check_over(self) -> None:
@@ -202,7 +211,8 @@ class Step:
             before = "its units and " if self._stage is Stage.TOP else ""
             worker = f" in worker {self._training.steered.worker}" if self._training.steered is not None else ""
             raise NotExact(
-                f"the turn of step {self.number} ended without {before}optimizer.step(){worker}",
+                f"the turn of step {self.number} ended without {before}optimizer.step(){worker}, and the loop at line "
+                f"{script_line()} of the script went on",
                 "Call it once a turn, after the loop over the step's units; step.skip() ends a step without an update.",
             )
 

@@ -8,13 +8,14 @@ gradient. At the end the version is completed.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
 from holdfast.control.protocol.messages import StaysExact
+from holdfast.core import endings
 from holdfast.data.batches import Batches
 from holdfast.data.randomness import seed_everything, turn_key
 from holdfast.dataplane.memory import board as cells
@@ -26,7 +27,7 @@ from holdfast.train.loop.keeping import Keeping
 from holdfast.train.loop.loop_variables import LateVariables, script_line
 from holdfast.train.loop.optimizer_settings import LatePlace
 from holdfast.train.loop.purity import Purity
-from holdfast.train.loop.rehearsal import Rehearsal
+from holdfast.train.loop.rehearsal import Rehearsal, uncounted
 from holdfast.train.loop.script_position import STEPS, ordinal
 from holdfast.train.loop.step_batches import StepBatches
 from holdfast.train.loop.steps import Step, Steps
@@ -49,11 +50,14 @@ class Turns:
         self.turn: Step | Rehearsal | None = None  #: the newest turn, until the script goes on after its loop
         self._steps: weakref.ref[Steps | Pass] | None = None  # that loop
         self._past = False  # the crew has made it without this worker
+        self._past_end = 0  # before which step it ended
         self._steps_past = 0  # of such loops
         self.gradient = GradientUse(training.space, training.optimizer)  #: what becomes of what `.grad` shows
         self.phases = 1  #: how often the newest turn that is over went through its units
         self._came_late = False  # what is kept was taken over, and not written since
-        self.gave = False  #: the newest loop has given this worker a batch
+        self._gave = False  # the newest loop has given this worker a batch that counts
+        self._given: set[int] = set()  # phases of its turns whose inner loop has given this worker any batch
+        self._rehearses = self._rehearsed = False  # a batch that does not count is at hand; the turn has had one
         self._said = False  # that this script loops by steps
         self._top: tuple[int, int, int, dict[str, str]] = (0, 0, 0, {})  # of the turn at hand: what was left there
         self._late_place: LatePlace | None = None  # in a later phase of the turn that was entered
@@ -112,14 +116,14 @@ class Turns:
         bound.board.note_units(cells.UNIT_LANE)
         begun = Steps(self, batches, entered=entered, going=going)
         self._steps, self._past = weakref.ref(begun), False
-        training.idle, self.gave = not going, False
+        training.idle, self._gave, self._given = not going, False, set()
         if not going:
-            begun.rehearsal = self.past(begun, batches)
+            begun.rehearsal = self.past(begun, batches, training.step)
         return begun
 
-    def past(self, loop: Steps | Pass, batches: StepBatches) -> Rehearsal:
-        """The crew has made this loop without this worker: the one turn that it takes of it."""
-        self._steps, self._past = weakref.ref(loop), True
+    def past(self, loop: Steps | Pass, batches: StepBatches, end: int) -> Rehearsal:
+        """The crew has made this loop, up to step `end`, without this worker: the one turn that it takes of it."""
+        self._steps, self._past, self._past_end = weakref.ref(loop), True, end
         self.training.bound.settings.others_stepped()
         rehearsal = Rehearsal(self.training, batches, self._steps_past)
         self._steps_past += batches.steps
@@ -129,6 +133,11 @@ class Turns:
     def rehearsal(self) -> Rehearsal | None:
         """The turn at hand, if nothing of it counts."""
         return self.turn if isinstance(self.turn, Rehearsal) and self.open_steps() is not None else None
+
+    @property
+    def rehearses(self) -> bool:
+        """Does nothing count of what the script does now?"""
+        return self._rehearses or self.rehearsal is not None
 
     def rehearse(self, rehearsal: Rehearsal) -> None:
         """A turn begins of which nothing counts."""
@@ -141,7 +150,10 @@ class Turns:
             self.turn.leave()
         self.turn = self._steps = None
         self._variables.rehearsed()
-        self._take_over(going=False)
+        if self.training.bound.relaxed is None:
+            self._take_over(going=False)
+        else:
+            self.training.bound.settings.restore(self._past_end)
         self.training.reseed_after_loop()
 
     def _say(self, bound: Binding) -> None:
@@ -160,7 +172,7 @@ class Turns:
     def end(self) -> None:
         """The loop has come to its end."""
         training = self.training
-        training.idle = not self.gave
+        training.idle = not self._gave
         self.write_exit(training.bound.version)
         for batches in training.loaders:
             batches.close()
@@ -186,6 +198,9 @@ class Turns:
         """A step of a loop begins, in a plain one with turn `at`: leave what a worker needs that comes late."""
         training, settings = self.training, self.training.bound.settings
         training.check_written(f"before the turn of step {work.step}")
+        if self._rehearsed:
+            self._variables.rehearsed()
+        self._rehearsed = False
         moved = self._variables.look(work.step)
         moved = {**moved, **self.purity.begin_turn(work)}
         self._top = work.step, training.op, work.version, moved
@@ -213,6 +228,31 @@ class Turns:
         self._late_place = None
         self._keep(settings.enter_turn(*self._top, phase=phase), version)
 
+    def give(self, phase: int) -> None:
+        """This worker is given batches of a unit, in this phase of a turn."""
+        self._gave = True
+        self._given.add(phase)
+
+    def lacks_batch(self, phase: int) -> bool:
+        """Has no inner loop of this phase bound yet what its code binds? In a function, each has names of its own."""
+        return phase not in self._given or not self._variables.in_frame
+
+    def rehearse_units(self, work: StepWork, phase: int, batches: StepBatches, at: int) -> Iterator[Any]:
+        """One batch in an inner loop that has none for this worker: of what it does, nothing counts."""
+        training = self.training
+        self._given.add(phase)
+        for parameter in training.space.trainable:
+            parameter.grad = None
+        training.reload_buffers()
+        self._rehearses = self._rehearsed = True
+        try:
+            yield from uncounted(training, batches, at, work.step)
+        finally:
+            self._rehearses = False
+        training.tap.reset()
+        training.clip_norm = training.clip_value = 0.0
+        training.reload_buffers()
+
     def end_units(self, work: StepWork) -> float:
         """The gradient of the whole step is here: show it. Returns the step's loss."""
         training = self.training
@@ -227,10 +267,10 @@ class Turns:
         seed_everything(turn_key(training.seed, work.version, 1))
         return member.turn_loss
 
-    def end_turn(self, work: StepWork, *, optimizer: int | None, drop: bool, extra: bool) -> None:
+    def end_turn(self, work: StepWork, *, optimizer: int | None, drop: bool, left: bool, extra: bool) -> None:
         """Complete a version that a turn makes: an update by an optimizer, or none; a step, or none.
 
-        An optimizer may also `drop` the gradient at hand.
+        An optimizer may also `drop` the gradient at hand. Without one, the loop may have been `left`.
         """
         training, binding = self.training, self.training.bound
         if optimizer is not None:
@@ -245,7 +285,10 @@ class Turns:
             absent = binding.by_steps().take()
         groups = self.gradient.groups[optimizer] if optimizer is not None and moves else ()
         binding.board.put(cells.R_LINE, script_line())
-        binding.member.finish(work, groups=groups, absent=absent, extra=extra)
+        how = endings.LEFT if left else endings.SKIPPED
+        if optimizer is not None:
+            how = endings.LEFT_OUT if drop else endings.STEPPED + optimizer
+        binding.member.finish(work, how=how, groups=groups, absent=absent, extra=extra)
         training.note_facts()
         binding.extra += extra
         training.step += not extra

@@ -30,6 +30,7 @@ from holdfast.control.protocol.events import (
     WorkerLost,
 )
 from holdfast.control.protocol.messages import Finished, Leave, Leaving, Paused, Ready, Refuse, Seeded
+from holdfast.core.endings import SKIPPED, STEPPED, TURN_ENDED
 from holdfast.errors import ConfigError
 from tests.unit.control.driven import Driven, install, pause, ready, to, welcome
 
@@ -318,6 +319,24 @@ def test_drain_ends_all_hosts_at_the_same_step() -> None:
     assert quiet(run, 2, (0, 0, 6), (1, 1, 7)) == to(stop, 0, 1)
     run(Finished(0, 2, {"steps": 8}))
     assert run(Finished(1, 2, {"steps": 8})) == [EndRun("ended early (Ctrl-C)", {"steps": 8})]
+
+
+def test_a_last_turn_that_hosts_have_ended_otherwise() -> None:
+    run = two_hosts(lanes=4, own=1, other=1)
+    run(Finished(0, 1, {"steps": 8, TURN_ENDED: [7, 6, STEPPED, 31]}))
+    (failed,) = run(Finished(1, 1, {"steps": 8, TURN_ENDED: [7, 6, SKIPPED, 29]}))
+    assert isinstance(failed, FailRun) and failed.kind == "OutOfSync" and failed.message.startswith(
+        "Step 6 was ended by optimizer.step() in worker 0 (line 31 of the script) and by step.skip() in worker 1 (line "
+        "29 of the script). Decide it by what is the same in every worker"
+    )  # fmt: skip
+
+
+def test_a_last_turn_that_hosts_have_ended_alike() -> None:
+    run = two_hosts(lanes=4, own=1, other=1)
+    run(Finished(0, 1, {"steps": 8, TURN_ENDED: [7, 7, STEPPED, 31]}))
+    assert run(Finished(1, 1, {"steps": 8, TURN_ENDED: [7, 7, STEPPED, 31]})) == [
+        EndRun("the script has ended", {"steps": 8})
+    ]
 
 
 def test_the_end_when_a_host_with_finished_workers_is_lost() -> None:

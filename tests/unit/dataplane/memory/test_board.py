@@ -301,3 +301,13 @@ def test_a_backlog_that_has_no_room_is_refused() -> None:
     board.words[board._backlog + 1] = -1
     with pytest.raises(FrameError, match=r"it brings a backlog of more than 48 parts"):
         other.land_state(memoryview(board.state_words()))
+
+
+def test_operations_after_the_newest_loop_are_forgotten() -> None:
+    board, other = formatted(), board_of()[1]
+    assert (board.rewind_op(), board.op()) == (-1, (-1, 0)), "there was none"
+    for op, first_step, kind in ((1, 0, -1), (2, 5, 7), (3, 5, 0), (4, 9, 7), (5, 9, 2)):
+        board.begin_op(op, first_step, kind)
+    other.land_state(memoryview(board.state_words()))
+    assert other.op() == (5, 9)
+    assert (other.rewind_op(), other.op(), other.op_kind()) == (3, (3, 5), 0)

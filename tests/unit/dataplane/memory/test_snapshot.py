@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.manifest import read_manifest
-from holdfast.dataplane.memory.snapshot import Snapshot, SnapshotRoom, put_sections, take
+from holdfast.dataplane.memory.snapshot import Snapshot, SnapshotRoom, _copy, put_sections, take
 from tests.unit.dataplane.members import LANES, Worker, install, step, work_of
 
 
@@ -48,6 +48,7 @@ def test_at_once_where_lanes_are_missing() -> None:
     view = view_of(one)
     snapshot = taken(view)
     assert snapshot.version == 1
+    assert 0 < snapshot.waited < snapshot.held, "lanes are missing all the while: only the last look is between"
     same(view, snapshot)
 
 
@@ -61,6 +62,19 @@ def test_owners_stand_until_it_is_taken() -> None:
     snapshot = taken(view, lambda: next(turns) < 1 and one.turn(work_of(0)))
     assert snapshot.version == 1 and view.board.versions() == [1] * len(view.manifest.slices)
     same(view, snapshot)
+
+
+def test_a_crew_that_has_all_lanes_waits_for_all_of_it() -> None:
+    one = Worker(0, 0)
+    install([one], [0] * LANES)
+    step([one], work_of(0))
+    for _ in range(LANES):
+        assert one.turn(work_of(1)) == "computed"
+    view = view_of(one)
+    one.board.hold(1)  # as it is announced
+    snapshot = _copy(view, 1, b"", SnapshotRoom())
+    assert snapshot.waited == snapshot.held > 0
+    one.board.hold(None)
 
 
 def test_a_held_step_is_computed_and_neither_summed_nor_finished() -> None:

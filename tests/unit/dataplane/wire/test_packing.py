@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.manifest import read_manifest
 from holdfast.dataplane.wire.packing import Buffers, Packer
@@ -78,4 +79,10 @@ def test_where_workers_stand_is_packed_when_it_changes(worker: Worker) -> None:
     assert packer.where(tuple(map(packer.view.row, packer.rows))) == []
     worker.board.put(2, 7)  # R_ARRIVED
     (frame,) = packer.where(tuple(map(packer.view.row, packer.rows)))
-    assert msgspec.msgpack.decode(bytes(frame)[HEADER:])[0] == [0, 0, 7, -1]
+    assert msgspec.msgpack.decode(bytes(frame)[HEADER:])[0] == [0, 0, 7, -1, 0, 0, 0]
+    worker.board.put(cells.R_LINE, 12)
+    worker.board.put(cells.R_ENDED, 3)
+    assert packer.where(tuple(map(packer.view.row, packer.rows))) == [], "it goes with the next arrival"
+    worker.board.put(cells.R_ARRIVED, 8)
+    (frame,) = packer.where(tuple(map(packer.view.row, packer.rows)))
+    assert msgspec.msgpack.decode(bytes(frame)[HEADER:])[0] == [0, 0, 8, -1, 12, 3, 0]

@@ -380,7 +380,7 @@ def test_a_frame_of_an_old_generation_is_refused_told_once_with_its_address_and_
         recorded: list[bytes] = []
         workers = drive(lab, [0, 1], [0, 0, 1, 1], {1: 0})
         lab.step(workers, work_of(0), chance)
-        recorded.append(pack(Kind.ROWS, lab.generation, msgspec.msgpack.encode([(0, 7, 7, 7)])))
+        recorded.append(pack(Kind.ROWS, lab.generation, msgspec.msgpack.encode([(0, 7, 7, 7, 0, 0, 0)])))
         workers = drive(lab, [0, 1], [0, 0, 1, 1], {})
         lab.step(workers, work_of(1), chance)
         lab.broken.clear()
@@ -420,7 +420,7 @@ def test_where_a_host_s_own_workers_stand_is_for_nobody_else_to_say() -> None:
         before, other = workers[0].board.cell(0, cells.R_ARRIVED), lab.hosts[1].session
         assert other is not None
         (stream,) = [one for _, one in other._streams if not one._closed]  # type: ignore[attr-defined]
-        rows = msgspec.msgpack.encode([(workers[0].board.row, 0, 7, 7), (9, 9, 7, 7)])
+        rows = msgspec.msgpack.encode([(workers[0].board.row, 0, 7, 7, 0, 0, 0), (9, 9, 7, 7, 0, 0, 0)])
         stream.send(pack(Kind.ROWS, lab.generation, rows))
         lab.until(lambda: workers[0].board.cell(9, cells.R_ARRIVED) == 7)
         assert workers[0].board.cell(0, cells.R_ARRIVED) == before != 7

@@ -323,7 +323,8 @@ MISUSES: dict[str, tuple[Script, type[Exception], str]] = {
     ),
     "a turn without an end": (
         after_units(lambda step, model, optimizer: None), NotExact,
-        r"the turn of step 0 ended without optimizer\.step\(\)\. Call it once a turn.*step\.skip\(\) ends a step",
+        r"the turn of step 0 ended without optimizer\.step\(\), and the loop at line \d+ of the script went on\. Call "
+        r"it once a turn.*step\.skip\(\) ends a step",
     ),
     "two ends": (
         after_units(lambda step, model, optimizer: [optimizer.step(), optimizer.step()]), UsageError,

@@ -31,6 +31,7 @@ from holdfast.train.loop.plain.alone import AloneTurns
 from holdfast.train.loop.plain.boundary import stand
 from holdfast.train.loop.plain.counters import advance
 from holdfast.train.loop.plain.share_turns import Alongside, ShareTurns
+from holdfast.train.loop.step_batches import StepBatches
 
 if TYPE_CHECKING:
     from holdfast.train.loop.rehearsal import Rehearsal
@@ -90,6 +91,12 @@ class Pass:
             if not isinstance(error, StopIteration):
                 self.abandon()  # this worker is on its way out; the loop is not over for the others
             raise
+
+    def rehearse_later(self, end: int) -> None:
+        """The crew has made this loop, up to step `end`, without this worker: there is one turn of it all the same."""
+        steps = StepBatches([self._batches], 1, self._training.seed)
+        steps.number([self._order])
+        self.rehearsal = self._training.turns.past(self, steps, end)
 
     def _rehearse(self) -> Any:
         turns = self._training.turns
@@ -158,9 +165,12 @@ class Pass:
         training, batches = self._training, self._batches
         found = relaxed.next_unit(self._course)
         if found is None:
-            training.complete_pass(min(training.first_step + batches.steps, training.committed()))
+            end = min(training.first_step + batches.steps, training.committed())
+            training.complete_pass(end)
             self._end(early=training.bound.stopping(training.step))
-            raise StopIteration
+            if not self._gave:  # as in a server
+                self.rehearse_later(end)
+            return self._rehearse()
         if isinstance(found, Boundary):
             training.settle(found.step)
             return found

@@ -352,7 +352,9 @@ class ShareTurns:
     def _ahead(self, request: UnitRequest) -> Iterator[UnitRequest]:
         """This turn's samples, and those of the turns after it if nothing changes."""
         yield request
-        share = self._share
+        share, at_hand = self._share, self._training.bound.member.at
+        if share is None and at_hand.worker in at_hand.servers:  # which never have one
+            share = Share(0, 1)
         for at in range(self.at + 1, self._batches.steps) if share is not None else ():
             assert share is not None
             ids = self._batches.run(self._order, at, share.first, share.last)

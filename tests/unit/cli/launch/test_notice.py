@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.notice import Notice, parse
+from holdfast.cli.launch.notice import Notice, parse
 from holdfast.errors import ConfigError
 
 

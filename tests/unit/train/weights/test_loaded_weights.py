@@ -11,10 +11,10 @@ from torch import nn, optim
 from torch.utils.data import DataLoader
 
 import holdfast as hf
-from holdfast.checkpoint.weights import Kind, Weights, open_weights
+from holdfast.checkpoint.forms.weights import TensorKind, Weights, open_weights
 from holdfast.errors import NoWeights, OtherModel, ResourceError, UsageError
-from holdfast.train.final_weights import save_weights
-from holdfast.train.loaded_weights import Loaded, named_tensors, take_over, tell
+from holdfast.train.weights.final_weights import save_weights
+from holdfast.train.weights.loaded_weights import Loaded, named_tensors, take_over, tell
 from tests.unit.train.problems import loader_of, loss_of, net, points, turn
 
 
@@ -120,7 +120,8 @@ def test_nothing_is_changed_by_what_cannot_be_read() -> None:
         return memoryview(bytearray(16))
 
     model = filled(nn.Linear(2, 2), 1)
-    weights = Weights(Path("here"), {"weight": Kind("float32", (2, 2)), "bias": Kind("float32", (2,))}, read)
+    kinds = {"weight": TensorKind("float32", (2, 2)), "bias": TensorKind("float32", (2,))}
+    weights = Weights(Path("here"), kinds, read)
     with pytest.raises(NoWeights):
         take_over([model], weights)
     assert bool((model.weight == 1).all())

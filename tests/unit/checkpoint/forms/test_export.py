@@ -13,7 +13,7 @@ import torch
 
 from holdfast.checkpoint.content import StateEntry, Tensor
 from holdfast.checkpoint.dtypes import DTYPES
-from holdfast.checkpoint.export import export, format_of, weights_sha256
+from holdfast.checkpoint.forms.export import export, format_of, weights_sha256
 from holdfast.checkpoint.reader import Checkpoint, open_checkpoint
 from holdfast.checkpoint.writer import write
 from holdfast.errors import DamagedCheckpoint, ResourceError, UsageError

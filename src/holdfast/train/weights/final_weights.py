@@ -15,11 +15,11 @@ from torch import nn
 
 from holdfast.checkpoint.content import Tensor
 from holdfast.checkpoint.disk import DISK
+from holdfast.checkpoint.forms.weights import FINAL
 from holdfast.checkpoint.stream import write_tensors
-from holdfast.checkpoint.weights import FINAL
 from holdfast.dataplane.memory.space import dtype_name
 from holdfast.errors import ResourceError
-from holdfast.train.loaded_weights import named_tensors
+from holdfast.train.weights.loaded_weights import named_tensors
 
 __all__ = ["save_weights", "write_final"]
 

@@ -11,8 +11,8 @@ import pytest
 from holdfast.checkpoint import stream
 from holdfast.checkpoint.content import Tensor
 from holdfast.checkpoint.disk import DISK
+from holdfast.checkpoint.forms.weights import FINAL, TensorKind, locate_weights, open_weights
 from holdfast.checkpoint.reader import open_checkpoint
-from holdfast.checkpoint.weights import FINAL, Kind, locate_weights, open_weights
 from holdfast.checkpoint.writer import write
 from holdfast.errors import DamagedCheckpoint, NotACheckpoint, NoWeights
 from tests.unit.checkpoint.contents import content
@@ -27,7 +27,7 @@ def a_file(path: Path) -> Path:
 
 def test_a_file(tmp_path: Path) -> None:
     weights = open_weights(a_file(tmp_path / "with a späce.safetensors"))
-    assert weights.kinds == {"n": Kind("int64", ()), "fc.weight": Kind("float32", (2, 2))}
+    assert weights.kinds == {"n": TensorKind("int64", ()), "fc.weight": TensorKind("float32", (2, 2))}
     assert struct.unpack("<4f", weights.read("fc.weight")) == (1, 2, 3, 4)
 
 
@@ -73,7 +73,7 @@ def test_what_is_no_place_of_weights(tmp_path: Path) -> None:
         locate_weights(tmp_path / "nowhere")
     assert str(error.value) == (
         f"No weights can be taken from {tmp_path / 'nowhere'}: there is nothing. Give a run's directory, a checkpoint, "
-        "or a .safetensors file that is whole."
+        "a folder of DCP, or a .safetensors file that is whole."
     )
     with pytest.raises(NotACheckpoint, match=r"it has no manifest\.json"):
         locate_weights(tmp_path)

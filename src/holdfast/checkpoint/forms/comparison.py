@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.checkpoint.content import Tensor
 from holdfast.checkpoint.dtypes import DTYPES
-from holdfast.checkpoint.export import state_dict
+from holdfast.checkpoint.forms.export import state_dict
 from holdfast.checkpoint.manifest import CheckpointManifest
 from holdfast.checkpoint.reader import Checkpoint
 

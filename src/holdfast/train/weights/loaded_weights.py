@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from holdfast.checkpoint.weights import Kind, Weights, locate_weights, open_weights
+from holdfast.checkpoint.forms.weights import TensorKind, Weights, locate_weights, open_weights
 from holdfast.dataplane.memory.space import dtype_name
 from holdfast.errors import OtherModel
 
@@ -102,17 +102,17 @@ def tell(loaded: Loaded, models: Sequence[nn.Module], weights: Weights) -> list[
     return lines
 
 
-def _kind(tensor: Tensor) -> Kind:
-    return Kind(dtype_name(tensor.dtype), tuple(tensor.shape))
+def _kind(tensor: Tensor) -> TensorKind:
+    return TensorKind(dtype_name(tensor.dtype), tuple(tensor.shape))
 
 
-def _difference(name: str, here: Kind, there: Kind) -> str:
+def _difference(name: str, here: TensorKind, there: TensorKind) -> str:
     if here == there:
         return f"{name} is another name of one tensor here, and in the file it has other numbers: not taken"
     return f"{name} is {here} here and {there} in the file; it stays as the script has made it"
 
 
-def _apart(ours: dict[str, Tensor], theirs: Mapping[str, Kind]) -> str:
+def _apart(ours: dict[str, Tensor], theirs: Mapping[str, TensorKind]) -> str:
     """Why nothing fits."""
     both = [name for name in ours if name in theirs]
     if both:

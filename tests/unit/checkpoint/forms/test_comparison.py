@@ -9,9 +9,9 @@ import msgspec
 import pytest
 import torch
 
-from holdfast.checkpoint.comparison import Comparison, EntryDifference, compare
 from holdfast.checkpoint.content import Content, Script, StateEntry, Tensor
 from holdfast.checkpoint.dtypes import DTYPES
+from holdfast.checkpoint.forms.comparison import Comparison, EntryDifference, compare
 from holdfast.checkpoint.reader import Checkpoint, open_checkpoint
 from holdfast.checkpoint.writer import write
 from tests.unit.checkpoint.contents import content

@@ -1,11 +1,11 @@
-"""Weights: the tensors of a model by their names, out of a run, a checkpoint or a .safetensors file. No torch.
+"""Weights: the tensors of a model by their names, out of a run, a checkpoint, a .safetensors file or a folder of DCP.
 
     weights = open_weights(locate_weights(Path("runs/mine")))
     for name, kind in weights.kinds.items():
         weights.read(name)
 
 What a checkpoint has is proven by its hashes when it is read, what a file has by the bounds that its header gives.
-Pickles are not read: that would run whatever is in them.
+Pickles are not read: that would run whatever is in them. Torch is needed for DCP alone (`dcp`).
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from typing import NamedTuple
 from holdfast.checkpoint import stream
 from holdfast.checkpoint.disk import DISK
 from holdfast.checkpoint.dtypes import nbytes
+from holdfast.checkpoint.forms import dcp
 from holdfast.checkpoint.location import locate
 from holdfast.checkpoint.reader import Checkpoint, open_checkpoint
 from holdfast.checkpoint.tensor_file import HEAD, Placed, header_size, placed
 from holdfast.errors import NoWeights, UnreadableCheckpoint
 
-__all__ = ["FINAL", "Kind", "Weights", "locate_weights", "open_weights"]
+__all__ = ["FINAL", "TensorKind", "Weights", "locate_weights", "open_weights"]
 
 #: What a run that has ended leaves in its directory.
 FINAL = "model.safetensors"
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"  # what torch.save has written, since 1.6 and before
 
 
-class Kind(NamedTuple):
+class TensorKind(NamedTuple):
     """What a tensor is like."""
 
     dtype: str
@@ -42,7 +43,7 @@ class Kind(NamedTuple):
 class Weights:
     """Those of one place; use `open_weights`. Holds no file open."""
 
-    def __init__(self, path: Path, kinds: Mapping[str, Kind], read: Callable[[str], memoryview]) -> None:
+    def __init__(self, path: Path, kinds: Mapping[str, TensorKind], read: Callable[[str], memoryview]) -> None:
         self.path, self.kinds = path, kinds
         #: The bytes of a tensor. Raises DamagedCheckpoint, UnreadableCheckpoint, NoWeights.
         self.read = read
@@ -59,17 +60,21 @@ def locate_weights(path: Path) -> tuple[Path, list[str]]:
         return path, []
     if (path / FINAL).is_file():
         return path / FINAL, []
+    if dcp.is_dcp(path):
+        return path, []
     checkpoint, passed_over = locate(path).newest()
     return checkpoint.path, passed_over
 
 
 def open_weights(path: Path) -> Weights:
-    """The weights of a checkpoint, or of a .safetensors file.
+    """The weights of a checkpoint, of a .safetensors file, or of a folder of DCP.
 
     Raises:
         NoWeights: there is nothing, or something else; the file is not whole; the checkpoint has no model.
         NotACheckpoint, DamagedCheckpoint, NewerCheckpoint, UnreadableCheckpoint
     """
+    if dcp.is_dcp(path):
+        return _of_dcp(path)
     return _of_checkpoint(open_checkpoint(path)) if path.is_dir() else _of_file(path)
 
 
@@ -85,7 +90,13 @@ def _of_checkpoint(checkpoint: Checkpoint) -> Weights:
             sections[entry.tensor] = checkpoint.read(entry.tensor)
         return sections[entry.tensor][entry.begin : entry.begin + nbytes(entry.dtype, entry.shape)]
 
-    return Weights(checkpoint.path, {name: Kind(one.dtype, one.shape) for name, one in entries.items()}, read)
+    return Weights(checkpoint.path, {name: TensorKind(one.dtype, one.shape) for name, one in entries.items()}, read)
+
+
+def _of_dcp(path: Path) -> Weights:
+    tensors = dcp.tensors(path)
+    kinds = {name: TensorKind(one.dtype, one.shape) for name, one in tensors.items()}
+    return Weights(path, kinds, lambda name: dcp.read(path, name, tensors[name]))
 
 
 def _of_file(path: Path) -> Weights:
@@ -110,7 +121,7 @@ def _of_file(path: Path) -> Weights:
             raise UnreadableCheckpoint(path, error.strerror or str(error)) from None
         return into
 
-    return Weights(path, {name: Kind(one.dtype, one.shape) for name, one in tensors.items()}, read)
+    return Weights(path, {name: TensorKind(one.dtype, one.shape) for name, one in tensors.items()}, read)
 
 
 def _tensors(path: Path) -> dict[str, Placed]:

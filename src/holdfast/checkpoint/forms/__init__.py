@@ -1,0 +1,1 @@
+"""The model of a checkpoint in other forms: its weights by name, exports, what differs between two, folders of DCP."""

@@ -1,0 +1,1 @@
+"""Weights as files: what a run ends with, what a script saves, and what it begins with."""
