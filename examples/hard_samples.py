@@ -3,8 +3,9 @@
     python examples/hard_samples.py
     holdfast run --workers 2 examples/hard_samples.py
 
-All workers share one table; each pushes rows of the samples it has just seen. The handler replaces what was there, so
-a unit that is computed again after a kill changes nothing.
+All workers share one table; each pushes rows of the samples it has just seen. It does so after the loop over its units:
+a unit may be computed twice, and what leaves the process there could not be taken back. The handler replaces what was
+there, so a unit that is computed again after a kill changes nothing.
 """
 
 from __future__ import annotations
@@ -47,12 +48,15 @@ def main() -> None:
     model, optimizer, loader = run.prepare(model, optimizer, DataLoader(data, batch_size=64, shuffle=True))
     for _ in run.epochs(5):
         for step in run.steps(loader):
+            seen = []
             for x, y, numbers in step:
                 losses = F.cross_entropy(model(x), y, reduction="none")
                 losses.mean().backward()
-                mine.push("losses", store.Rows(numbers, losses.detach()[:, None]))
+                seen.append(store.Rows(numbers, losses.detach()[:, None]))
             optimizer.step()
             optimizer.zero_grad()
+            for rows in seen:
+                mine.push("losses", rows)
     mine.wait()
     mine.barrier("all are in").wait()
     if run.lead:

@@ -216,12 +216,32 @@ def test_a_script_that_never_prepares(tmp_path: Path) -> None:
     assert alone.stdout == "done without preparing\n"
 
 
-def test_a_script_that_joins_again_where_workers_are_several(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.chaos)])
+def test_a_script_that_joins_again_in_a_crew(tmp_path: Path, workers: int) -> None:
     assert (
-        "hf.join() was called again after run.close(), in a run of several workers: such a run is one training, and "
-        "ends with it. Start one run for each (a fold as an argument of the script, say), or use plain python, where a "
-        "script may join as often as it closes."
-    ) in failed(tmp_path, "join-again", "--workers", 2, code=2)
+        "hf.join() was called again after run.close(): a run of `holdfast run`, or of torchrun, is one training, on "
+        "one worker as on several, and ends with it. Start one run for each, with the fold as an argument of the "
+        "script (`holdfast run --dir runs/fold-0 train.py 0`), or use plain python, where a script may join as often "
+        "as it closes."
+    ) in failed(tmp_path, "join-again", "--workers", workers, code=2)
+
+
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.chaos), 2])
+def test_a_gradient_scaler_in_a_plain_loop_of_a_crew(tmp_path: Path, workers: int) -> None:
+    assert (
+        "This cannot be kept exact: a GradScaler is used in a plain loop, at step 0, "
+        "where each worker has the gradient "
+        "of its own share, so one would leave out a step that others make. Use the loop by steps, `for step in "
+        "run.steps(loader)`, where it decides on the gradient of the whole batch; or bfloat16, which needs no scaler: "
+        "GradScaler(enabled=False)."
+    ) in failed(tmp_path, "plain-scaler", "--workers", workers, code=2)
+
+
+def test_a_plain_loop_that_makes_its_steps_at_other_turns_in_each_worker(tmp_path: Path) -> None:
+    assert (
+        "This cannot be kept exact: workers ended step 0 after 2 and 3 batches, or at different turns ([(0, 2), (0, "
+        "3)]). Call optimizer.step() in the same turns in every worker: not by what one share has shown."
+    ) in failed(tmp_path, "plain-apart", "--workers", 2, code=2)
 
 
 def test_a_script_that_closes_its_run_has_a_result(tmp_path: Path) -> None:

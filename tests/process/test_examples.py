@@ -18,6 +18,13 @@ def example(name: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.sharing
+def test_hard_samples_leave_nothing_to_warn_of() -> None:
+    done = example("hard_samples.py")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.stdout == "mean loss 0.503; the hardest samples: 1288 (4.74), 1302 (3.76), 541 (3.62)\n"
+
+
 def test_a_mode_that_there_is_not() -> None:
     done = example("modes.py", "--modes", "bouned:4")
     assert done.returncode == 1

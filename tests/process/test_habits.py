@@ -98,6 +98,19 @@ def test_reports_after_a_loop_fail_in_no_worker_that_comes_late(tmp_path: Path) 
 
 
 @pytest.mark.sharing
+def test_bars_and_counts_of_late_workers_are_those_of_the_others(tmp_path: Path) -> None:
+    """Of a plain loop and of one by steps, each entered in its middle by the only worker there is."""
+    pytest.importorskip("tqdm", reason="the package tqdm is not installed")
+    with Launch(tmp_path, SCRIPTS / "bars.py", "--workers", 1, args="--pace 0.02") as run:
+        for step in (3, 15, 27, 39):  # of 12 an epoch
+            run.wait(lambda s, step=step: (s.get("step") or 0) >= step, f"step {step}")
+            run.strike(run.crew_of(1)[0])
+        assert run.end() == 0, run.err
+    assert run.out.splitlines()[-1] == str([(12, 12)] * 4), run.err
+    assert run.summary["workers_lost"] == 4
+
+
+@pytest.mark.sharing
 @pytest.mark.parametrize(
     ("workers", "place", "step", "epochs"),
     [

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -93,3 +96,59 @@ def check_counts(run: Launch, args: str, epochs: int, what: str = "") -> None:
     for found in passes:
         assert found.exact, f"{found.told()}\n{what}"
     assert len(passes) == epochs and sum(found.samples for found in passes) + left_out == samples, what
+
+
+# ---------------------------------------------------------------- how the loss falls
+
+CURVES = SCRIPTS / "curves.py"
+ORDERS = (1, 2, 3, 4, 5, 6)
+
+
+def drawn(out: str) -> list[list[float]]:
+    return [json.loads(line.removeprefix("curve ")) for line in out.splitlines()]
+
+
+@functools.cache
+def undisturbed(rate: float = 0.01) -> list[list[float]]:
+    """The curves of trainings with several orders of the data: what every crew comes to that nobody disturbs."""
+    command = [sys.executable, str(CURVES), "--seeds", ",".join(map(str, ORDERS)), "--rate", str(rate)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return drawn(done.stdout)
+
+
+def apart(one: list[float], other: list[float]) -> float:
+    """How far two curves lie apart on average, in units of what all undisturbed ones spread over at that place."""
+    spread = [max(values) - min(values) for values in zip(*undisturbed(), strict=True)]
+    return statistics.fmean(abs(a - b) / wide for a, b, wide in zip(one, other, spread, strict=True))
+
+
+def orders_apart() -> float:
+    """How far undisturbed trainings with two orders of the data lie apart at most: about 0.7."""
+    return max(apart(*pair) for pair in itertools.combinations(undisturbed(), 2))
+
+
+@pytest.mark.parametrize(
+    ("workers", "order", "kills"),
+    [(2, 1, 7), *(pytest.param(*case, marks=pytest.mark.chaos) for case in
+                  [(2, 1, 0), (3, 2, 0), (1, 3, 7), (3, 2, 7), (2, 4, 7), (3, 5, 7), (2, 6, 7)])],
+)  # fmt: skip
+def test_kills_move_the_loss_by_less_than_another_order_does(
+    tmp_path: Path, workers: int, order: int, kills: int
+) -> None:
+    options = ["--workers", workers, "--seed", order]
+    with Launch(tmp_path, CURVES, *options, args=f"--pace {0.02 if kills else 0.0}") as run:
+        for number in range(kills):
+            run.wait(lambda s, at=4 + 15 * number: (s.get("step") or 0) >= at, "a step", 60.0)
+            run.strike(run.crew_of(workers)[number % workers])
+        assert run.end() == 0, run.err
+    assert run.summary["workers_lost"] == kills and run.summary["steps"] == 14 * 9
+    assert run.summary["samples"] + run.summary["samples_left_out"] == 14 * 200
+    (curve,) = drawn(run.out)
+    assert apart(curve, undisturbed()[ORDERS.index(order)]) < (orders_apart() if kills else 0.01), curve
+
+
+@pytest.mark.sharing
+def test_a_learning_rate_that_is_a_third_less_moves_it_by_more() -> None:
+    """So what is asked of kills can fail."""
+    assert min(map(apart, undisturbed(rate=0.0067), undisturbed())) > 1.1 * orders_apart()

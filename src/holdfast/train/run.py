@@ -122,9 +122,10 @@ def join(
     spec, steered = _enlisted if _enlisted is not None else (None, None)
     if steered is not None and _ended is not None:
         raise UsageError(
-            "hf.join() was called again after run.close(), in a run of several workers: such a run is one training, "
-            "and ends with it. Start one run for each (a fold as an argument of the script, say), or use plain python, "
-            "where a script may join as often as it closes."
+            "hf.join() was called again after run.close(): a run of `holdfast run`, or of torchrun, is one training, "
+            "on one worker as on several, and ends with it. Start one run for each, with the fold as an argument of "
+            "the script (`holdfast run --dir runs/fold-0 train.py 0`), or use plain python, where a script may join as "
+            "often as it closes."
         )
     world = ranks.world(os.environ, os.getpid()) if spec is None else None
     found = seeding.by_hand()

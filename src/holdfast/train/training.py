@@ -168,6 +168,13 @@ class Training:
         """Has the script made its first operation?"""
         return self._bound is not None
 
+    @property
+    def in_plain_loop(self) -> bool:
+        """Is the script in a loop over a loader itself?"""
+        if self.bound.relaxed is not None:
+            return self.unit is not None
+        return self.shares is not None and not self.shares.left
+
     def committed(self) -> int:
         """Steps that are committed: of which the parameters hold all lanes."""
         relaxed = self.bound.relaxed

@@ -56,6 +56,17 @@ class Huge(nn.Module):
         self.weight = nn.Parameter(torch.zeros(2 * total // lanes // 4))
 
 
+def plain(run: hf.Run, model: nn.Module, optimizer: torch.optim.Optimizer, loader: hf.Loader) -> None:
+    """A plain loop, with a gradient scaler, or with steps at other turns in each worker."""
+    scaler = torch.amp.GradScaler("cpu", enabled=WHAT == "plain-scaler")
+    for number, (x, y, _) in enumerate(loader, 1):
+        scaler.scale(F.mse_loss(model(x), y)).backward()
+        if WHAT == "plain-scaler" or number % (2 + run.worker) == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
 def main() -> None:
     lanes = 128 if WHAT == "huge" else 4
     run = hf.join(lanes=lanes)
@@ -66,6 +77,8 @@ def main() -> None:
     optimizer = torch.optim.LBFGS(model.parameters()) if WHAT == "lbfgs" else torch.optim.Adam(model.parameters())
     loader = DataLoader(Samples(), batch_size={"small-batch": 3, "huge": 128}.get(WHAT, 16), shuffle=True)
     model, optimizer, loader = run.prepare(model, optimizer, loader)
+    if WHAT.startswith("plain"):
+        plain(run, model, optimizer, loader)
     for _ in run.epochs(1):
         for turn in run.steps(loader):
             for x, y, numbers in turn:

@@ -324,6 +324,34 @@ def test_with_evaluations_in_between(join) -> None:
     assert len(set(scores)) == len(scores) == 8
 
 
+def test_a_scaler_that_leaves_steps_out(join) -> None:
+    """As in torch alone. What is left out counts as a step; losses are told as they were before they were scaled."""
+
+    def script(model: nn.Module, optimizer: optim.Optimizer) -> Epoch:
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2)
+
+        def epoch(batches: Iterable[Any]) -> None:
+            for batch in batches:
+                loss = loss_of(model, batch)
+                scaler.scale(loss).backward()
+                if len(told) % 8 in (0, 5):
+                    model[0].weight.grad[0, 0] = float("inf")
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                run = runs.current()
+                told.append((scaler.get_scale(), loss.item(), run.loss if run else loss.item(), run and run.step))
+
+        return epoch
+
+    told: list[tuple[Any, ...]] = []
+    assert_same_bits(join, script, adam)
+    theirs, mine = told[:8], told[8:]
+    assert [one[:3] for one in mine] == [one[:3] for one in theirs]
+    assert [one[0] for one in mine] == [32.0, 32.0, 64.0, 64.0, 128.0, 64.0, 64.0, 128.0]
+    assert [one[3] for one in mine] == list(range(1, 9))
+
+
 def test_with_as_many_threads_as_the_script_has(join, two_threads: None) -> None:
     """The gradient of a LayerNorm hangs on their number."""
     assert_same_bits(join, make=adam, made=lambda: model_of(nn.LayerNorm(64)), data=points(256), batch=64)

@@ -10,10 +10,12 @@ maps bytes. Nothing in it is ever unpickled: sections hold plain numbers.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 __all__ = ["Arena", "PrivateSection", "Sections", "discard", "grow"]
@@ -98,6 +100,18 @@ class Arena:
             return PrivateSection(self.section(name), None)
         second = mmap.mmap(self._fd, _pages(size), flags=mmap.MAP_PRIVATE, offset=self._begin + start)
         return PrivateSection(memoryview(second)[:size], second)
+
+    @contextlib.contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """While this process alone writes to a section. Who is killed meanwhile holds nothing any more."""
+        start, size = self.sections.spans[name]
+        if self._fd is not None:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX, size, self._begin + start)
+        try:
+            yield
+        finally:
+            if self._fd is not None:
+                fcntl.lockf(self._fd, fcntl.LOCK_UN, size, self._begin + start)
 
     def isolate(self) -> None:
         """From now on nobody sees what this process writes, at the same addresses: for a process that was forked.

@@ -10,6 +10,7 @@ Nothing is pickled: a copy is msgpack of plain values, and the bytes of tensors 
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -74,6 +75,9 @@ class Keeping:
         self.asked = False  #: the script has called `run.keep`
         self._objects: list[Stateful] = []
         self._copies: list[memoryview] = []
+        self._arena: Arena | None = None
+        self._first: dict[str, int] = {}  # how large each thing was when training began
+        self._warned = False
 
     def __bool__(self) -> bool:
         return bool(self._objects or self.values._values)
@@ -86,6 +90,13 @@ class Keeping:
                     f"run.keep got a {type(thing).__name__}, which has no state_dict and load_state_dict. Keep objects "
                     "that have both, and values by name: run.keep(best=0.0)."
                 )
+            if not thing.state_dict():
+                warnings.warn(
+                    f"run.keep got a {type(thing).__name__} whose state_dict() is empty, so nothing of it is kept: a "
+                    "worker that comes late has it as it was made. Let its state_dict() hold what changes "
+                    "(torchmetrics: metric.persistent(True)), or keep values by name: run.keep(count=0).",
+                    stacklevel=3,
+                )
         self.asked = True
         self._objects += objects
         self.values._values.update(values)
@@ -95,6 +106,7 @@ class Keeping:
         """Keep these, too: before all that the script asks for."""
         self.modules = modules
         self._objects += modules
+
     def find(self, objects: Sequence[Stateful]) -> None:
         """Keep these as well, which the script need not name."""
         self._objects += [thing for thing in objects if not self.holds(thing)]
@@ -113,16 +125,15 @@ class Keeping:
         """How much two copies take, each with room for twice of what there is; modules do not grow."""
         if not self:
             return 0
-        tree, tensors = self._encoded()
-        size = _HEAD + len(tree) + sum(_aligned(t.numel() * t.element_size()) for t in tensors) + _ALIGN
         modules = sum(module.nbytes() for module in self.modules)
-        return 2 * _aligned(max(_LEAST, 2 * size - modules))
+        return 2 * _aligned(max(_LEAST, 2 * _need(*self._encoded()) - modules))
 
     def attach(self, arena: Arena) -> None:
         """Use the copies of this arena from now on."""
         if "kept" in arena.sections.spans:
-            both = arena.section("kept")
+            self._arena, both = arena, arena.section("kept")
             self._copies = [both[: len(both) // 2], both[len(both) // 2 :]]
+            self._first = self._first or self._sizes()
 
     def described(self) -> list[tuple[str, str]]:
         """What all workers must agree on."""
@@ -136,12 +147,7 @@ class Keeping:
 
     def digests(self) -> dict[str, int]:
         """What it holds, by name, as hashes of what that is now; readings of a clock are left out."""
-        things = {f"{type(thing).__name__} ({number}) in run.keep": thing.state_dict
-                  for number, thing in enumerate(self._objects)}
-        found = {name: _digest(state(), name) for name, state in things.items()}
-        for name, value in self.values._values.items():
-            if not is_clock(value):
-                found[f"run.keep({name}=...)"] = _digest(value, name)
+        found = {name: _digest(value, where) for name, where, value in self._named() if not is_clock(value)}
         if len(found) <= _NAMED:
             return found
         return {"what run.keep holds": zlib.crc32(msgspec.msgpack.encode(list(found.items())))}
@@ -151,15 +157,20 @@ class Keeping:
         return max((_head(copy)[0] for copy in self._copies), default=0)
 
     def write(self, tag: int, version: int) -> None:
-        """Write a copy for a place, over the older of the two; it counts from this version on."""
+        """Write a copy for a place, over the older of the two; it counts from this version on.
+
+        Workers write at different places at a time, where one is a little ahead at the end of a loop: in turn, and
+        none over a newer copy.
+        """
+        assert self._arena is not None
         tree, tensors = self._encoded()
+        self._look_at_room(_need(tree, tensors), len(self._copies[0]))
+        with self._arena.locked("kept"):
+            if self.newest() < tag:
+                self._write(tag, version, tree, tensors)
+
+    def _write(self, tag: int, version: int, tree: bytes, tensors: Sequence[Tensor]) -> None:
         copy = min(self._copies, key=lambda one: _head(one)[0])
-        need = _HEAD + len(tree) + sum(_aligned(t.numel() * t.element_size()) for t in tensors) + _ALIGN
-        if need > len(copy):
-            raise UsageError(
-                f"What run.keep holds has grown to {need} bytes, and {len(copy)} were set aside when training began. "
-                "Keep what has about its final size then, or less of it."
-            )
         head = _head(copy)
         head[0] = 0
         copy[_HEAD : _HEAD + len(tree)] = tree
@@ -200,14 +211,57 @@ class Keeping:
         self.values._values.update(values)
         return True
 
+    def _look_at_room(self, need: int, room: int) -> None:
+        """Warn where half of the room for growth is used up, and refuse what goes beyond it."""
+        began = sum(self._first.values())
+        if need <= room and (self._warned or 2 * (need - began) <= room - began):
+            return
+        sizes = self._sizes()
+        name = max(sizes, key=lambda one: sizes[one] - self._first.get(one, 0))
+        most = f"most of all {name}, from {self._first.get(name, 0)} to {sizes[name]}"
+        if need > room:
+            raise UsageError(
+                f"What run.keep holds has grown to {need} bytes, and {room} were set aside when training began; "
+                f"{most}. Keep what has about its final size then, or less of it."
+            )
+        self._warned = True
+        warnings.warn(
+            f"What run.keep holds has grown to {need} bytes, of the {room} that were set aside when training began; "
+            f"{most}. A run ends where it needs more. Keep what has about its final size then, or less of it: the last "
+            "values of a list, say, and the others in a file of run.lead.",
+            stacklevel=2,
+        )
+
+    def _named(self) -> list[tuple[str, str, Any]]:
+        """(name, where it is, for an error, value) of all that it holds now."""
+        found: list[tuple[str, str, Any]] = []
+        for number, one in enumerate(self._objects):
+            found.append((f"{type(one).__name__} ({number}) in run.keep", _object(number, one), one.state_dict()))
+        return found + [(f"run.keep({name}=...)", name, value) for name, value in self.values._values.items()]
+
+    def _sizes(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name, where, value in self._named():
+            tensors: list[Tensor] = []
+            found[name] = _need(msgspec.msgpack.encode(_plain(value, tensors, where)), tensors) - _HEAD - _ALIGN
+        return found
+
     def _encoded(self) -> tuple[bytes, list[Tensor]]:
         tensors: list[Tensor] = []
         states = [
-            _plain(thing.state_dict(), tensors, f"object {number} ({type(thing).__name__})")
-            for number, thing in enumerate(self._objects)
+            _plain(thing.state_dict(), tensors, _object(number, thing)) for number, thing in enumerate(self._objects)
         ]
         values = {name: _plain(value, tensors, name) for name, value in self.values._values.items()}
         return msgspec.msgpack.encode([states, values]), tensors
+
+
+def _object(number: int, thing: Stateful) -> str:
+    return f"object {number} ({type(thing).__name__})"
+
+
+def _need(tree: bytes, tensors: Sequence[Tensor]) -> int:
+    """How many bytes a copy of this takes."""
+    return _HEAD + len(tree) + sum(_aligned(t.numel() * t.element_size()) for t in tensors) + _ALIGN
 
 
 def _plain(value: Any, tensors: list[Tensor], where: str) -> Any:

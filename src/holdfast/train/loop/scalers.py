@@ -1,7 +1,7 @@
-"""Gradient scalers (`torch.amp.GradScaler`) in a loop by steps.
+"""Gradient scalers (`torch.amp.GradScaler`): in a loop by steps, and in the plain loop of a run of one process.
 
-A scaler decides after the units, on the gradient of the whole batch, which is the same in every worker: so all decide
-alike, and it stays torch's own code. What is added:
+In a loop by steps a scaler decides after the units, on the gradient of the whole batch, which is the same in every
+worker: so all decide alike, and it stays torch's own code. What is added:
 
 * a step that it leaves out ends the step all the same, as `step.skip()` does;
 * what it holds is kept (`run.keep`), so that a worker that comes late goes on with it. For that it must be known when
@@ -9,6 +9,9 @@ alike, and it stays torch's own code. What is added:
 * a worker without lanes has called `scale` for no loss: its scaler is made ready where it is asked for;
 * units and sums may be infinite: it looks at them;
 * the loss that is told is the one before it was scaled.
+
+In a plain loop `.grad` is that of a worker's share, and each scaler would decide by itself: so it is refused in a crew.
+Alone, the share is the whole batch.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from holdfast.dataplane.reduce.several_optimizers import each
 from holdfast.errors import NotExact
+from holdfast.train.loop.plain.alone import AloneTurns
 
 if TYPE_CHECKING:
     from holdfast.train.training import Training
@@ -69,14 +73,22 @@ class Scalers:
         def scale(scaler: GradScaler, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
             training = self._training()
-            if scaler.is_enabled() and training is not None and training.turns.in_units:
-                if not training.turns.keeping.holds(scaler):
-                    raise NotExact(
-                        "a GradScaler is used that was made before hf.join(), or after training had begun, so a worker "
-                        "that comes late would have another one",
-                        "Make it between them, or hand it to run.keep(scaler) before the first loop.",
-                    )
-                training.tap.scale = scaler.get_scale()
+            if not scaler.is_enabled() or training is None or not training.begun:
+                return scaled
+            if training.turns.in_units and not training.turns.keeping.holds(scaler):
+                raise NotExact(
+                    "a GradScaler is used that was made before hf.join(), or after training had begun, so a worker "
+                    "that comes late would have another one",
+                    "Make it between them, or hand it to run.keep(scaler) before the first loop.",
+                )
+            if training.in_plain_loop and training.steered is not None:
+                raise NotExact(
+                    f"a GradScaler is used in a plain loop, at step {training.step}, where each worker has the "
+                    "gradient of its own share, so one would leave out a step that others make",
+                    "Use the loop by steps, `for step in run.steps(loader)`, where it decides on the gradient of the "
+                    "whole batch; or bfloat16, which needs no scaler: GradScaler(enabled=False).",
+                )
+            training.tap.scale = scaler.get_scale()
             return scaled
 
         return scale
@@ -96,10 +108,14 @@ class Scalers:
         ) -> Any:
             value = original(scaler, optimizer, state, *args, **kwargs)
             training = self._training()
-            if training is not None and training.turns.turn is not None:
-                several = each(training.optimizer)
-                if optimizer in several and any(found.item() for found in state["found_inf_per_device"].values()):
-                    training.turns.turn.end("scaler.step()", several.index(optimizer), drop=True)
+            several = each(training.optimizer) if training is not None else []
+            if optimizer not in several or not any(found.item() for found in state["found_inf_per_device"].values()):
+                return value
+            assert training is not None
+            if training.turns.turn is not None:
+                training.turns.turn.end("scaler.step()", several.index(optimizer), drop=True)
+            elif isinstance(training.shares, AloneTurns) and not training.shares.between:
+                training.shares.drop()
             return value
 
         return _maybe_opt_step

@@ -248,6 +248,10 @@ class Steps:
     def __iter__(self) -> Steps:
         return self
 
+    def __len__(self) -> int:
+        """How many turns the whole loop has."""
+        return self._batches.steps
+
     def __next__(self) -> Step | Rehearsal:
         if self.passing:
             self.passing -= 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from holdfast.dataplane.memory.arena import Arena, Sections
+from holdfast.dataplane.memory.arena import Arena, Sections, grow
 from holdfast.errors import UsageError
 from holdfast.train.loop.keeping import Keeping
 from tests.unit.train.problems import loader_of, loss_of, net, plain, points
@@ -85,9 +88,92 @@ def test_what_has_no_room_any_more_is_said() -> None:
     kept.write(1, 0)
     kept.write(2, 1)
     thing.state = {"x": torch.ones(4), "y": torch.ones(1 << 20)}  # more than there is room for
-    with pytest.raises(UsageError, match=r"has grown to \d+ bytes, and \d+ were set aside when training began"):
+    text = (
+        r"What run\.keep holds has grown to \d+ bytes, and 262144 were set aside when training began; most of all "
+        r"Thing \(0\) in run\.keep, from \d+ to \d+\. Keep what has about its final size then, or less of it\."
+    )
+    with pytest.raises(UsageError, match=text):
         kept.write(3, 2)
     assert kept.tags(9) == {1, 2}, "what is there stays"
+
+
+def test_what_grows_is_told_once_before_there_is_no_room(recwarn: pytest.WarningsRecorder) -> None:
+    kept = keeping(Thing({"x": torch.ones(4)}), history=[], told="", best=0.0)
+    for tag in range(1, 21):
+        kept.values.history += [float(tag)] * 1000
+        kept.write(tag, tag)
+        assert len(recwarn) == (tag > 14), tag
+    (warning,) = recwarn
+    assert str(warning.message) == (
+        "What run.keep holds has grown to 135211 bytes, of the 262144 that were set aside when training began; most of "
+        "all run.keep(history=...), from 1 to 135003. A run ends where it needs more. Keep what has about its final "
+        "size then, or less of it: the last values of a list, say, and the others in a file of run.lead."
+    )
+    assert kept.load(20) and len(kept.values.history) == 20_000
+
+
+def test_a_large_module_that_does_not_grow_leaves_room_for_what_does(recwarn: pytest.WarningsRecorder) -> None:
+    kept = keeping(nn.Linear(512, 512), history=[0.0] * 10_000)
+    kept.values.history += [1.0] * 4_000
+    kept.write(1, 0)
+    assert not recwarn
+    kept.values.history += [1.0] * 100_000
+    kept.write(2, 1)
+    assert len(recwarn) == 1
+
+
+def test_an_object_without_a_state_keeps_nothing_and_that_is_said(join) -> None:
+    class Metric(nn.Module):
+        """As torchmetrics has them: what it counts is not in its state_dict."""
+
+        seen = 0
+
+    run, model = join(lanes=2), net()
+    run.prepare(model, optim.SGD(model.parameters(), lr=0.1), loader_of(points()))
+    text = (
+        r"run\.keep got a Metric whose state_dict\(\) is empty, so nothing of it is kept: a worker that comes late has "
+        r"it as it was made\. Let its state_dict\(\) hold what changes \(torchmetrics: metric\.persistent\(True\)\), "
+        r"or keep values by name: run\.keep\(count=0\)\."
+    )
+    with pytest.warns(UserWarning, match=text) as told:
+        run.keep(Metric())
+    assert [warning.filename for warning in told] == [__file__], "the line of the script"
+
+
+def test_a_worker_writes_alone_and_what_is_newer_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a loop one worker writes what it ended with, and another one what the next epoch begins with."""
+    made, memory = Sections(), os.memfd_create("kept")
+    made.add("before", 100)
+    made.add("kept", 2 << 16)
+    grow(memory, made.size)
+
+    def one(value: float) -> Keeping:
+        kept = Keeping()
+        kept.add([], {"value": value, "many": torch.full((100,), value)})
+        kept.attach(Arena(made, fd=memory))
+        return kept
+
+    (begun, begins), mine = os.pipe(), one(2.0)
+    mine.write(2, 2)
+    child = os.fork()
+    if not child:
+        monkeypatch.setattr(torch.Tensor, "copy_", lambda *_: (os.write(begins, b"."), signal.pause()))
+        one(3.0).write(3, 3)
+        os._exit(1)
+    try:
+        assert os.read(begun, 1) == b".", "it is in the middle of that"
+        with pytest.raises(BlockingIOError):
+            fcntl.lockf(memory, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, made.spans["kept"][0])
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert mine.tags(9) == {2}
+    one(5.0).write(5, 5)
+    one(4.0).write(4, 4)
+    assert mine.tags(9) == {2, 5}, "that came too late"
+    assert mine.load(5) and mine.values.value == 5.0 and mine.values.many.tolist() == [5.0] * 100
+    for descriptor in (memory, begun, begins):
+        os.close(descriptor)
 
 
 def test_a_copy_that_was_not_finished_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +220,7 @@ def test_in_a_script(join) -> None:
     run, model = join(lanes=2), net()
     model, optimizer, loader = run.prepare(model, optim.SGD(model.parameters(), lr=0.1), loader_of(points()))
     thing, kept = run.keep(Thing({"n": 0}), steps=0)
-    assert run.keep(Thing({})).state == {}
+    assert run.keep(Thing({"a": 1})).state == {"a": 1}
     for step in run.steps(loader):
         for batch in step:
             loss_of(model, batch).backward()

@@ -79,10 +79,19 @@ class AloneTurns(ShareTurns):
         """`optimizer.step()`, as the class of the optimizer does it."""
         self._check_turn()
         training = self._training
-        self._loss()  # with a closure, what the one before has made
-        if training.bound.member.finite:
+        if training.bound.member.finite and not training.bound.member.scaled:
+            training.check_loss(training.tap.value())  # with a closure, of what the one before has made
             training.check_gradients(whole=False)
         value = type(optimizer).step(optimizer, closure)
+        self._complete()
+        return value
+
+    def drop(self) -> None:
+        """A gradient scaler leaves the step out: it counts, and no parameter moves."""
+        self._complete()
+
+    def _complete(self) -> None:
+        training = self._training
         board, version, samples = training.bound.board, self._work.version, self._count
         before = board.step_facts(version)
         facts = StepFacts(training.tap.value(), before.samples + samples, 0.0, before.extra)
@@ -94,4 +103,3 @@ class AloneTurns(ShareTurns):
         training.bound.member.facts = facts
         training.note_facts()
         self._end_step()
-        return value

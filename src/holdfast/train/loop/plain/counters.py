@@ -1,10 +1,11 @@
 """Counters around a loop: what counts or goes along with it, in a worker that comes late, begins where the others' is.
 
 Such a worker's script enters the loop at the crew's turn, and `enumerate(loader)`, `zip(itertools.count(), loader)`,
-`zip(loader, names)` and `islice(loader, n)` would count its turns from the start. What they go along with is asked for
-what the missed turns had of it. An `islice` is asked once a missed turn while it waits for the loader, which gives it
-nothing then. Python has no way to set an enumerate, nor what a zip has got from those before the loader in the turn at
-hand: these are written in place, where CPython has them; whether that went well is read back.
+`zip(loader, names)`, `islice(loader, n)` and a bar of tqdm would count its turns from the start. What they go along
+with is asked for what the missed turns had of it. An `islice` is asked once a missed turn while it waits for the
+loader, which gives it nothing then. A bar counts in a local variable of its generator. Python has no way to set an
+enumerate, nor what a zip has got from those before the loader in the turn at hand: these are written in place, where
+CPython has them; whether that went well is read back.
 
 What cannot be made to count, such as a generator that is zipped with the loader, is refused by name.
 """
@@ -22,6 +23,8 @@ from typing import Any, NamedTuple, Protocol
 from holdfast.errors import NotKept
 
 __all__ = ["Asked", "advance"]
+
+_SHOWN = ("n", "initial", "last_print_n")  #: of a bar of tqdm; `initial` is not counted in its speed
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 _SOME: tuple[Any, ...] = (range(1), range(1 << 80), [], (), "", "é", b"", {}, {}.values(), {}.items(), set())
@@ -55,7 +58,11 @@ def advance(iterator: Asked, turns: int, step: int = -1) -> None:
     """
     if turns <= 0 or sys.implementation.name != "cpython":
         return
-    askers = _askers(iterator, _generators(sys._getframe(1)))
+    frames = _generators(sys._getframe(1))
+    for frame in frames:
+        _advance_bar(frame, turns)
+    generators = (one for one in gc.get_objects() if type(one) is GeneratorType) if frames else ()
+    askers = _askers(iterator, [one for one in generators if one.gi_frame in frames])
     slices = [asker for asker in askers if type(asker.it) is itertools.islice]
     top = max(slices, key=lambda asker: asker.depth, default=None)
     for asker in askers:
@@ -110,18 +117,30 @@ def _asks(one: object) -> bool:
     return hasattr(type(one), "__next__")
 
 
-def _generators(frame: FrameType | None) -> list[object]:
+def _generators(frame: FrameType | None) -> list[FrameType]:
     """The generators that are at work between this frame and the loop's: progress bars and the like."""
-    frames = []
+    frames: list[FrameType] = []
     while frame is not None:
         if frame.f_code.co_flags & CO_GENERATOR:
             frames.append(frame)
         elif frames:
             break
         frame = frame.f_back
-    if not frames:
-        return []
-    return [one for one in gc.get_objects() if type(one) is GeneratorType and one.gi_frame in frames]
+    return frames
+
+
+def _advance_bar(frame: FrameType, turns: int) -> None:
+    values = frame.f_locals
+    bar = values.get("self")
+    counts = [name for name in ("n", "last_print_n") if type(values.get(name)) is int]
+    if not counts or not all(type(getattr(bar, name, None)) is int for name in _SHOWN):
+        return
+    for name in _SHOWN:
+        setattr(bar, name, getattr(bar, name) + turns)
+    for name in counts:
+        values[name] += turns
+    if sys.version_info < (3, 13):  # later, `f_locals` writes to the frame by itself
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 
 # ---------------------------------------------------------------- what can be done

@@ -301,8 +301,7 @@ class ShareTurns:
             raise NotExact(
                 f"workers ended step {self._work.step} after {' and '.join(map(str, counts))} batches, or at different "
                 f"turns ({sorted(turns)})",
-                "Call optimizer.step() in the same turns in every worker: not by what one share has shown, as a "
-                "GradScaler does in a plain loop; in a loop by steps it decides on the whole gradient.",
+                "Call optimizer.step() in the same turns in every worker: not by what one share has shown.",
             )
         whose = [facts.share.first for facts in came if facts.share.last > facts.share.first]
         self._training.audit_came(self._work.step, whose)

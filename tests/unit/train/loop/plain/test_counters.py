@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,24 @@ NAMES = [str(number) for number in range(10)]
 @pytest.mark.parametrize("wrap", [lambda it: it, through, lambda it: through(through(it)), lambda it: (x for x in it)])
 def test_enumerate_counts_from_where_the_loop_is_entered(wrap: Any) -> None:
     assert list(enumerate(wrap(Late()), 1)) == [(8, "a"), (9, "b"), (10, "c")]
+
+
+def test_bars_count_from_where_the_loop_is_entered() -> None:
+    tqdm = pytest.importorskip("tqdm", reason="the package tqdm is not installed").tqdm
+
+    def bar(over: Any, **options: Any) -> Any:
+        return tqdm(over, file=io.StringIO(), **options)
+
+    inner = bar(Late())
+    outer = bar(enumerate(inner, 1), mininterval=0.0, total=10)
+    shown = [(outer.n, number) for number, _ in outer]
+    assert shown == [(7, 8), (8, 9), (9, 10)]
+    assert (inner.n, outer.n, outer.initial) == (10, 10, 7)
+    assert "10/10" in outer.fp.getvalue()
+    still = bar(Late(0))
+    assert (len(list(still)), still.n) == (3, 3)
+    hidden = bar(Late(), disable=True)
+    assert (len(list(hidden)), hidden.n) == (3, 0)
 
 
 def test_nothing_is_changed_where_no_turn_was_missed() -> None:
