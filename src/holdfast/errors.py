@@ -49,6 +49,7 @@ its text: catch the class.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -195,11 +196,27 @@ class NotKept(RunError):
 
     def __init__(self, name: str, *, mine: str, theirs: str, step: int) -> None:
         self.name, self.mine, self.theirs, self.step = name, mine, theirs, step
+        path, _, frame = name.partition(" (")  # best (in main), self.best, counters['steps']
+        words = re.findall(r"[^\W\d]\w*", path if frame else name)
+        kept = words[-1] if words else "value"
         super().__init__(
             f"A worker that came late to step {step} has {name} = {mine} where the others' scripts have {theirs}: what "
-            f"a script changes from turn to turn has to be kept for it. Use `kept = run.keep({name}=...)` before the "
-            f"loop, and kept.{name} in place of {name}."
+            f"a script changes from turn to turn has to be kept for it. Use `kept = run.keep({kept}=...)` before the "
+            f"loop, and kept.{kept} in place of {path}."
         )
+
+    @classmethod
+    def iterator(cls, name: str, step: int, otherwise: str) -> NotKept:
+        """Something that counts along with the loop cannot be made to begin where the others' is."""
+        error = cls.__new__(cls)
+        error.name, error.mine, error.theirs, error.step = name, "", "", step
+        RunError.__init__(
+            error,
+            f"A worker that came late to step {step} has missed turns that cannot be made up for in the {name} around "
+            f"its loop: {otherwise}. Count with `for number, batch in enumerate(loader)` and use what follows from the "
+            "number, and leave the loop with `break` on it or on run.step.",
+        )
+        return error
 
     @classmethod
     def gradient(cls, name: str, step: int) -> NotKept:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.process.harness import ROOT, TRAIN, Launch, alive, golden, holdfast, until
 from tests.process.raycluster import RAY, RealCluster
+from tests.process.test_resume import crash, has_checkpoint_of
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
@@ -127,6 +128,18 @@ def test_a_killed_launcher_takes_its_agents_along(tmp_path: Path, cluster: RealC
         until(lambda: not any(map(alive, pids)), "agents and workers end with the launcher")
         until(lambda: not run.processes(), "the driver ends with the launcher")
         assert holdfast("status", run.dir).returncode == 0  # and sweeps up after it
+
+
+@RAY
+def test_a_run_whose_launcher_was_killed_goes_on_there(tmp_path: Path, cluster: RealCluster) -> None:
+    crew = ("--hosts", 2, "--workers", 1, "--lanes", 4, "--checkpoint", "1step")
+    with RayLaunch(tmp_path, cluster, "normed", *crew, args="--pace 0.02") as run:
+        has_checkpoint_of(run, 4)
+        crash(run)
+        until(lambda: not [pid for pid in run.agents if alive(pid)], "the end of the agents", 20.0)
+    with RayLaunch(tmp_path, cluster, "normed", "--resume", run.dir, args="") as run:
+        assert run.end() == 0, run.err
+    assert run.sha256 == golden("normed", 4) and run.summary["resumed"]["step"] >= 4
 
 
 @RAY

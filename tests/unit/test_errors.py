@@ -141,6 +141,18 @@ def test_not_kept() -> None:
         "place of best."
     )
     assert (error.name, error.mine, error.theirs, error.step) == ("best", "inf", "0.31", 7)
+    elsewhere = str(errors.NotKept("state.best (in main)", mine="inf", theirs="0.31", step=7))
+    assert elsewhere.endswith("Use `kept = run.keep(best=...)` before the loop, and kept.best in place of state.best.")
+
+
+def test_not_kept_of_what_counts_along() -> None:
+    error = errors.NotKept.iterator("islice", 7, "it would end the loop later than the others")
+    assert str(error) == (
+        "A worker that came late to step 7 has missed turns that cannot be made up for in the islice around its loop: "
+        "it would end the loop later than the others. Count with `for number, batch in enumerate(loader)` and use what "
+        "follows from the number, and leave the loop with `break` on it or on run.step."
+    )
+    assert (error.name, error.step, error.exit_code) == ("islice", 7, 13)
 
 
 def test_impure_units() -> None:

@@ -173,6 +173,7 @@ class _Worker(_Section, frozen=True):
 
     repeat: Seconds = 0.5  #: an unanswered message to the coordinator is sent again after this
     clock_near: Seconds = 86400.0  #: a number this near to the time of day is taken for a reading of the clock
+    clock_before: Seconds = 60.0  #: a script may have read a clock so long before it joined
     verifying: float = 0.01  #: part of the time that verifying units may take, unless a share was asked for
     second: Seconds = 10.0  #: for a unit to be computed a second time, at least ...
     second_factor: float = 10.0  #: ... and so many times what the first time took

@@ -40,7 +40,6 @@ from holdfast.errors import NonFinite, NotExact, UsageError
 from holdfast.train.binding import Binding, CrewSettings, check_parts
 from holdfast.train.control_link import ControlLink
 from holdfast.train.loop.kept_modules import KeptModules
-from holdfast.train.loop.loop_variables import script_line
 from holdfast.train.loop.optimizer_settings import Settings, find_schedulers
 from holdfast.train.loop.plain.alone import AloneTurns, OwnOptimizer
 from holdfast.train.loop.plain.passes import Pass
@@ -48,6 +47,7 @@ from holdfast.train.loop.plain.scheduler_steps import SchedulerSteps
 from holdfast.train.loop.plain.share_turns import Alongside, ShareTurns
 from holdfast.train.loop.script_position import FINISHED, NONE, STEPS, ScriptPosition, ordinal
 from holdfast.train.loop.turns import Turns
+from holdfast.train.loop.variables.script_values import script_line
 from holdfast.train.patches import LossTap, take_optimizer
 from holdfast.train.stray_optimizers import refuse_stray_optimizers
 

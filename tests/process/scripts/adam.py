@@ -58,13 +58,11 @@ def main() -> None:
     trace = os.open(options.trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for _ in run.epochs(options.epochs):
         for x, y, numbers in loader:
-            unit = run.unit  # whose numbers rightly differ between workers, so they are not in the loop's frame
-            if unit is None:  # they are another worker's numbers
-                unit = (run.step, 0, [])
-            else:
-                os.write(trace, f"{unit[0]} {unit[1]} {','.join(map(str, numbers.tolist()))}\n".encode())
+            step, lane, mine = run.unit or (run.step, 0, [])  # else they are another worker's numbers
+            if mine:
+                os.write(trace, f"{step} {lane} {','.join(map(str, numbers.tolist()))}\n".encode())
             time.sleep(0.0 if options.go.exists() else options.pace)
-            while unit[0] in holds and not holds[unit[0]].exists():
+            while step in holds and not holds[step].exists():
                 time.sleep(0.002)
             nn.functional.mse_loss(model(x), y).backward()
             optimizer.step()

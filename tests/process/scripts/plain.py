@@ -1,11 +1,12 @@
 """A plain loop with what counts by step: an average of the weights, a schedule, a counter. Prints what they came to.
 
-    plain.py [--epochs E] [--accumulate K] [--pace S] [--along]
+    plain.py [--epochs E] [--accumulate K] [--pace S] [--along | --count]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--along", action="store_true", help="another loader goes along, by zip")
+    parser.add_argument("--count", action="store_true", help="seven turns an epoch, and a counter by zip")
     args = parser.parse_args()
     run = hf.join(lanes=4, seed=5)
     source = torch.Generator().manual_seed(1)
@@ -57,7 +59,9 @@ def main() -> None:
     model, optimizer, loader, other, schedule = run.prepare(model, optimizer, loader, other, schedule)
     average, kept = run.keep(Average(model), turns=0, rates=[])
     for _ in run.epochs(args.epochs):
-        for number, several in enumerate(zip(loader, other, strict=True) if args.along else loader, 1):
+        turns = enumerate(zip(loader, other, strict=True) if args.along else loader, 1)
+        for number, several in zip(itertools.count(1), itertools.islice(loader, 7)) if args.count else turns:
+            assert not args.count or number == run.step % 7 + 1
             (inputs, targets), extra = (several[0], several[1][0]) if args.along else (several, None)
             loss = F.cross_entropy(model(inputs), targets)
             if extra is not None:

@@ -94,15 +94,14 @@ def main() -> None:
     trace = os.open(args.trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if args.trace else -1
     for _ in run.epochs(args.epochs):
         for numbers in loader:
-            unit = run.unit  # whose numbers rightly differ between workers, so they are not in the loop's frame
-            unit = unit or (run.step, 0, [])  # another worker's numbers, which do not count here
-            at = places(unit[0], numbers.tolist())
+            step, lane, mine = run.unit or (run.step, 0, [])  # else they are another worker's, and do not count here
+            at = places(step, numbers.tolist())
             if args.began:
                 args.began.touch()
-            if trace >= 0 and unit[2]:
-                os.write(trace, f"{unit[0]} {unit[1]} {','.join(map(str, at))}\n".encode())
+            if trace >= 0 and mine:
+                os.write(trace, f"{step} {lane} {','.join(map(str, at))}\n".encode())
             if args.go and not args.go.exists():
-                time.sleep(0.1 if 0 <= args.hold <= unit[0] else args.pace)
+                time.sleep(0.1 if 0 <= args.hold <= step else args.pace)
             loss = -model(at) * (LARGE * BATCH / len(numbers))
             loss.backward()
             optimizer.step()

@@ -105,9 +105,9 @@ def main() -> None:
             die("at the top", step.number)
             time.sleep(args.pace)
             for x, y, numbers in step:
-                unit = run.unit  # whose numbers rightly differ between workers, so they are not in the loop's frame
-                if trace >= 0 and unit is not None:
-                    os.write(trace, f"{unit[0]} {unit[1]} {','.join(map(str, numbers.tolist()))}\n".encode())
+                if trace >= 0 and run.unit is not None:
+                    number, lane, _ = run.unit
+                    os.write(trace, f"{number} {lane} {','.join(map(str, numbers.tolist()))}\n".encode())
                 time.sleep(args.pace)
                 newest = F.mse_loss(model(x), y)
                 newest.backward()

@@ -120,7 +120,7 @@ def launch(
             there = hosts.connect(screen.say)
             return _Launcher(
                 there, run, directory, screen, invitation=Invitation(there, run), cluster_hosts=hosts, entry=entry,
-                resumption=resumption,
+                resumption=resumption, asked=config,
             )
 
         return conduct(directory, screen, record, make)
@@ -161,8 +161,10 @@ class _Launcher:
     def __init__(
         self, config: RunConfig, run: str, directory: RunDirectory, screen: Screen, *, invitation: Invitation | None,
         cluster_hosts: ClusterHosts | None = None, entry: str = DEFAULT_ENTRY, resumption: Resumption | None = None,
+        asked: RunConfig | None = None,
     ) -> None:  # fmt: skip
         self._resumption = resumption
+        self._asked = asked or config  # on a cluster, this machine itself runs otherwise than the whole
         self._config, self._run, self._directory, self._screen = config, run, directory, screen
         self._invitation, self._cluster_hosts, self._entry = invitation, cluster_hosts, entry
         alone = _alone(platform.machine())
@@ -282,7 +284,7 @@ class _Launcher:
         if parse_interval(self._config.checkpoint).off:
             return
         self._checkpoints = RunCheckpoints(
-            self._config, self._run, self._directory, self._server, (self._host, self._admission), self.note
+            self._asked, self._run, self._directory, self._server, (self._host, self._admission), self.note
         )
         self._server.before_end = self._take_final
 

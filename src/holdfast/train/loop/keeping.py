@@ -22,7 +22,7 @@ from torch import Tensor
 from holdfast.dataplane.memory.arena import Arena
 from holdfast.errors import UsageError
 from holdfast.train.loop.kept_modules import KeptModules
-from holdfast.train.loop.loop_variables import is_clock
+from holdfast.train.loop.variables.late_variables import is_clock
 
 __all__ = ["Keeping", "Kept", "Stateful"]
 

@@ -18,6 +18,7 @@ stands, and would write over the only place at which a worker can enter here.
 from __future__ import annotations
 
 import types
+import warnings
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -34,9 +35,11 @@ from holdfast.dataplane.memory.sections import CELL as _CELL
 from holdfast.dataplane.memory.sections import CELL_HEAD as _HEAD
 from holdfast.dataplane.reduce.several_optimizers import each
 from holdfast.errors import NotExact
+from holdfast.train.loop.variables.differences import Left, Table
 
 __all__ = ["LatePlace", "Settings", "find_schedulers"]
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _encoder = msgspec.msgpack.Encoder()
 _TENSORS = ("params", "param_names")  # what a parameter group holds besides its settings
 
@@ -53,6 +56,7 @@ class Settings:
         self._written: bytes | None = None
         self._unmoved: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
         self._tag_written, self._cell = 0, 0
+        self._short = False  # it was said that variables have no room
         self._cells: memoryview | None = None  # of this host
         self._elsewhere: memoryview | None = None  # of the others
         self._heads: list[memoryview] = []  # of all cells: those of this host, and behind them those of others
@@ -171,27 +175,38 @@ class Settings:
         return _tag(step, _before(op))
 
     def enter_turn(
-        self, step: int, op: int, version: int, variables: Mapping[str, str], *, phase: int = 0, at: int = -1
-    ) -> int:
+        self, step: int, op: int, version: int, variables: Table, same: Mapping[str, str] = _NOTHING, *,
+        phase: int = 0, at: int = -1,
+    ) -> int:  # fmt: skip
         """Turn `at` of operation `op`, a loop, begins with `version`: leave the settings it begins with.
 
-        `variables` are what the script's loop has changed in its frame. In a later `phase` of the turn, leave those
-        that the phase begins with. Returns the tag of that place.
+        `variables` are what the script has changed around its loop, `same` what must be so in all workers. In a later
+        `phase` of the turn, leave the settings that the phase begins with. Returns the tag of that place.
         """
-        return self._write_place(step, _entry(op // NESTED, phase), op, version, variables, at)
+        return self._write_place(step, _entry(op // NESTED, phase), op, version, variables, same, at)
 
     def leave_turns(self, step: int, op: int, version: int) -> int:
         """The loop `op` is over when `version` is there: leave the settings it ends with. Returns its tag."""
         return self._write_place(step, _exit(op // NESTED), op, version)
 
-    def variables(self) -> dict[int, list[dict[str, str]]]:
-        """Step of a turn -> what workers have left of their loops' frames at its top."""
-        found: dict[int, dict[int, dict[str, str]]] = {}
+    def variables(self) -> dict[int, list[Table]]:
+        """Step of a turn -> what workers have left of their scripts' variables at its top."""
+        found: dict[int, dict[int, Table]] = {}
         for cell in range(self._num_cells):
             if (told := self._read(cell)) is not None and told.variables:
                 # What came with the state may also have come from its worker.
-                found.setdefault(told.tag >> 32, {}).setdefault(cell % self._num_own, told.variables)
+                found.setdefault(told.tag >> 32, {}).setdefault(cell % self._num_own, told.table())
         return {step: list(several.values()) for step, several in found.items()}
+
+    def of_others(self, step: int) -> list[Table]:
+        """What the workers of other rows have left at the top of the turn of this step, where that is still here."""
+        found: dict[int, Table] = {}
+        for cell, head in enumerate(self._heads):
+            row = cell % self._num_own // 3
+            told = self._read(cell) if head[0] >> 32 == step and row != self._row else None
+            if told is not None and told.tag >> 32 == step and told.variables:
+                found.setdefault(row, told.table())
+        return list(found.values())
 
     def told(self, step: int, here: Collection[int]) -> dict[int, dict[str, str]]:
         """Row -> what its worker has told at the top of the turn of `step`, where that is still here.
@@ -201,10 +216,10 @@ class Settings:
         found = {}
         for cell in range(self._num_cells):
             told, row = self._read(cell), cell % self._num_own // 3
-            if told is None or told.place is None or told.tag >> 32 != step or not told.variables:
+            if told is None or told.place is None or told.tag >> 32 != step or not told.same:
                 continue
             if cell < self._num_own or row not in here:
-                found[row] = told.variables
+                found[row] = told.same
         return found
 
     def digest(self) -> int:
@@ -212,11 +227,11 @@ class Settings:
         return zlib.crc32(_encoder.encode(self._plain()))
 
     def _write_place(
-        self, step: int, entry: int, op: int, version: int, variables: Mapping[str, str] = MappingProxyType({}),
-        at: int = -1,
+        self, step: int, entry: int, op: int, version: int, variables: Table = _NOTHING,
+        same: Mapping[str, str] = _NOTHING, at: int = -1,
     ) -> int:  # fmt: skip
         now = self._plain()
-        self._write(_tag(step, entry), now[0], now, step, ((op, version, entry, at), dict(variables)))
+        self._write(_tag(step, entry), now[0], now, step, ((op, version, entry, at), dict(same), dict(variables)))
         return _tag(step, entry)
 
     def enter_late(self, op: int, version: int, among: Collection[int] | None = None) -> LatePlace:
@@ -269,14 +284,23 @@ class Settings:
         return [_like(mine, values) for mine, values in zip(now, found.applied, strict=True)]
 
     def _write(
-        self, tag: int, made: list[Any], now: list[Any], least: int, place: tuple[Any, ...] = (None, {})
+        self, tag: int, made: list[Any], now: list[Any], least: int, place: tuple[Any, ...] = (None, {}, {})
     ) -> None:
-        """`place` is one in a loop by steps, ((operation, version, entry), variables): found whatever is set there."""
+        """`place` is one in a loop, ((operation, version, entry, turn), same, variables): found whatever is set there.
+
+        Variables that have no room are left out.
+        """
         if self._cells is None:
             return
         data = _encoder.encode([made, now, self._pending, *place])
         if (data == self._written and not self._pending) or (tag, data) == (self._tag_written, self._written):
             return  # nothing moved: the cell that is there says the same
+        *same, variables = place
+        while len(data) > _CELL - _HEAD and variables:
+            variables = dict([*variables.items()][: len(variables) // 2])
+            data = _encoder.encode([made, now, self._pending, *same, variables])
+        if len(variables) < len(place[-1]):
+            self._say_short(place[-1], len(variables))
         if len(data) > _CELL - _HEAD:
             raise NotExact(
                 f"the settings of optimizer and schedulers take {len(data)} bytes, more than {_CELL - _HEAD}",
@@ -295,6 +319,16 @@ class Settings:
         head[1] = len(data)
         head[0] = tag
         self._written, self._tag_written = data, tag
+
+    def _say_short(self, variables: Table, room: int) -> None:
+        if not self._short:
+            self._short = True
+            first = ", ".join([*variables][room:][:3])
+            warnings.warn(
+                f"Settings of optimizer and schedulers leave room for {room} of the {len(variables)} simple values "
+                f"that this script changes while it loops; nobody will see whether a worker that comes late lacks "
+                f"{first} or what comes after. Hand over with run.keep what turns depend on.", stacklevel=2,
+            )  # fmt: skip
 
     def restore(self, step: int, op: int | None = None) -> None:
         """Take over the settings that hold when `step` begins: those of the newest cell before it.
@@ -434,7 +468,12 @@ class _Cell(NamedTuple):
     pending: Any  #: calls of schedulers that are still to be made
     #: (newest operation, version from which on it counts, entry, turn), in a loop
     place: tuple[int, int, int, int] | None
-    variables: dict[str, str]  #: what the loop has changed in its frame
+    same: dict[str, str]  #: what must be so in all workers
+    variables: dict[str, tuple[str, int]]  #: what the script has changed around its loop
+
+    def table(self) -> Table:
+        """These."""
+        return {name: Left(*left) for name, left in self.variables.items()}
 
 
 _ENTRIES = 0xFFFFFFFF

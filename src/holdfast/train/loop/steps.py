@@ -33,9 +33,9 @@ from holdfast.data.batches import UnitRequest
 from holdfast.data.randomness import compute_key, seed_everything
 from holdfast.dataplane.reduce.work import StepWork
 from holdfast.errors import NotExact, UsageError
-from holdfast.train.loop.loop_variables import script_line
 from holdfast.train.loop.plain.counters import advance
 from holdfast.train.loop.step_batches import Part, PartsMean, StepBatches
+from holdfast.train.loop.variables.script_values import script_line
 
 if TYPE_CHECKING:
     from holdfast.train.loop.rehearsal import Rehearsal
@@ -241,6 +241,7 @@ class Steps:
         training = turns.training
         self._entered, self._going = entered, going
         self.rehearsal: Rehearsal | None = None  #: the crew has made this loop without this worker
+        self.passing = 0  #: how often it is still to give None, to those that only count (`counters`)
         # Of this loop's units, whoever computes them.
         training.samples_of = partial(batches.samples, training.first_step)
 
@@ -248,6 +249,9 @@ class Steps:
         return self
 
     def __next__(self) -> Step | Rehearsal:
+        if self.passing:
+            self.passing -= 1
+            return None  # type: ignore[return-value]  # what the script never sees
         turns, training = self._turns, self._turns.training
         if self._going and turns.open_steps() is not self:
             raise UsageError(
@@ -269,7 +273,7 @@ class Steps:
             return self.rehearsal
         at, entered = training.step - training.first_step, self._entered
         if entered:
-            advance(self, at)
+            advance(self, at, training.step)
         self._entered = False
         stopping = not entered and training.bound.stopping(training.step)
         if at >= self._batches.steps or stopping:

@@ -24,12 +24,14 @@ from holdfast.errors import NotExact, OutOfSync, UsageError
 from holdfast.train.loop.gone_gradient import check_none_is_gone, show_as_gone
 from holdfast.train.loop.gradient_use import GradientUse
 from holdfast.train.loop.keeping import Keeping
-from holdfast.train.loop.loop_variables import LateVariables, script_line
 from holdfast.train.loop.optimizer_settings import LatePlace
 from holdfast.train.loop.rehearsal import Rehearsal, uncounted
 from holdfast.train.loop.script_position import STEPS, ordinal
 from holdfast.train.loop.step_batches import StepBatches
 from holdfast.train.loop.steps import Step, Steps
+from holdfast.train.loop.variables.differences import Left
+from holdfast.train.loop.variables.late_variables import LateVariables
+from holdfast.train.loop.variables.script_values import script_line
 from holdfast.train.loop.verifying.purity import Purity
 from holdfast.train.numerics import static_shapes
 
@@ -61,7 +63,8 @@ class Turns:
         self._rehearses = self._rehearsed = False  # a batch that does not count is at hand; the turn has had one
         self._said = False  # that this script loops by steps
         self._static = False  # compiled code is made for each shape
-        self._top: tuple[int, int, int, dict[str, str]] = (0, 0, 0, {})  # of the turn at hand: what was left there
+        # Of the turn at hand: what was left there.
+        self._top: tuple[int, int, int, dict[str, Left], dict[str, str]] = (0, 0, 0, {}, {})
         self._late_place: LatePlace | None = None  # in a later phase of the turn that was entered
         self._gone = False  # the gradient of the phase at hand is not there any more
 
@@ -202,19 +205,21 @@ class Turns:
 
     # ------------------------------------------------------------ turns
 
-    def begin_turn(self, work: StepWork, at: int = -1) -> None:
-        """A step of a loop begins, in a plain one with turn `at`: leave what a worker needs that comes late."""
+    def begin_turn(self, work: StepWork, at: int = -1, samples: int = 0) -> None:
+        """A step of a loop begins, in a plain one with turn `at`: leave what a worker needs that comes late.
+
+        This worker had so many `samples` in the one before.
+        """
         training, settings = self.training, self.training.bound.settings
         if work.turn and not self._static and (undo := static_shapes()):  # a plain loop alone has the script's own bits
             self._static = True
             training.undo.append(undo)
         training.check_written(f"before the turn of step {work.step}")
         if self._rehearsed:
-            self._variables.rehearsed()
-        self._rehearsed = False
-        moved = self._variables.look(work.step)
-        moved = {**moved, **self.purity.begin_turn(work)}
-        self._top = work.step, training.op, work.version, moved
+            self._variables.rehearsed_units()
+        self._rehearsed, plain = False, not work.turn
+        moved = self._variables.look(work.step, ordinal(training.op), plain=plain, samples=samples)
+        self._top = work.step, training.op, work.version, moved, self.purity.begin_turn(work)
         self._keep(settings.enter_turn(*self._top, at=at), work.version)
         if work.turn:  # in a plain loop no code of the script is between this and its batch
             seed_everything(turn_key(training.seed, work.version, 0))
@@ -226,6 +231,7 @@ class Turns:
         self._gone = self._late_place is not None and phase < self._late_place.phase
         self.gradient.begin(work.step)
         self.keeping.modules.note()
+        self._variables.begin_units()
 
     def _begin_phase(self, phase: int, version: int) -> None:
         """Leave what a worker needs that comes late: its own code had no gradient of the phases before to look at."""
@@ -268,6 +274,7 @@ class Turns:
         """The gradient of the whole step is here: show it. Returns the step's loss."""
         training = self.training
         binding, member = training.bound, training.bound.member
+        self._variables.end_units()
         member.show_buffers()
         binding.by_steps().show(member.absent())
         for parameter in training.space.fixed:  # it may require a gradient, and then has that of its own lanes

@@ -57,7 +57,7 @@ class Script:
 
     def turn(self, op: int, step: int) -> None:
         """The top of a turn."""
-        self.settings.enter_turn(step, op * NESTED, step, {"i": str(step)})
+        self.settings.enter_turn(step, op * NESTED, step, {}, {"i": str(step)})
 
     def over(self, op: int, step: int) -> None:
         """The turn before `step` has ended, and with it the loop."""

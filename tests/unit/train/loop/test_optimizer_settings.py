@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from holdfast.dataplane.memory.sections import CELL
 from holdfast.errors import NotExact
 from holdfast.train.loop.optimizer_settings import Settings, find_schedulers
 from holdfast.train.loop.plain.scheduler_steps import SchedulerSteps
+from holdfast.train.loop.variables.differences import Left
 from tests.unit.train.problems import batches_of, loader_of, loss_of, net, plain, points, train, turn
 
 STEPS = 4  # in an epoch
@@ -298,6 +300,33 @@ def test_a_later_phase_of_a_turn_is_a_place_of_its_own(moved: bool) -> None:
     theirs.enter_phase_late()
     assert rates(other)[0] == (0.77 if moved else 0.1)
     assert theirs.enter_late(0, 6, {top}).phase == 0
+
+
+def test_variables_are_found_by_turn_and_by_worker() -> None:
+    arena = arena_of(2)
+    first, second = (worker("StepLR", arena, row)[2] for row in range(2))
+    first.enter_turn(3, 0, 3, {"i": Left("7", 1)}, {"hash": "ab"})
+    second.enter_turn(3, 0, 3, {"i": Left("8", 0)})
+    second.enter_turn(4, 0, 4, {"i": Left("9", 0)})
+    assert first.variables() == {3: [{"i": ("7", 1)}, {"i": ("8", 0)}], 4: [{"i": ("9", 0)}]}
+    assert first.of_others(3) == [{"i": Left("8", 0)}] and second.of_others(3) == [{"i": Left("7", 1)}]
+    assert first.of_others(4) and not second.of_others(4) and first.told(3, {0, 1}) == {0: {"hash": "ab"}}
+
+
+def test_variables_that_have_no_room_are_left_out_and_said_once() -> None:
+    arena = arena_of(1)
+    optimizer, _, settings = worker("StepLR", arena, 0)
+    optimizer.param_groups[0]["note"] = "x" * (CELL // 4)
+    variables = {f"self.state.variable_{number:03}": Left("9" * 90) for number in range(64)}
+    with pytest.warns(UserWarning, match=r"room for 32 of the 64 simple values .* lacks self\.state\.variable_032, "):
+        settings.enter_turn(3, 0, 3, variables)
+    assert [*settings.variables()[3][0]] == [*variables][:32]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settings.enter_turn(4, 0, 4, variables)
+    optimizer.param_groups[0]["note"] = "x" * CELL
+    with pytest.raises(NotExact, match="the settings of optimizer and schedulers take"):
+        settings.enter_turn(5, 0, 5, variables)
 
 
 @pytest.mark.parametrize("done", [0, 2, 3])

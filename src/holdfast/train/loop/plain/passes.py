@@ -52,6 +52,7 @@ class Pass:
         self._started = self._going = self._displaced = self._gave = False
         self._along: Alongside | None = None  # this loop goes along with another one
         self.rehearsal: Rehearsal | None = None  #: the crew has made this loop without this worker
+        self.passing = 0  #: how often it is still to give None, to those that only count (`counters`)
 
     def begin(self, order: int, going: bool, at: int) -> None:
         """The loop begins; `at` is the turn with which this worker does."""
@@ -68,6 +69,9 @@ class Pass:
         return self
 
     def __next__(self) -> Any:
+        if self.passing:
+            self.passing -= 1
+            return None
         if self._displaced:
             raise UsageError(
                 "Inside of a loop over a prepared loader another one, or run.evaluate, was begun; that ended the first "
@@ -83,7 +87,7 @@ class Pass:
         try:
             batch = self._next()
             if self._missed:
-                advance(self, self._missed)
+                advance(self, self._missed, self._training.step)
                 self._missed = 0
             self._gave = True
             return batch

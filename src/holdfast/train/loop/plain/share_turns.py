@@ -165,11 +165,12 @@ class ShareTurns:
 
     def _begin_step(self) -> None:
         training = self._training
+        had = self._count
         self._begin, self._count, self._used = self.at, 0, {}
         ahead = training.bound.ahead
         self._work = StepWork(training.step, (), (0,) * training.num_lanes, ahead, weighted=False)
         self._left_over = training.bound.board.backlog(self._work.version)
-        training.turns.begin_turn(self._work, self.at)
+        training.turns.begin_turn(self._work, self.at, had)
         training.turns.keeping.modules.note()
         self._share = self._mine()
         member = training.bound.member

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from holdfast.train.loop.loop_variables import loop_frame
+from holdfast.train.loop.variables.script_values import loop_frame
 from holdfast.train.loop.verifying.digests import digest
 
 __all__ = ["Carried", "Found", "disturbed"]

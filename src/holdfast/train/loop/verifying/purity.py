@@ -163,8 +163,6 @@ class Purity:
         every = self._training.bound.settings.told(work.step, {at.rows[worker] for worker in at.on_host})
         told = {worker: every[row] for worker, row in at.rows.items() if row in every}
         for name in told.get(self._worker, {}):
-            if name.isidentifier():
-                continue  # a variable of the loop (`loop_variables`)
             groups: dict[str, list[int]] = {}
             for worker, values in told.items():
                 if name in values:

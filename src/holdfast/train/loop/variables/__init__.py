@@ -1,0 +1,1 @@
+"""Variables of a script around its loop: which a worker that comes late lacks."""
