@@ -69,10 +69,10 @@ def test_the_same_on_two_hosts_and_with_a_loss_there(tmp_path: Path, place: str)
 
 
 def test_a_host_joins_in_the_middle(tmp_path: Path) -> None:
-    with Launch(tmp_path, PHASES, *LOOPBACK, "--workers", 1, args="--epochs 100 --pace 0.02") as run:
+    with Launch(tmp_path, PHASES, *LOOPBACK, "--workers", 1, "--verify", 1, args="--epochs 24 --pace 0.02") as run:
         run.wait(lambda status: status.get("step", -1) >= 20, "step 20")
         with Joined(tmp_path, run, workers=1) as other:
             assert run.end() == 0, run.err
             assert other.end() == 0, other.err
-    assert run.out.splitlines() == plain("--epochs", "100"), run.err
+    assert run.out.splitlines() == plain("--epochs", "24"), run.err
     assert run.summary["generations"] > 1, "it took part"

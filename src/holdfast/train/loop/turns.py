@@ -78,6 +78,11 @@ class Turns:
         return self.turn is not None and self.open_steps() is not None
 
     @property
+    def enters_phase(self) -> bool:
+        """Has this worker come late, to a later phase of the turn at hand?"""
+        return self._late_place is not None
+
+    @property
     def in_units(self) -> bool:
         """Is the script going through the units of a turn?"""
         return self.turn is not None and self.turn.in_units

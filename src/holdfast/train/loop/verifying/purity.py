@@ -111,7 +111,8 @@ class Purity:
         else:
             with self._counted():
                 found = self._look(work, f"before step {work.step}")
-                told |= {SETTINGS: settings.digest(), **training.turns.keeping.digests()}
+                if not training.turns.enters_phase:  # else it has what that phase begins with
+                    told |= {SETTINGS: settings.digest(), **training.turns.keeping.digests()}
                 if self._stands(work.version):
                     found = self._of_parameters() if found is None else found
                     self._parameters = work.version, found

@@ -120,24 +120,28 @@ class Twice:
         if self._taken and _is_other(report):
             as_it_is = yield from copied(())
             if not (as_it_is.differs or as_it_is.failure):
-                yield from self._name(unit, report, copied)
+                yield from self._name(unit, few(report.differs), copied)
             report = as_it_is
         reports = [report]
         while report.differs and len(reports) < 3 and not reports[-1].failure:
             reports.append((yield from copied(())))
         self._judge(unit, reports)
 
-    def _name(self, unit: tuple[int, int], report: Report, copied: Copied) -> Iterator[Any]:
-        """What earlier phases have left behind makes a difference: say which of it. Raises Impure."""
+    def _name(self, unit: tuple[int, int], what: str, copied: Copied) -> Iterator[Any]:
+        """With other numbers in what earlier phases have left behind `what` was other, or else there was an exception.
+
+        Say which of it makes a difference. Raises Impure.
+        """
         taken, names = self._taken, []
-        what = few(report.differs) or "an exception"
         for name, leaves in taken.leaves.items() if len(taken.leaves) <= ALONE else ():
             if _is_other((yield from copied(leaves))):
                 names.append(name)
-        if not names and not _is_other((yield from copied(taken.all()))):
-            raise Impure.twice(self._worker, unit, what, again=False)
-        phases = {name: phase for name, phase in taken.phases.items() if name in (names or taken.phases)}
-        raise Impure.carried(self._worker, unit, self._phase, what, phases, sure=bool(names) or len(phases) == 1)
+        if names or _is_other((yield from copied(taken.all()))):
+            phases = {name: phase for name, phase in taken.phases.items() if name in (names or taken.phases)}
+            sure = bool(names) or len(phases) == 1
+            raise Impure.carried(self._worker, unit, self._phase, what or "an exception", phases, sure=sure)
+        if what:  # an exception that does not come again had another cause
+            raise Impure.twice(self._worker, unit, what, again=None)
 
     def _copied(
         self, seconds: float, first: Digests, give: Callable[[], Iterator[Any]], others: Iterable[Any]

@@ -17,6 +17,7 @@ from holdfast.errors import Impure
 from holdfast.train.loop.verifying import twice
 from holdfast.train.loop.verifying.carried import Carried, disturbed
 from holdfast.train.loop.verifying.digests import digest
+from holdfast.train.loop.verifying.forked import Report
 from holdfast.train.run import current
 from tests.unit.train.problems import loader_of, net, points
 
@@ -362,6 +363,23 @@ def parameters_by_another_name(run: hf.Run, gan: Gan) -> None:
 
 
 PURE = [drawn_anew, a_copy_of_gradients, a_table_made_when_needed_first, parameters_by_another_name]
+
+
+@pytest.mark.parametrize("report", [Report([], 0, twice.LEFT), Report(["the loss"], 1)])
+def test_what_does_not_come_again_is_not_taken_for_it(gan, monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
+    copied, once = twice.Twice._copied, [report]
+
+    def first_other(one: twice.Twice, seconds: float, first: Any, give: Any, others: Any) -> Any:
+        found = yield from copied(one, seconds, first, give, others)
+        return once.pop() if once and others else found
+
+    monkeypatch.setattr(twice.Twice, "_copied", first_other)
+    if report.differs:
+        with pytest.raises(Impure, match="The cause is state that is kept between batches, or an operation that is"):
+            drawn_anew(*gan())
+    else:
+        drawn_anew(*gan())
+    assert not once
 
 
 @pytest.mark.parametrize("forks", [True, False])
