@@ -102,7 +102,7 @@ class Session:
             command, child = self._going[0]
             output, _ = child.communicate(timeout=_SECONDS)
             self._going.pop(0)
-            self._compare(command, output)
+            self._compare(command, output, in_order=False)
 
     def close(self) -> None:
         """End what still goes on, after a failed comparison."""
@@ -110,14 +110,17 @@ class Session:
             os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
 
-    def _compare(self, command: Command, output: str) -> None:
-        printed, at = output.splitlines(), 0
+    def _compare(self, command: Command, output: str, *, in_order: bool = True) -> None:
+        """What is done to a run that goes on may be told in another order than it was done in: all of it takes time."""
+        printed, at, used = output.splitlines(), 0, set[int]()
         for shown in command.shown:
             if shown == "...":
                 continue
-            found = next((i for i in range(at, len(printed)) if _shape(printed[i]) == _shape(shown)), None)
+            left = range(at, len(printed)) if in_order else [i for i in range(len(printed)) if i not in used]
+            found = next((i for i in left if _shape(printed[i]) == _shape(shown)), None)
             assert found is not None, f"$ {command.text}\nthe page shows:  {shown}\nwas printed:\n{output}"
             at = found + 1
+            used.add(found)
             self._learn(shown, printed[found])
             for ours, theirs in zip(*(_numbers(line, command.close) for line in (shown, printed[found])), strict=True):
                 assert abs(theirs - ours) <= _CLOSE * ours, f"{printed[found]!r}, where the page has {shown!r}"
