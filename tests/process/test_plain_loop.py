@@ -43,8 +43,11 @@ EPOCHS = {"": (9, 9, 200), "--along": (9, 9, 200), "--accumulate 3": (9, 3, 200)
 
 
 @pytest.mark.sharing
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("args", ["", "--accumulate 3", "--along"])
+@pytest.mark.parametrize(
+    ("workers", "args"),
+    [(1, ""), (2, "--accumulate 3"), (3, "--along"), *(pytest.param(*case, marks=pytest.mark.chaos) for case in
+     [(1, "--accumulate 3"), (1, "--along"), (2, ""), (2, "--along"), (3, ""), (3, "--accumulate 3")])],
+)  # fmt: skip
 def test_a_turn_is_a_step_on_every_crew(tmp_path: Path, workers: int, args: str) -> None:
     with Launch(tmp_path, PLAIN, "--workers", workers, "--set", "audit=true", args=args) as run:
         assert run.end() == 0, run.err
@@ -148,6 +151,7 @@ def test_kills_move_the_loss_by_less_than_another_order_does(
     assert apart(curve, undisturbed()[ORDERS.index(order)]) < (orders_apart() if kills else 0.01), curve
 
 
+@pytest.mark.chaos
 @pytest.mark.sharing
 def test_a_learning_rate_that_is_a_third_less_moves_it_by_more() -> None:
     """So what is asked of kills can fail."""

@@ -65,7 +65,7 @@ def test_what_one_phase_uses_of_another_is_stopped_and_named(tmp_path: Path, wor
 
 
 @pytest.mark.sharing
-@pytest.mark.parametrize("kind", ["anew", "gradient"])
+@pytest.mark.parametrize("kind", ["anew", pytest.param("gradient", marks=pytest.mark.chaos)])
 def test_what_each_unit_draws_and_a_copy_of_gradients_are_no_alarm(tmp_path: Path, kind: str) -> None:
     with Launch(tmp_path, GAN, "--workers", 2, "--verify", 1, args=kind) as run:
         assert run.end() == 0, run.err
@@ -76,7 +76,9 @@ def test_what_each_unit_draws_and_a_copy_of_gradients_are_no_alarm(tmp_path: Pat
 
 
 @pytest.mark.sharing
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(
+    "workers", [pytest.param(1, marks=pytest.mark.chaos), 2, pytest.param(3, marks=pytest.mark.chaos)]
+)
 def test_what_a_pure_script_counts_prints_and_logs_is_its_own(tmp_path: Path, workers: int) -> None:
     args = f"nothing --log {tmp_path}/units"
     with Launch(tmp_path, IMPURE, "--workers", workers, "--verify", 1, args=args) as run:
@@ -103,8 +105,9 @@ def test_what_a_pure_script_counts_prints_and_logs_is_its_own(tmp_path: Path, wo
 @pytest.mark.parametrize(
     ("model", "options", "more"),
     [
-        ("lenet", ["--workers", 3, "--lanes", 6], ""), ("normed", ["--workers", 2, "--lanes", 4], " --fetchers 1"),
-        ("transformer", ["--workers", 2, "--servers", 1], ""),
+        ("normed", ["--workers", 2, "--lanes", 4], " --fetchers 1"),
+        pytest.param("lenet", ["--workers", 3, "--lanes", 6], "", marks=pytest.mark.chaos),
+        pytest.param("transformer", ["--workers", 2, "--servers", 1], "", marks=pytest.mark.chaos),
     ],
 )  # fmt: skip
 def test_no_false_alarm_where_every_step_is_verified(

@@ -131,6 +131,7 @@ def test_a_killed_launcher_takes_its_agents_along(tmp_path: Path, cluster: RealC
 
 
 @RAY
+@pytest.mark.chaos
 def test_a_run_whose_launcher_was_killed_goes_on_there(tmp_path: Path, cluster: RealCluster) -> None:
     crew = ("--hosts", 2, "--workers", 1, "--lanes", 4, "--checkpoint", "1step")
     with RayLaunch(tmp_path, cluster, "normed", *crew, args="--pace 0.02") as run:

@@ -37,7 +37,7 @@ def test_what_is_not_kept_is_named_also_where_one_other_worker_is_left(tmp_path:
 
 
 @pytest.mark.sharing
-@pytest.mark.parametrize("args", ["", "--plain"])
+@pytest.mark.parametrize("args", ["", pytest.param("--plain", marks=pytest.mark.chaos)])
 def test_times_and_what_each_worker_counts_for_itself_stop_nobody(tmp_path: Path, args: str) -> None:
     """Two workers at first, and one: so that one has nobody to compare with, and then nobody is left."""
     with Launch(tmp_path, VARIABLES, "--workers", 2, args=f"{args} --epochs 100") as run:

@@ -58,6 +58,7 @@ def test_a_run_begins_with_what_another_ended_with(tmp_path: Path) -> None:
     assert told(alone, "loaded") == ["loaded ((), (), ())"]
 
 
+@pytest.mark.chaos
 def test_from_a_checkpoint_and_through_a_crash(tmp_path: Path) -> None:
     """A checkpoint of a run that did not end; and that run's own checkpoints lead to the bits it would have had."""
     with Launch(tmp_path, "lenet", "--workers", 2, "--lanes", 4, *OFTEN, args="--pace 0.02", dir="old") as run:

@@ -120,10 +120,13 @@ class Checkpointer:
         return self._interval.due(time.monotonic() - self._last_time, step - self._last_step)
 
     def _save(self, source: StateSource) -> None:
-        until = time.monotonic() + CHECKPOINT.patience
-        taken = source.take(
-            self._room, lambda: self._closing.is_set() or time.monotonic() > until, still=self._still
-        )
+        until, still = time.monotonic() + CHECKPOINT.patience, self._still
+
+        def stopped() -> bool:
+            """Nobody is to wait for a version that does not come any more."""
+            return self._closing.is_set() or time.monotonic() > until or self._still != still
+
+        taken = source.take(self._room, stopped, still=still)
         if taken is None:
             return
         self._last_time = time.monotonic()
