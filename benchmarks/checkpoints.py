@@ -78,7 +78,8 @@ def _resumed() -> tuple[float, float]:
             crew.launcher.send_signal(signal.SIGKILL)
             crew.launcher.wait()
         with Crew(2, *lenet, where=where, options=["--resume", str(crew.directory)]) as crew:
-            wait_until(lambda: _began(crew.directory) >= 0.0, "the first generation", 60.0)
+            earlier = crew.directory / "earlier" / "1"  # the story of the time before goes there
+            wait_until(lambda: earlier.exists() and _began(crew.directory) >= 0.0, "the first generation", 60.0)
             resumed = _began(crew.directory)
             crew.launcher.send_signal(signal.SIGKILL)
             crew.launcher.wait()
