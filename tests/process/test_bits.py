@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.process.harness import SCRIPTS, Launch, environment
+from tests.same import assert_same
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
 BITS = SCRIPTS / "bits.py"
@@ -28,21 +29,6 @@ def bare(*args: str) -> dict[str, Any]:
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = torch.load(out)
         return found
-
-
-def assert_same(mine: Any, theirs: Any, where: str = "") -> None:
-    if isinstance(theirs, torch.Tensor):
-        assert mine.dtype == theirs.dtype and torch.equal(mine, theirs), f"{where}: {mine} and {theirs}"
-    elif isinstance(theirs, dict):
-        assert list(mine) == list(theirs), where
-        for name, value in theirs.items():
-            assert_same(mine[name], value, f"{where} {name}")
-    elif isinstance(theirs, list | tuple):
-        assert len(mine) == len(theirs), where
-        for number, (one, other) in enumerate(zip(mine, theirs, strict=True)):
-            assert_same(one, other, f"{where} {number}")
-    else:
-        assert mine == theirs, where
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -15,16 +15,19 @@ from holdfast.checkpoint.reader import Checkpoint
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.manifest import Manifest
-from holdfast.dataplane.memory.results import NESTED, OperationResults
+from holdfast.dataplane.memory.results import NESTED
 from holdfast.dataplane.memory.sections import family
-from holdfast.dataplane.memory.snapshot import Snapshot, SnapshotRoom, put_sections, take
+from holdfast.dataplane.memory.snapshot import Snapshot, SnapshotRoom, no_clocks, put_sections, take
 from holdfast.dataplane.wire.primary_sync import PrimarySync, inherit
 from holdfast.errors import OtherState
 
-__all__ = ["Progress", "State", "Taken", "content", "progress", "put_state", "restore", "state_of", "take_state"]
+__all__ = [
+    "BOARD", "CLOCKS", "Progress", "State", "Taken", "content", "progress", "put_state", "restore", "state_of",
+    "take_state",
+]  # fmt: skip
 
-#: What the board holds of the state; and how far lanes were, in relaxed modes.
-_BOARD, _CLOCKS = "board", "clocks"
+#: In the place of a section's name: what the board holds of the state; and how far lanes were, in relaxed modes.
+BOARD, CLOCKS = "board", "clocks"
 
 
 class Progress(NamedTuple):
@@ -59,7 +62,7 @@ def take_state(
     view: ArenaView, room: SnapshotRoom, ring: Callable[[], None], stopped: Callable[[], bool], *, still: bool
 ) -> Taken | None:  # fmt: skip
     """Copy the state at one of the next versions, or the one where all stands `still`; None where it was `stopped`."""
-    clocks = PrimarySync(view).cut_now if view.manifest.relaxed else _none
+    clocks = PrimarySync(view).cut_now if view.manifest.relaxed else no_clocks
     snapshot = take(view, room, ring, stopped, clocks, still=still)
     return None if snapshot is None else Taken(view.manifest, snapshot, progress(view, snapshot.version))
 
@@ -70,8 +73,8 @@ def content(
     """What goes into a checkpoint of this state."""
     manifest, snapshot, _ = taken
     tensors = {name: _tensor(manifest, name, data) for name, data in snapshot.sections.items()}
-    tensors[_BOARD] = Tensor("uint8", (len(snapshot.words),), snapshot.words)
-    tensors[_CLOCKS] = Tensor("uint8", (len(snapshot.clocks),), snapshot.clocks)
+    tensors[BOARD] = Tensor("uint8", (len(snapshot.words),), snapshot.words)
+    tensors[CLOCKS] = Tensor("uint8", (len(snapshot.clocks),), snapshot.clocks)
     state = [
         StateEntry(
             entry.name, entry.dtype, tuple(entry.shape), entry.section,
@@ -84,9 +87,9 @@ def content(
 
 def state_of(checkpoint: Checkpoint, *, ended: bool) -> State:
     """The state in a checkpoint. Raises DamagedCheckpoint: its bytes are not those that were written."""
-    names = [name for name in checkpoint.manifest.tensors if name not in (_BOARD, _CLOCKS)]
+    names = [name for name in checkpoint.manifest.tensors if name not in (BOARD, CLOCKS)]
     sections = {name: checkpoint.read(name) for name in names}
-    return State(sections, checkpoint.read(_BOARD), bytes(checkpoint.read(_CLOCKS)), ended, str(checkpoint.path))
+    return State(sections, checkpoint.read(BOARD), bytes(checkpoint.read(CLOCKS)), ended, str(checkpoint.path))
 
 
 def restore(checkpoint: Checkpoint, view: ArenaView, *, ended: bool = False) -> int:
@@ -119,9 +122,8 @@ def put_state(state: State, view: ArenaView) -> int:
 
 def _forget_end(view: ArenaView) -> None:
     following = (view.board.rewind_op() // NESTED + 1) * NESTED  # what is inside of that loop stays
-    results = OperationResults(view.section("evaluation-past"))
-    for op in results.since(following - 1):
-        results.drop(op)
+    for op in view.past.since(following - 1):
+        view.past.drop(op)
     rows = view.section("evaluation")
     rows[:] = bytes(len(rows))  # of evaluations with these numbers
 
@@ -151,8 +153,3 @@ def _differing(theirs: dict[str, int], ours: dict[str, int]) -> str:
     names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
     told = [f"{name} ({theirs.get(name, 'none')} bytes there, {ours.get(name, 'none')} here)" for name in names[:10]]
     return ", ".join(told) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-
-
-def _none(version: int) -> bytes:
-    """In mode `exact` there are no clocks."""
-    return b""

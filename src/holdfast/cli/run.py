@@ -37,7 +37,7 @@ def parser() -> Parser:
     it.add_argument("--notice", metavar="SOURCE", help="a file, a URL or command:WORDS that tells of a preemption")
     it.add_argument("--resume", metavar="DIR", help="go on from the newest checkpoint of that run, or from this one")
     it.add_argument("--changed-script", metavar="ok", help="with --resume: the script may be another one now")
-    it.add_argument("--init-from", metavar="PATH", help="weights to begin with: a run, checkpoint or .safetensors file")
+    it.add_argument("--init-from", metavar="PATH", help="weights to begin with: a run, a checkpoint, a file or DCP")
     it.add_argument("--dir", metavar="DIR", help="the run's directory (default: a new one under runs/)")
     it.add_argument("--listen", metavar="ADDRESS[:PORT]", help="let other machines join here: 0.0.0.0 or :: for any")
     it.add_argument("--hosts", type=int, metavar="N", help="wait for so many machines before the first step")

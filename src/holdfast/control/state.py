@@ -52,7 +52,7 @@ class RunState:
     modes: list[Reached] = field(default_factory=list)  #: how they have, the newest last
     begun: dict[int, int] = field(default_factory=dict)  #: serial of a mode -> the generation that it began with
     running: bool = False
-    resumed: bool = False  #: it goes on with a state that host 0 has
+    resumed: bool = False  #: it goes on with the state of a checkpoint
     ended: bool = False  #: it had come to its end before: the first worker that is ready may read other data
     over: bool = False  #: EndRun or FailRun was ordered
     first: Ready | None = None  #: the measure for all others

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from holdfast.checkpoint.capture import Progress, State, Taken
+from holdfast.checkpoint.capture import BOARD, CLOCKS, Progress, State, Taken
 from holdfast.config.limits import AGENT
 from holdfast.dataplane.memory.manifest import Manifest
 from holdfast.dataplane.memory.snapshot import Snapshot
@@ -22,7 +22,7 @@ from holdfast.hosts.orders import StateEnd, StateHead, StatePart
 
 __all__ = ["StateParts", "cut_state", "cut_taken", "send_parts", "state_of_parts", "taken_of"]
 
-_WORDS, _CLOCKS = "board", "clocks"  # in the place of a section's name
+_Head = TypeVar("_Head")
 
 
 class _TakenHead(NamedTuple):
@@ -46,14 +46,14 @@ def cut_taken(number: int, taken: Taken) -> Iterator[StateHead | StatePart | Sta
     """The parts of a state that was taken here."""
     snapshot = taken.snapshot
     head = _TakenHead(taken.manifest, snapshot.version, taken.at, snapshot.held, snapshot.waited)
-    sections = {**snapshot.sections, _WORDS: memoryview(snapshot.words), _CLOCKS: memoryview(snapshot.clocks)}
+    sections = {**snapshot.sections, BOARD: memoryview(snapshot.words), CLOCKS: memoryview(snapshot.clocks)}
     yield from _cut(number, msgspec.msgpack.encode(head), sections)
 
 
 def cut_state(state: State) -> Iterator[StateHead | StatePart | StateEnd]:
     """The parts of a state that is to be put in place elsewhere."""
     head = _StateHead(state.ended, state.where)
-    sections = {**state.sections, _WORDS: state.words, _CLOCKS: memoryview(state.clocks)}
+    sections = {**state.sections, BOARD: state.words, CLOCKS: memoryview(state.clocks)}
     yield from _cut(0, msgspec.msgpack.encode(head), sections)
 
 
@@ -125,28 +125,29 @@ class StateParts:
 
 def taken_of(parts: StateParts) -> Taken:
     """What was taken elsewhere. Raises FrameError."""
-    try:
-        head = msgspec.msgpack.decode(parts.head, type=_TakenHead)
-    except msgspec.MsgspecError as error:
-        raise FrameError(f"the head of a state makes no sense: {error}") from None
+    head = _head(parts, _TakenHead)
     words, clocks, sections = _told_apart(parts)
     return Taken(head.manifest, Snapshot(head.version, words, clocks, sections, head.held, head.waited), head.at)
 
 
 def state_of_parts(parts: StateParts) -> State:
     """What is to be put in place here. Raises FrameError."""
-    try:
-        head = msgspec.msgpack.decode(parts.head, type=_StateHead)
-    except msgspec.MsgspecError as error:
-        raise FrameError(f"the head of a state makes no sense: {error}") from None
+    head = _head(parts, _StateHead)
     words, clocks, sections = _told_apart(parts)
     return State(sections, memoryview(words), clocks, head.ended, head.where)
+
+
+def _head(parts: StateParts, kind: type[_Head]) -> _Head:
+    try:
+        return msgspec.msgpack.decode(parts.head, type=kind)
+    except msgspec.MsgspecError as error:
+        raise FrameError(f"the head of a state makes no sense: {error}") from None
 
 
 def _told_apart(parts: StateParts) -> tuple[bytes, bytes, dict[str, memoryview]]:
     """The board's words, the clocks, and the sections."""
     sections = dict(parts.sections)
     try:
-        return bytes(sections.pop(_WORDS)), bytes(sections.pop(_CLOCKS)), sections
+        return bytes(sections.pop(BOARD)), bytes(sections.pop(CLOCKS)), sections
     except KeyError as error:
         raise FrameError(f"a state without {error}") from None

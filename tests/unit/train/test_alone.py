@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 import holdfast as hf
 from holdfast.errors import NonFinite
 from holdfast.train import run as runs
+from tests.same import assert_same
 from tests.unit.train.problems import assert_close, batches_of, loader_of, loss_of, plain, points, turn
 
 EPOCHS = 2
@@ -230,21 +231,6 @@ def held(
     epoch = epoch or script(model, optimizer)
     for _ in run.epochs(EPOCHS):
         epoch(loader)
-
-
-def assert_same(mine: Any, theirs: Any, where: str = "") -> None:
-    if isinstance(theirs, Tensor):
-        assert mine.dtype == theirs.dtype and torch.equal(mine, theirs), where
-    elif isinstance(theirs, dict):
-        assert list(mine) == list(theirs), where
-        for key, value in theirs.items():
-            assert_same(mine[key], value, f"{where} {key}")
-    elif isinstance(theirs, list | tuple):
-        assert len(mine) == len(theirs), where
-        for number, (one, other) in enumerate(zip(mine, theirs, strict=True)):
-            assert_same(one, other, f"{where} {number}")
-    else:
-        assert mine == theirs, where
 
 
 def assert_same_bits(

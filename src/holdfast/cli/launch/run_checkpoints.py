@@ -63,7 +63,7 @@ class RunCheckpoints:
 
     def _source(self) -> StateSource | None:
         """This machine, if it holds the state; else the first other one that does."""
-        if self._here is not None and (self._admission is None or self._here.step() >= 0):
+        if self._here is not None and self._here.step() >= 0:
             return self._here
         if self._admission is None:
             return None

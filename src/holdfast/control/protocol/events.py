@@ -55,7 +55,7 @@ class Resumed(msgspec.Struct, frozen=True):
 class RunStarted(_Event, frozen=True):
     """The launcher is up; nobody works yet. HostJoined(0, ...) follows where the launcher's machine trains, too.
 
-    A run that is `resumed` begins with a state that host 0 has: it puts that in place when its arena is seeded.
+    A run that is `resumed` begins with the state of a checkpoint: the host whose arena is seeded puts it there.
     """
 
     resumed: Resumed | None = None

@@ -40,7 +40,7 @@ SAMPLES = 64  #: of the unit at hand, as many of their numbers as a row shows
 H_STEP0, H_STEP1 = 17, 21  # four words each
 H_UNITS = 30  #: what a unit has been in this run: bits of `UNIT_LANE` and `UNIT_WORKER`
 UNIT_LANE, UNIT_WORKER = 1, 2
-H_LOOP = 32  #: three words of the newest operation that is a loop: its number, its first step, its kind
+H_LOOP, _LOOP = 32, 3  #: the newest operation that is a loop: its number, its first step, its kind
 H_HELD = 31  #: from which step on nothing is summed or finished, plus one, while the state before it is copied
 H_CURRENT, H_MANIFEST, H_MANIFEST_SIZE, H_RECORDED, H_WORK_STEP, H_WORK, H_STALENESS = *range(25, 30), 36, 40
 STALENESS = 32  #: counts of pushes by their staleness (see `ages`)
@@ -403,7 +403,7 @@ class Board:
     def state_words(self) -> bytes:
         """What the board holds of the state, for a host that fetches it: where the script stands, and the versions."""
         backlog = self.words[self._backlog : self._lanes]
-        stands = bytes(self.words[H_OP:H_CURRENT]) + bytes(self.words[H_LOOP : H_LOOP + 3])
+        stands = bytes(self.words[H_OP:H_CURRENT]) + bytes(self.words[H_LOOP : H_LOOP + _LOOP])
         return stands + bytes(backlog) + self._versions.tobytes()
 
     def land_state(self, data: memoryview, *, mirror: bool = False) -> int:
@@ -415,14 +415,14 @@ class Board:
             raise FrameError(f"it brings {len(data)} bytes of a board, which has words of 8")
         words = memoryview(bytes(data)).cast("q")
         stands = H_CURRENT - H_OP
-        backlog = stands + 3, stands + 3 + self._lanes - self._backlog
+        backlog = stands + _LOOP, stands + _LOOP + self._lanes - self._backlog
         versions = words[backlog[1] :].tolist()
         if len(versions) != self.num_slices or (len(set(versions)) != 1 and not mirror):
             raise FrameError(f"it brings {len(versions)} slices at {len(set(versions))} versions")
         most = BACKLOG * self.num_lanes
         if any(not 0 <= words[backlog[0] + turn * self._backlog_size + 1] <= most for turn in (0, 1)):
             raise FrameError(f"it brings a backlog of more than {most} parts")
-        self.words[H_OP:H_CURRENT], self.words[H_LOOP : H_LOOP + 3] = words[:stands], words[stands : backlog[0]]
+        self.words[H_OP:H_CURRENT], self.words[H_LOOP : H_LOOP + _LOOP] = words[:stands], words[stands : backlog[0]]
         self.words[self._backlog : self._lanes] = words[backlog[0] : backlog[1]]
         self.words[H_MIRROR] = mirror
         for slice_, version in enumerate(versions):
@@ -562,7 +562,7 @@ class Board:
 
     def rewind_op(self) -> int:
         """Forget the operations after the newest loop: another script follows. Returns that loop's number, or -1."""
-        op, first_step, kind = self.words[H_LOOP : H_LOOP + 3]
+        op, first_step, kind = self.words[H_LOOP : H_LOOP + _LOOP]
         if op >= 0:
             self.begin_op(op, first_step, kind)
         return op
