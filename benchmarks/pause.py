@@ -58,7 +58,7 @@ def _arguments(steps: int) -> list[str]:
 
 def kill_workers(workers: int, kills: int, steps: int, dice: random.Random, found: Found) -> None:
     """One run with `kills` kills."""
-    with scratch() as where, Crew(workers, *_arguments(steps), where=where) as crew:
+    with scratch() as where, Crew(workers, *_arguments(steps), "--by-steps", where=where) as crew:
         moments: list[float] = []
         for _ in range(kills):
             members = crew.await_members(workers)
@@ -138,7 +138,7 @@ def measure(repeats: int, quick: bool) -> Result:
     steps = (STEPS // 2 if quick else STEPS) * kills
     rounds = -(-repeats // kills)
     with scratch() as where:
-        undisturbed = crew_figures(1, *_arguments(steps), where=where)["weights_sha256"]
+        undisturbed = crew_figures(1, *_arguments(steps), "--by-steps", where=where)["weights_sha256"]
     for _ in range(rounds):
         kill_workers(2, kills, steps, dice, found[2])
         restarts += kill_ranks(kills, dice)

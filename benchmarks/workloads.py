@@ -137,12 +137,12 @@ class StepLog:
         self._fd = -1
         if directory is not None:
             self._fd = os.open(directory / f"steps-{os.getpid()}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._newest = -1
+        self._noted: set[int] = set()  # by this process: another one that comes late begins with none, and rightly
 
     def note(self, step: int) -> None:
         """All steps before `step` are committed."""
-        if self._fd >= 0 and step != self._newest:
-            self._newest = step
+        if self._fd >= 0 and step not in self._noted:
+            self._noted.add(step)
             os.write(self._fd, f"{step} {time.monotonic():.6f}\n".encode())
 
 

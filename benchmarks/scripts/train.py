@@ -57,6 +57,7 @@ def main() -> None:
     for _ in run.epochs(1):
         for turn in run.steps(loader) if options.by_steps else ():
             watch.at(turn.number)
+            log.note(turn.number)
             for x, y in turn:
                 loss_of(model, x, y).backward()
             optimizer.step()
