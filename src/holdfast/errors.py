@@ -37,6 +37,7 @@
     │   ├── OtherModel                its weights have nothing of the script's    exit 15
     │   └── CheckpointFailed          it could not be written; older ones stay    exit 15
     │       └── NoAtomicRename        its file system cannot rename a folder      exit 15
+    ├── BadRequest                    what a client of an endpoint sent cannot be answered
     └── Refused                       a run will not have this machine            exit 11
         ├── WrongToken                it does not hold the run's token            exit 11
         ├── OtherVersion              it has another version of Holdfast          exit 11
@@ -524,6 +525,18 @@ class NoAtomicRename(CheckpointFailed):
             root, f"its file system cannot rename a folder ({why})",
             "Keep checkpoints on a local disk or on NFS, and have copies of them sent elsewhere.",
         )  # fmt: skip
+
+
+class BadRequest(HoldfastError):
+    """What a client of an endpoint sent cannot be answered; it is told so, with a status of HTTP.
+
+    >>> str(BadRequest(400, "has 3 values; shape [2] has 2", "inputs[0].data"))
+    'inputs[0].data: has 3 values; shape [2] has 2'
+    """
+
+    def __init__(self, status: int, message: str, field: str = "") -> None:
+        self.status, self.message, self.field = status, message, field
+        super().__init__(f"{field}: {message}" if field else message)
 
 
 class Refused(HoldfastError):

@@ -46,6 +46,7 @@ EXIT_CODES = {
     "OtherModel": 15,
     "CheckpointFailed": 15,
     "NoAtomicRename": 15,
+    "BadRequest": 1,
     "Refused": 11,
     "WrongToken": 11,
     "OtherVersion": 11,
@@ -77,6 +78,7 @@ PARENTS = {
         errors.CheckpointError,
     ),
     "NoAtomicRename": errors.CheckpointFailed,
+    "BadRequest": errors.HoldfastError,
     "Refused": errors.HoldfastError,
     **dict.fromkeys(("WrongToken", "OtherVersion", "OtherRun"), errors.Refused),
 }
@@ -114,7 +116,7 @@ def test_every_class_says_when_it_is_raised(name: str) -> None:
 BUILT = {
     "ConfigError", "NotExact", "BadUnit", "FrameError", "WrongToken", "OtherVersion", "OtherRun", "NotKept",
     "NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "CheckpointFailed",
-    "NoAtomicRename", "OtherState", "NoWeights", "OtherModel",
+    "NoAtomicRename", "OtherState", "NoWeights", "OtherModel", "BadRequest",
 }  # fmt: skip
 
 
@@ -131,6 +133,15 @@ def test_config_error() -> None:
     assert str(error) == "lanes = 0: must be 1 or more (set by --lanes). Use --lanes 4."
     assert (error.field, error.value, error.source) == ("lanes", 0, "--lanes")
     assert str(errors.ConfigError("seed", -1, "must be 0 or more")) == "seed = -1: must be 0 or more (set by default)."
+
+
+def test_bad_request() -> None:
+    error = errors.BadRequest(413, "has 9 bytes; at most 8 are taken", "body")
+    assert str(error) == "body: has 9 bytes; at most 8 are taken"
+    assert (error.status, error.field) == (413, "body")
+    assert str(errors.BadRequest(404, "There is no model x. Ask for /v2/models.")) == (
+        "There is no model x. Ask for /v2/models."
+    )
 
 
 def test_not_kept() -> None:
