@@ -15,12 +15,12 @@ decided in `rollout`.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 from holdfast.serve.dispatch.cost import Cost
-from holdfast.serve.dispatch.waiting import Waiting, WaitingRequest
+from holdfast.serve.dispatch.waiting import R, Waiting
 
-__all__ = ["Batch", "DispatchLimits", "Dispatcher", "Refusal"]
+__all__ = ["Batch", "DispatchLimits", "Dispatcher", "Lost", "Refusal"]
 
 
 class DispatchLimits(NamedTuple):
@@ -42,28 +42,28 @@ class Refusal(NamedTuple):
     retry_after: float
 
 
-class Batch(NamedTuple):
+class Batch(NamedTuple, Generic[R]):
     """What one replica computes at once."""
 
     replica: int
-    requests: list[WaitingRequest]
+    requests: list[R]
     items: int
     since: float
 
 
-class Lost(NamedTuple):
+class Lost(NamedTuple, Generic[R]):
     """Requests that fail because of their replica's loss, each for the same reason."""
 
-    requests: list[WaitingRequest]
+    requests: list[R]
     reason: str
 
 
-class _Replica:
+class _Replica(Generic[R]):
     __slots__ = ("batch", "cap", "cost", "rate", "routed")
 
     def __init__(self, cost: Cost) -> None:
         self.cost, self.routed = cost, False
-        self.batch: Batch | None = None
+        self.batch: Batch[R] | None = None
         self.cap, self.rate = 1, 0.0
 
 
@@ -71,13 +71,13 @@ _LATE = 0.05  # seconds that a batch takes at least before anybody looks whether
 _MOST_MARGIN = 4.0
 
 
-class Dispatcher:
+class Dispatcher(Generic[R]):
     """Queue and replicas of one model."""
 
     def __init__(self, limits: DispatchLimits) -> None:
         self.limits = limits
-        self.waiting = Waiting()
-        self._replicas: dict[int, _Replica] = {}
+        self.waiting: Waiting[R] = Waiting()
+        self._replicas: dict[int, _Replica[R]] = {}
         self._rate = 0.0  # items a second of all replicas that take requests; 0: not known yet
         self._margin = 1.0  # forecasts are multiplied by this
 
@@ -105,7 +105,7 @@ class Dispatcher:
         """Does it compute nothing?"""
         return replica not in self._replicas or self._replicas[replica].batch is None
 
-    def lose(self, replica: int) -> Lost:
+    def lose(self, replica: int) -> Lost[R]:
         """A replica is gone. What it was computing goes first again; what may not be is to fail."""
         one = self._replicas.pop(replica, None)
         self._sum_rates()
@@ -122,7 +122,7 @@ class Dispatcher:
 
     # ------------------------------------------------------------ requests
 
-    def admit(self, request: WaitingRequest, now: float, lag: float = 0.0) -> Refusal | None:
+    def admit(self, request: R, now: float, lag: float = 0.0) -> Refusal | None:
         """Take a request, or say why not. `lag` is how far the front door itself is behind."""
         if refusal := self.refuses(request.items, request.deadline, now, lag):
             return refusal
@@ -166,7 +166,7 @@ class Dispatcher:
             return slowest
         return self._margin * (left / max(1, busy) + ahead / self._rate + slowest)
 
-    def assign(self, now: float) -> list[Batch]:
+    def assign(self, now: float) -> list[Batch[R]]:
         """Give free replicas what is waiting. The shell sends each batch to its replica."""
         if not self.waiting:
             return []
@@ -183,7 +183,7 @@ class Dispatcher:
             given.append(one.batch)
         return given
 
-    def computed(self, replica: int, now: float, seconds: float) -> list[WaitingRequest]:
+    def computed(self, replica: int, now: float, seconds: float) -> list[R]:
         """A replica has computed its batch, in so many seconds by its own clock. The requests in their order."""
         one = self._replicas[replica]
         batch = self._end(one)
@@ -193,7 +193,7 @@ class Dispatcher:
         self._margin = min(_MOST_MARGIN, self._margin * 1.05) if late else max(1.0, self._margin * 0.995)
         return batch.requests
 
-    def failed(self, replica: int) -> list[WaitingRequest]:
+    def failed(self, replica: int) -> list[R]:
         """The model has raised. The requests that fail: of a batch of several none, each of these is tried alone."""
         batch = self._end(self._replicas[replica])
         if len(batch.requests) == 1:
@@ -221,7 +221,7 @@ class Dispatcher:
             and now - one.batch.since > max(self.limits.hang, 20.0 * one.cost.slow(one.batch.items))
         ]  # fmt: skip
 
-    def remove_if_over(self, now: float) -> list[WaitingRequest]:
+    def remove_if_over(self, now: float) -> list[R]:
         """Requests that nobody has begun and nobody waits for any more: they are out of the queue now."""
         return self.waiting.remove_if_over(now)
 
@@ -240,12 +240,12 @@ class Dispatcher:
         """What was learned of it."""
         return self._replicas[replica].cost
 
-    def _end(self, one: _Replica) -> Batch:
+    def _end(self, one: _Replica[R]) -> Batch[R]:
         assert one.batch is not None, "a replica has answered a batch that it was not given"
         batch, one.batch = one.batch, None
         return batch
 
-    def _rated(self, one: _Replica) -> None:
+    def _rated(self, one: _Replica[R]) -> None:
         before = one.rate
         one.cap = min(self.limits.batch, one.cost.fitting(self.limits.objective / 2))
         one.rate = one.cap / one.cost.expected(one.cap) if one.cost.known else 0.0

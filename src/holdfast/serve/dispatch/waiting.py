@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
 
-__all__ = ["Waiting", "WaitingRequest"]
+__all__ = ["R", "Waiting", "WaitingRequest"]
 
 
 class WaitingRequest:
@@ -28,36 +29,39 @@ class WaitingRequest:
         self.given_up = False  #: the client is gone
 
 
-class Waiting:
+R = TypeVar("R", bound=WaitingRequest)
+
+
+class Waiting(Generic[R]):
     """The queue. `items` and `bytes` are what is in it."""
 
     def __init__(self) -> None:
-        self._line: deque[WaitingRequest] = deque()
+        self._line: deque[R] = deque()
         self.items = self.bytes = 0
 
     def __len__(self) -> int:
         return len(self._line)
 
-    def __iter__(self) -> Iterator[WaitingRequest]:
+    def __iter__(self) -> Iterator[R]:
         return iter(self._line)
 
-    def append(self, request: WaitingRequest) -> None:
+    def append(self, request: R) -> None:
         """A new request: it goes last."""
         self._line.append(request)
         self.items += request.items
         self.bytes += request.size
 
-    def put_back(self, requests: list[WaitingRequest]) -> None:
+    def put_back(self, requests: list[R]) -> None:
         """Requests that were begun, and have to be begun again: they go first, in their order."""
         self._line.extendleft(reversed(requests))
         self.items += sum(request.items for request in requests)
         self.bytes += sum(request.size for request in requests)
 
-    def oldest(self) -> WaitingRequest | None:
+    def oldest(self) -> R | None:
         """The request that goes next."""
         return self._line[0] if self._line else None
 
-    def take(self, most: int) -> list[WaitingRequest]:
+    def take(self, most: int) -> list[R]:
         """Take out the oldest request, and with it what may be computed together with it: at most so many items.
 
         A request is never cut: one that has more items than that makes a batch of its own.
@@ -65,7 +69,7 @@ class Waiting:
         first = self._line.popleft()
         batch, items = [first], first.items
         if not first.alone:
-            passed: list[WaitingRequest] = []
+            passed: list[R] = []
             while self._line and items < most and len(passed) < 256:
                 one = self._line.popleft()
                 if one.key == first.key and not one.alone and items + one.items <= most:
@@ -78,7 +82,7 @@ class Waiting:
         self.bytes -= sum(one.size for one in batch)
         return batch
 
-    def remove_if_over(self, now: float) -> list[WaitingRequest]:
+    def remove_if_over(self, now: float) -> list[R]:
         """Take out those whose client is gone or has no use for an answer any more."""
         over = [one for one in self._line if one.given_up or one.deadline <= now]
         if over:

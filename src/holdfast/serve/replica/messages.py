@@ -8,6 +8,8 @@ A descriptor of new, larger memory travels with the first message that speaks of
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 __all__ = [
@@ -84,6 +86,6 @@ class Leaving(msgspec.Struct, frozen=True, tag=8, array_like=True):
 ToReplica = Load | Compute | End
 FromReplica = Loaded | CannotLoad | Computed | Raised | Leaving
 
-encode = msgspec.msgpack.Encoder().encode
-decode_to_replica = msgspec.msgpack.Decoder(ToReplica).decode
-decode_from_replica = msgspec.msgpack.Decoder(FromReplica).decode
+encode: Callable[[ToReplica | FromReplica], bytes] = msgspec.msgpack.Encoder().encode
+decode_to_replica: Callable[[bytes], ToReplica] = msgspec.msgpack.Decoder(ToReplica).decode
+decode_from_replica: Callable[[bytes], FromReplica] = msgspec.msgpack.Decoder(FromReplica).decode

@@ -151,9 +151,9 @@ class _Replica:
             inputs = arrays(signature.inputs, wanted.inputs, self._inputs.memory)
             items = wanted.inputs[0].shape[0] if signature.batched else 1
             packed = self._pack(self._model.predict(inputs), items)
-        except MemoryError:
-            raise  # what is left of this process is of no use: another one is started
         except Exception as error:
+            if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+                raise  # what is left of this process is of no use: another one is started, and tries it again
             print(f"batch {wanted.number} failed:", file=sys.stderr)
             sys.excepthook(type(error), error, error.__traceback__)
             sys.stderr.flush()
@@ -162,7 +162,7 @@ class _Replica:
         placed, size = place(packed)
         fds = self._outputs.room(size)
         for (data, _), one in zip(packed, placed, strict=True):
-            raw = memoryview(data).cast("B") if one.size else b""
+            raw = data if isinstance(data, bytes) else data.reshape(-1).view("u1").data
             self._outputs.memory[one.begin : one.begin + one.size] = raw
         bad = not_finite(packed, batched=signature.batched) if self._model.manifest.finite else ()
         seconds = time.perf_counter() - began
