@@ -23,6 +23,7 @@ COMMANDS = {
     "set": "change how a going run keeps step",
     "explain": "tell a run's story: what was decided, and why",
     "checkpoint": "what a run has saved: list, verify, show, export, diff",
+    "serve": "answer requests with a model: Open Inference Protocol, plain JSON, a page",
     "doctor": "check this machine, and say what to do about it",
     "bench": "run the benchmarks of this checkout",
     "version": "print the version",

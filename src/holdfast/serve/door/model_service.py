@@ -113,6 +113,11 @@ class ModelService:
         return self._rollout.refused.get(manifest.version, "")
 
     @property
+    def limits(self) -> DispatchLimits:
+        """What holds for its queue and its batches."""
+        return self._dispatcher.limits
+
+    @property
     def current(self) -> int:
         """The version that answers; 0: none."""
         return self._rollout.current.number if self._rollout.current is not None else 0
