@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.serve.protocol.errors import BadRequest, malformed
 from holdfast.serve.protocol.limits import ProtocolLimits
-from holdfast.serve.protocol.tensors import pack, pack_bytes, place
+from holdfast.serve.protocol.tensors import check_lengths, pack, pack_bytes, place
 
 __all__ = ["from_json"]
 
@@ -44,17 +44,17 @@ def from_json(
         values = _decoder(_KINDS[datatype], depth).decode(text)
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise malformed(error, field) from None
-    nested = depth == full
-    if not nested:
+    if depth != full:
         if len(values) != count:
             raise BadRequest(400, f"has {len(values)} values; shape {list(shape)} has {count}", field)
+        shape = (count,)
     elif depth == 0:
         values = [values]
     else:
         values = _flat(values, shape[:depth], field)
     if datatype == "BYTES":
-        return _strings(values, shape if nested else (), field, limits)
-    return pack(datatype, values, shape, nested, field)
+        return _strings(values, shape, field, limits)
+    return pack(datatype, values, shape, field)
 
 
 #: What an element is in JSON.
@@ -88,9 +88,5 @@ def _flat(values: list[Any], shape: Sequence[int], field: str) -> list[Any]:
 
 def _strings(values: list[str], shape: Sequence[int], field: str, limits: ProtocolLimits) -> bytes:
     encoded = [value.encode() for value in values]
-    for k, value in enumerate(encoded):
-        if len(value) > limits.bytes_length:
-            raise BadRequest(
-                413, f"has {len(value)} bytes; at most {limits.bytes_length} are taken", field + place(k, shape)
-            )
+    check_lengths(encoded, field, shape, limits)
     return pack_bytes(encoded)

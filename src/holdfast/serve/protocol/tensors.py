@@ -18,7 +18,9 @@ from holdfast.serve.protocol.errors import BadRequest, shown
 from holdfast.serve.protocol.limits import ProtocolLimits
 from holdfast.serve.protocol.requests import Buffer
 
-__all__ = ["ITEMSIZE", "check_raw", "elements", "pack", "pack_bytes", "place", "unpack", "unpack_bytes"]
+__all__ = [
+    "ITEMSIZE", "check_lengths", "check_raw", "elements", "pack", "pack_bytes", "place", "unpack", "unpack_bytes",
+]  # fmt: skip
 
 #: Bytes of an element; 0 where that varies.
 ITEMSIZE = {name: 0 if name == "BYTES" else numpy.dtype(code).itemsize for name, code in DATATYPES.items()}
@@ -83,10 +85,12 @@ def _check_bytes(count: int, data: Buffer, field: str, limits: ProtocolLimits) -
         raise BadRequest(400, f"has {most - at} bytes after its last element", field)
 
 
-def pack(datatype: str, values: Sequence[Any], shape: Sequence[int], nested: bool, field: str) -> bytes:
+def pack(datatype: str, values: Sequence[Any], shape: Sequence[int], field: str) -> bytes:
     """Plain numbers as bytes. They are of the right Python type; that they are in range is seen here.
 
-    >>> pack("INT8", [1, -1], [2], False, "inputs[0].data")
+    `shape` is that in which they are written, to say where one stands.
+
+    >>> pack("INT8", [1, -1], [2], "inputs[0].data")
     b'\\x01\\xff'
     """
     code = _CODES[datatype]
@@ -94,9 +98,8 @@ def pack(datatype: str, values: Sequence[Any], shape: Sequence[int], nested: boo
         return struct.pack(f"<{len(values)}{code}", *values)
     except (struct.error, OverflowError):
         bad = next(k for k, value in enumerate(values) if not _packs(code, value))
-        raise BadRequest(
-            400, f"{shown(values[bad])} is out of range for {datatype}", field + place(bad, shape if nested else ())
-        ) from None
+        message = f"{shown(values[bad])} is out of range for {datatype}"
+        raise BadRequest(400, message, field + place(bad, shape)) from None
 
 
 def _packs(code: str, value: Any) -> bool:
@@ -108,16 +111,16 @@ def _packs(code: str, value: Any) -> bool:
 
 
 def place(index: int, shape: Sequence[int]) -> str:
-    """Where an element stands: by its index in each dimension, or in a flat list if no shape is given.
+    """Where an element stands that is written in this shape.
 
-    >>> place(5, (2, 3)), place(5, ())
-    ('[1][2]', '[5]')
+    >>> place(5, (2, 3)), place(5, (6,)), place(0, ())
+    ('[1][2]', '[5]', '')
     """
     told = ""
     for size in reversed(shape):
         index, inside = divmod(index, size)
         told = f"[{inside}]{told}"
-    return told or f"[{index}]"
+    return told
 
 
 def pack_bytes(values: Sequence[bytes]) -> bytes:
@@ -131,6 +134,14 @@ def pack_bytes(values: Sequence[bytes]) -> bytes:
         parts.append(_LENGTH.pack(len(value)))
         parts.append(value)
     return b"".join(parts)
+
+
+def check_lengths(values: Sequence[bytes], field: str, shape: Sequence[int], limits: ProtocolLimits) -> None:
+    """Is every element of type BYTES short enough?"""
+    for k, value in enumerate(values):
+        if len(value) > limits.bytes_length:
+            message = f"has {len(value)} bytes; at most {limits.bytes_length} are taken"
+            raise BadRequest(413, message, field + place(k, shape))
 
 
 def unpack_bytes(data: Buffer) -> list[bytes]:
