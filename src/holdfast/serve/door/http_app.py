@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -45,7 +46,7 @@ class HttpInference:
         """`pages` are bodies and their types by path; `metrics` is None where they are to be had elsewhere."""
         self._catalog, self._authorization, self._limits = catalog, authorization, limits
         self._version, self._pages, self._metrics = version, pages, metrics
-        self._now = asyncio.get_running_loop().time
+        self._now = time.monotonic
         self._routes: dict[bytes, Route] = {
             b"/v2": self._server, b"/v2/": self._server, b"/v2/health/live": self._health,
             b"/v2/health/ready": self._health, b"/v2/models/stats": self._statistics, b"/metrics": self._tell_metrics,

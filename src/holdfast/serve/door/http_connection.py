@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import httptools
 
@@ -102,8 +102,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
         self._expect(self._limits.head_seconds, "")
         if len(self._connections) >= self._limits.connections:
             self._fail(503, f"there are {self._limits.connections} connections already")

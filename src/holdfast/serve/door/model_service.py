@@ -79,7 +79,7 @@ class ModelService:
         self._note = lambda sentence: note(f"{name}: {sentence}")
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._now = self._loop.time
+        self._now = time.monotonic  # the clock of uvloop counts milliseconds
         self._dispatcher = Dispatcher[_Held](limits)
         self._rollout = Rollout(rollout, limits.objective, replicas)
         self.versions: dict[int, VersionOnDisk] = {}
@@ -154,7 +154,7 @@ class ModelService:
     # ------------------------------------------------------------ requests
 
     def check_room(self, version: int = 0, deadline: float = math.inf) -> None:
-        """Raise Unanswered where a request would not be taken: before its body is read. `deadline` is in loop time."""
+        """Raise Unanswered where a request would not be taken: before its body is read. `deadline` is in monotonic time."""
         if self._draining:
             raise Unanswered(503, f"{self.name} is being shut down. Try another server.", 1.0)
         if version and version != self.current:

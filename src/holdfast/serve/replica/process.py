@@ -46,6 +46,10 @@ def warm_up() -> None:
     import holdfast.model.loading
 
     assert all((torch.export, holdfast.model.loading))
+    with contextlib.suppress(ImportError):  # it looks for the place of the title, which is only found before
+        import setproctitle  # the environment has changed
+
+        assert setproctitle.getproctitle()
 
 
 def main(spec: WorkerSpec, link_fd: int) -> None:
