@@ -37,7 +37,8 @@ def main(argv: Sequence[str]) -> int:
         import httptools  # noqa: F401
         import uvloop
     except ImportError as error:
-        raise UsageError(f"{error.name} is missing, which holdfast serve needs: pip install 'holdfast[serve]'.") from None
+        missing = f"{error.name} is missing, which holdfast serve needs: pip install 'holdfast[serve]'."
+        raise UsageError(missing) from None
     from holdfast.serve.door.server import Server, check_exposure
 
     check_exposure(options)

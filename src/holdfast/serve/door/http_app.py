@@ -23,6 +23,7 @@ from holdfast.serve.protocol import metadata
 from holdfast.serve.protocol.errors import BadRequest, error_body
 from holdfast.serve.protocol.fit import Fitted, fit
 from holdfast.serve.protocol.limits import ProtocolLimits
+from holdfast.serve.protocol.plain import encode_predict, parse_predict
 from holdfast.serve.protocol.requests import InferResponse
 from holdfast.serve.protocol.rest import JSON_HEADERS, encode_infer, parse_infer
 
@@ -180,7 +181,26 @@ class HttpInference:
         request.respond(200, body, headers)
 
     def _predict(self, request: HttpRequest) -> None:
-        raise BadRequest(404, "There is nothing at /predict.", "")
+        _only(request, "POST")
+        name = request.path[len(b"/predict/") :]
+        service = self._catalog.service(_text(name)) if name else self._catalog.only()
+        service.check_room()
+        assert service.manifest is not None
+        encoding = request.headers.get(b"content-encoding")
+        plain = parse_predict(
+            request.body, service.manifest.signature, model=service.name, version="", limits=self._limits,
+            encoding=None if encoding is None else encoding.decode("latin-1"),
+        )  # fmt: skip
+        fitted = fit(plain.request, service.manifest.signature, self._limits)
+
+        def answer(found: Answer, request: HttpRequest) -> None:
+            assert service.manifest is not None
+            response = InferResponse(service.name, str(found.version), "", found.outputs)
+            manifest = service.manifest
+            body = encode_predict(response, manifest.signature, plain.single, manifest.classes)
+            request.respond(200, [body], _JSON)
+
+        self._submit(request, service, fitted, answer)
 
 
 def _only(request: HttpRequest, method: str) -> None:

@@ -76,7 +76,7 @@ class ModelService:
         limits: DispatchLimits, rollout: RolloutLimits, memory: int = 0,
     ) -> None:  # fmt: skip
         self.name, self._processes, self._memory = name, processes, memory
-        self._note = lambda sentence: note(f"{name}: {sentence}")
+        self._tell = note
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._now = time.monotonic  # the clock of uvloop counts milliseconds
@@ -93,6 +93,9 @@ class ModelService:
         self._held = 0
         self.changed = asyncio.Event()  #: set when a version begins to answer, or is rejected
         self._timer = self._loop.call_later(_IDLE_LOOK, self._tick)
+
+    def _note(self, sentence: str) -> None:
+        self._tell(f"{self.name}: {sentence}")
 
     # ------------------------------------------------------------ versions
 
@@ -154,7 +157,7 @@ class ModelService:
     # ------------------------------------------------------------ requests
 
     def check_room(self, version: int = 0, deadline: float = math.inf) -> None:
-        """Raise Unanswered where a request would not be taken: before its body is read. `deadline` is in monotonic time."""
+        """Raise Unanswered where a request would not be taken, before its body is read. `deadline`: monotonic time."""
         if self._draining:
             raise Unanswered(503, f"{self.name} is being shut down. Try another server.", 1.0)
         if version and version != self.current:
