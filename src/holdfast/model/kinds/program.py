@@ -1,8 +1,8 @@
 """The kind `program`: what torch.export has traced, as JSON, with its weights beside it as safetensors.
 
 Not the archive of torch.export.save: torch.export.load (2.13) unpickles example inputs, custom objects and some tensors
-in it, and where `weights_only=True` does not do, falls back to any pickle. So only the graph is kept, which is JSON, and
-handed to the same decoder together with tensors out of safetensors files: nothing is unpickled.
+in it, and falls back to any pickle where `weights_only=True` does not do. So only the graph is kept, which is JSON, and
+handed to the same decoder with tensors out of safetensors files: nothing is unpickled.
 """
 
 from __future__ import annotations
