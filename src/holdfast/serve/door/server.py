@@ -16,7 +16,7 @@ from holdfast.serve.dispatch.rollout import RolloutLimits
 from holdfast.serve.door.authorization import Authorization
 from holdfast.serve.door.catalog import Catalog
 from holdfast.serve.door.http_app import HttpInference
-from holdfast.serve.door.http_connection import HttpApp, HttpConnection, HttpLimits, sweep
+from holdfast.serve.door.http_connection import HttpApp, HttpConnection, HttpConnections, HttpLimits, sweep
 from holdfast.serve.door.library_watch import first_version, watch
 from holdfast.serve.door.model_service import ModelService
 from holdfast.serve.door.replica_processes import ReplicaProcesses
@@ -46,7 +46,7 @@ class Server:
     def __init__(self, options: ServeOptions, directory: Path, scratch: str, say: Callable[[str], None]) -> None:
         self._options, self._directory, self._scratch, self._say = options, directory, scratch, say
         self._catalog = Catalog()
-        self._connections: set[HttpConnection] = set()
+        self._connections = HttpConnections()
         self._servers: list[asyncio.Server] = []
         self._stack = contextlib.AsyncExitStack()
         self._ended = asyncio.Event()
@@ -172,7 +172,7 @@ class Server:
         await asyncio.gather(*(service.drain(self._options.drain) for service in self._catalog.services.values()))
         for server in self._servers:
             server.close()
-        for connection in list(self._connections):
+        for connection in list(self._connections.open):
             connection.drain()
         await asyncio.sleep(0)
 
