@@ -136,6 +136,11 @@ class ModelService:
         return self._dispatcher.waiting.items
 
     @property
+    def held_versions(self) -> set[int]:
+        """Versions that replicas hold."""
+        return {one.version for one in self._running.values()}
+
+    @property
     def refused_versions(self) -> dict[int, str]:
         """Versions that are not used, and why."""
         return self._rollout.refused
