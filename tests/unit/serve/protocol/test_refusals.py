@@ -304,6 +304,9 @@ def test_a_bomb_is_not_unpacked() -> None:
         (body(datatype="BYTES", data=[["a", "123456"]]), "inputs[0].data[0][1]: has 6 bytes; at most 5 are taken"),
         (body(name="x" * 9), "inputs[0].name: has 9 characters; a name has 1 to 8"),
         (body() | {"id": "x" * 9}, "id: has 9 characters; at most 8 are taken"),
+        (body() | {"outputs": [{"name": "y" * 200}]}, "outputs: has 214 bytes; at most 200 are taken"),
+        (body() | {"parameters": {"a": "b" * 200}}, "parameters: has 209 bytes; at most 200 are taken"),
+        (body(parameters={"a": "b" * 200}), "inputs[0].parameters: has 209 bytes; at most 200 are taken"),
         (body(data=list(range(101))), "body: has more than 100 values in JSON: send them as binary data"),
     ],
 )
