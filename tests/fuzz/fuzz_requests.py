@@ -87,6 +87,32 @@ def whole(data: bytes) -> None:
     parse(data)
 
 
+#: A request that is right, with and without bytes behind its JSON.
+VALID = json.dumps(
+    {
+        "id": "1",
+        "inputs": [{"name": "x", "datatype": "INT8", "shape": [1, 2], "data": [[1, 2]], "parameters": {"a": 1}}],
+        "outputs": [{"name": "y", "parameters": {"binary_data": True}}], "parameters": {"timeout": 5, "priority": 1},
+    }
+).encode()  # fmt: skip
+BEHIND = json.dumps(
+    {
+        "inputs": [
+            {"name": "x", "datatype": "BYTES", "shape": [2], "parameters": {"binary_data_size": 9}},
+            {"name": "y", "datatype": "BOOL", "shape": [2, 2], "parameters": {"binary_data_size": 4}},
+        ]
+    }
+).encode()
+
+
+def changed(data: bytes) -> None:
+    """A right request in which some bytes are replaced: where, how many, and by which the input says."""
+    at, cut = struct.unpack("<HB", data[:3].ljust(3, b"\0"))
+    for sent, length in ((VALID, None), (BEHIND + b"\1\0\0\0a" + bytes(4) + b"\0\1\0\1", str(len(BEHIND)))):
+        place = at % len(sent)
+        parse(sent[:place] + data[3:] + sent[place + cut % 16 :], length)
+
+
 def values(data: bytes) -> None:
     """The data of a tensor in JSON: datatype and shape from the first bytes."""
     datatype = list(DATATYPES)[data[0] % len(DATATYPES)] if data else "INT8"
@@ -142,7 +168,7 @@ def plain(data: bytes) -> None:
             json.loads(encode_predict(InferResponse("m", "1", "", outputs), signature, found.single, ("a", "b")))
 
 
-TARGETS = (whole, values, split, tail, packed, header, plain)
+TARGETS = (whole, changed, values, split, tail, packed, header, plain)
 
 
 def one_input(data: bytes) -> None:
