@@ -181,6 +181,7 @@ def test_a_run_is_served_while_it_trains_and_its_checkpoints_become_versions(tmp
     script = tmp_path / "training.py"
     script.write_text(TRAINING)
     with Launch(tmp_path, script, "--workers", "1", "--checkpoint", "2s") as run:
+        until(lambda: (run.dir / "run.json").exists(), "the run has a directory")
         with Served(run.dir, directory=tmp_path / "served", options=("--name", "going")) as served:
 
             def step() -> int:
