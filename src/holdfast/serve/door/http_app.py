@@ -91,7 +91,9 @@ class HttpInference:
             return
         if request.method == "POST" and (found := _MODEL.fullmatch(request.path)) and found[3] == b"infer":
             try:
-                self._catalog.service(_text(found[1]), _text(found[2])).check_room()
+                service = self._catalog.service(_text(found[1]), _text(found[2]))
+                request.facts = _Facts(service.name, 0)
+                service.check_room()
             except Unanswered as why:
                 request.reason = str(why)
                 request.refusal = why.status, error_body(why), (*_JSON, *_retry(why))
@@ -229,6 +231,7 @@ class HttpInference:
         _only(request, "POST")
         name = request.path[len(b"/predict/") :]
         service = self._catalog.service(_text(name)) if name else self._catalog.only()
+        request.facts = _Facts(service.name, 0)
         service.check_room()
         assert service.manifest is not None
         encoding = request.headers.get(b"content-encoding")

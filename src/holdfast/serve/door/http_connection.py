@@ -81,9 +81,7 @@ class HttpRequest:
             self.answered = True
             self.connection.send(self, status, body, headers)
 
-    def refuse(
-        self, status: int, message: object, headers: tuple[Header, ...] = (), reason: str | None = None
-    ) -> None:
+    def refuse(self, status: int, message: object, headers: tuple[Header, ...] = (), reason: str | None = None) -> None:
         """Answer with an error, as the protocol has it. `reason` is for the log, where the message is too much."""
         self.reason = str(message) if reason is None else reason
         self.respond(status, [error_body(message)], (*headers, *_JSON))
@@ -179,7 +177,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # We speak nothing else: the request is answered as if it had not asked, and is the last one.
+            # The request is answered as if it had not asked, and is the last one.
             self._hear_no_more()
         except httptools.HttpParserCallbackError as error:
             if not self._deaf:  # ours
@@ -256,7 +254,8 @@ class HttpConnection(asyncio.Protocol):
         if int(length) > limits.body:
             said = length.decode("ascii", "replace")
             return self._fail(413, f"body: has {said} bytes; at most {limits.body} are taken")
-        request.keep_alive = parser.should_keep_alive()
+        # We speak nothing that a connection could be upgraded to: it ends instead.
+        request.keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
         self._reading, self._stage = request, _Stage.BODY
         self._expect(limits.body_seconds, "the body took too long to come")
         self._app.look(request)

@@ -55,23 +55,26 @@ def exposition(catalog: Catalog, *, connections: int, responses: Mapping[int, in
     ):
         tell(name, "histogram", what, _each(services, _histogram(chosen)))
     tell("batch_items", "histogram", "Items that were computed together.", _each(services, _batches))
-    tell("items_total", "counter", "Items that were answered.", _each(services, lambda _, stats: [("", {}, stats.items)]))
-    told = [({"model": service.name}, service) for service in services]
-    tell("waiting_items", "gauge", "Items that no replica has begun.", [("", model, one.waiting) for model, one in told])
-    tell("serving_version", "gauge", "The version that answers; 0: none.",
-         [("", model, one.current) for model, one in told])  # fmt: skip
-    tell("refused_versions", "gauge", "Versions that are not used; the log says why.",
-         [("", model, len(one.refused_versions)) for model, one in told])  # fmt: skip
-    tell("objective_seconds", "gauge", "Within which nearly all answers are to be given.",
-         [("", model, one.limits.objective) for model, one in told])  # fmt: skip
-    tell("replica_starts_total", "counter", "Replicas that were started.",
-         [("", model, one.starts) for model, one in told])  # fmt: skip
-    tell("replica_losses_total", "counter", "Replicas that were lost: killed, hung, stopped, or could not load.",
-         [("", model, one.losses) for model, one in told])  # fmt: skip
-    tell("replicas", "gauge", "Replicas by version and stage.", [one for _, service in told for one in _replicas(service)])
-    tell("replica_memory_bytes", "gauge", "Memory that a replica has.",
-         [("", {**model, "version": str(one["version"]), "replica": str(one["replica"])}, int(str(one["memory"])))
-          for model, service in told for one in service.replicas()])  # fmt: skip
+    tell("items_total", "counter", "Items that were answered.", _each(services, _items))
+    of_model: tuple[tuple[str, str, str, Callable[[ModelService], float]], ...] = (
+        ("waiting_items", "gauge", "Items that no replica has begun.", lambda one: one.waiting),
+        ("serving_version", "gauge", "The version that answers; 0: none.", lambda one: one.current),
+        ("refused_versions", "gauge", "Versions that are not used.", lambda one: len(one.refused_versions)),
+        ("objective_seconds", "gauge", "Within which answers are to be given.", lambda one: one.limits.objective),
+        ("replica_starts_total", "counter", "Replicas that were started.", lambda one: one.starts),
+        (
+            "replica_losses_total",
+            "counter",
+            "Replicas lost: killed, hung, stopped, not loaded.",
+            lambda one: one.losses,
+        ),
+    )
+    for name, kind, what, value in of_model:
+        tell(name, kind, what, [("", {"model": one.name}, value(one)) for one in services])
+    stages = (sample for one in services for sample in _replicas(one))
+    tell("replicas", "gauge", "Replicas by version and stage.", stages)
+    memory = (sample for one in services for sample in _memory(one))
+    tell("replica_memory_bytes", "gauge", "Memory that a replica has.", memory)
     return ("\n".join(lines) + "\n").encode()
 
 
@@ -130,6 +133,10 @@ def _times(times: Histogram) -> Iterator[Sample]:
     yield "_count", {}, seen
 
 
+def _items(_: ModelService, stats: VersionStatistics) -> Iterator[Sample]:
+    yield "", {}, stats.items
+
+
 def _batches(_: ModelService, stats: VersionStatistics) -> Iterator[Sample]:
     return sizes(stats.batches)
 
@@ -150,6 +157,12 @@ def _replicas(service: ModelService) -> Iterator[Sample]:
         for stage in _STAGES:
             labels = {"model": service.name, "version": version, "stage": stage}
             yield "", labels, found[version, stage]
+
+
+def _memory(service: ModelService) -> Iterator[Sample]:
+    for one in service.replicas():
+        labels = {"model": service.name, "version": str(one["version"]), "replica": str(one["replica"])}
+        yield "", labels, int(str(one["memory"]))
 
 
 def _escaped(text: str) -> str:

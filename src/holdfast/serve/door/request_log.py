@@ -90,7 +90,8 @@ class RequestLog:
             self._lost += 1
             return
         for number in ("queue_ms", "compute_ms", "total_ms"):
-            setattr(request, number, round(getattr(request, number), 3))
+            if value := getattr(request, number):
+                setattr(request, number, round(value, 3))
         self._lines.append(self._encode(request) + b"\n")
         self._bytes += len(self._lines[-1])
 
@@ -112,7 +113,7 @@ class RequestLog:
                 os.close(descriptor)
         except OSError as error:
             if not self._lost:
-                self._complain(f"{self._path} cannot be written ({error.strerror}): requests are served, and not logged")
+                self._complain(f"{self._path} cannot be written ({error.strerror}): requests are not logged")
             self._lost += count
             return
         if self._lost:
