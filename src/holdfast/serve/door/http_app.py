@@ -76,6 +76,13 @@ class HttpInference:
             b"/predict": self._predict,
         }  # fmt: skip
 
+    @property
+    def paths(self) -> list[bytes]:
+        """Everything there is to ask for, of a model called `m`; whoever adds a route, adds it here or to the table."""
+        models = [b"/v2/models/m" + version + what for version in (b"", b"/versions/1")
+                  for what in (b"", b"/infer", b"/ready", b"/config", b"/stats")]  # fmt: skip
+        return [*self._routes, *self._pages, b"/predict/m", *models]
+
     # ------------------------------------------------------------ HttpApp
 
     def look(self, request: HttpRequest) -> None:
