@@ -150,7 +150,9 @@ def predict_one(run: Path, data: str) -> bool:
     except ImportError:
         print("This part needs pip install 'holdfast[serve]'; it is left out.")
         return True
-    test = dataset(data, "test")
+    from fashion_mnist import load  # beside this script; the images as it has trained on them
+
+    test = load(data, "test")
     image, truth = test[0]
     directory = Path(f"{run}-served")
     options = ["serve", str(run), "--name", "demo", "--dir", str(directory)]
