@@ -328,7 +328,7 @@ class ModelService:
         batch, now = one.batch, self._now()
         assert batch is not None
         one.batch, one.memory = None, message.memory
-        requests = self._dispatcher.computed(number, now, now - batch.since)
+        requests = self._dispatcher.computed(number, now, message.seconds)
         answers = one.link.answers(
             message, [request.inputs for request in requests], [request.items for request in requests]
         )
