@@ -168,7 +168,8 @@ def resolve(path: Path, *, disk: Disk = DISK) -> tuple[Version, list[str]]:
         NotAModel: there is none.
         ModelError: the one that was named, or every one in the folder, cannot be used.
     """
-    if number_of(Path(os.path.abspath(path)).name) or NAME in _names(path, disk, there=True):
+    names = _names(path, disk, there=True)
+    if NAME in names or (number_of(Path(os.path.abspath(path)).name) and not any(map(number_of, names))):
         version = version_at(path, disk=disk)
         version.verify()
         return version, []

@@ -54,7 +54,7 @@ class CaptureResult(msgspec.Struct, frozen=True):
     """What `holdfast export` tells."""
 
     path: str
-    difference: float
+    difference: float | None
     load_seconds: float
     one_seconds: float
     many_seconds: float

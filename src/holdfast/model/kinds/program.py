@@ -110,7 +110,7 @@ def other_road(module: object) -> str:
 
 
 def _module(program: bytes, state: dict[str, Tensor], constants: dict[str, Tensor]) -> tuple[Any, bool]:
-    """What computes it, and whether it writes into its inputs."""
+    """What computes it, and whether it may write into its inputs."""
     from torch._export.serde.schema import ExportedProgram
     from torch._export.serde.serialize import ExportedProgramDeserializer, _bytes_to_dataclass
 
@@ -121,7 +121,8 @@ def _module(program: bytes, state: dict[str, Tensor], constants: dict[str, Tenso
         name: nn.Parameter(value, requires_grad=False) if name in parameters else value for name, value in state.items()
     }
     exported = ExportedProgramDeserializer().deserialize(written, state, constants, None)
-    writes = bool(exported.graph_signature.user_inputs_to_mutate)
+    # Traced as it was written, so what works in place does so here, and some of it may on what goes in.
+    writes = any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in exported.graph.nodes)
     try:  # what goes in is compared with the signature before: once is enough
         return exported.module(check_guards=False), writes
     except TypeError:  # before torch 2.9
