@@ -56,7 +56,7 @@ class Exported(NamedTuple):
     """A version that was written, loaded again and asked."""
 
     version: Version
-    #: The greatest one between its answers and the module's, as a part of the greatest answer; None: nothing to compare.
+    #: The greatest between its answers and the module's, as a part of the greatest answer; None: nothing to compare.
     difference: float | None
     load_seconds: float
     one_seconds: float  #: the median for one item, or one request
@@ -224,7 +224,7 @@ def _compared(version: Version, signature: Signature, expected: Arrays, now: Arr
             raise OtherAnswers(
                 version.manifest.name, why,
                 "A model that draws random numbers in eval mode, or computes another thing for other values, cannot be "
-                "traced: export how it is built (--module), or a Python class around it.",
+                "traced: export how it is built (--module), or serve a Python class around it.",
             )  # fmt: skip
     return worst
 

@@ -116,7 +116,9 @@ def test_a_class_and_an_example(here: Path, capsys: pytest.CaptureFixture[str]) 
         (["nowhere"], 15, "No weights can be taken from nowhere: there is nothing."),
     ],
 )
-def test_what_is_refused(here: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, told: str) -> None:
+def test_what_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, told: str
+) -> None:
     assert export(*words, "--to", "m") == code
     error = capsys.readouterr().err
     assert told in error

@@ -93,7 +93,8 @@ def test_new_weights_for_a_program(tmp_path: Path) -> None:
     for number, module in ((1, first), (2, second)):
         with torch.no_grad():
             want = module.eval()(*given)["score"].numpy()
-        numpy.testing.assert_allclose(load(tmp_path / f"m/{number}").predict(arrays)["score"], want, rtol=1e-5, atol=1e-6)
+        answer = load(tmp_path / f"m/{number}").predict(arrays)["score"]
+        numpy.testing.assert_allclose(answer, want, rtol=1e-5, atol=1e-6)
 
 
 def test_names_of_a_run_with_several_models(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_a_kind_without_weights(tmp_path: Path) -> None:
         "  def predict(self, x): return x\n"
     )
     write_version(tmp_path / "m", draft(parse_class(f"{file}:One"), "one", None, variable={})[0])
-    with pytest.raises(NotExportable, match="A model of the kind python cannot be exported: .* has no weights of its own"):
+    with pytest.raises(NotExportable, match=r"of the kind python cannot be exported: .* has no weights of its own"):
         publish_weights(tmp_path / "m", saved(nn.Linear(1, 1), tmp_path / "w.safetensors"))
 
 

@@ -168,7 +168,7 @@ def test_one_request_at_a_time(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.sum(0)
 
-    with pytest.raises(NotExportable, match=r"its output output has the shape \[3\] for 2 items and \[3\] for 3: its first"):
+    with pytest.raises(NotExportable, match=r"output has the shape \[3\] for 2 items and \[3\] for 3: its first"):
         exported(Sums(), tmp_path / "m", torch.randn(4, 3))
     made = exported(Sums(), tmp_path / "m", torch.randn(4, 3), batched=False)
     assert made.version.manifest.signature.batched is False
@@ -180,7 +180,7 @@ def test_what_cannot_be_traced_says_why_and_the_other_road(tmp_path: Path) -> No
     with pytest.raises(NotExportable) as told:
         exported(Branches(), tmp_path / "m", torch.randn(2, 3))
     assert str(told.value).startswith("Branches cannot be exported: torch.export cannot trace it (")
-    assert "Export how it is built instead: --module FILE.py:Branches --args JSON" in str(told.value)
+    assert "holdfast export RUN --to DIR --module FILE.py:Branches --args JSON" in str(told.value)
     with pytest.raises(NotExportable, match=r"input tokens, dimension 1, as dynamic but your code specialized it"):
         exported(Words(), tmp_path / "m", torch.randint(0, 20, (4, 5)), torch.rand(4, 1), variable={"tokens": (1,)})
     assert not list(tmp_path.glob("m/*"))

@@ -104,8 +104,8 @@ def load(version: Version) -> Any:
 def other_road(module: object) -> str:
     """What to do where a model cannot be traced."""
     return (
-        f"Export how it is built instead: --module FILE.py:{type(module).__name__} --args JSON, in the script "
-        "run.export(..., module=..., arguments=...); or serve a Python class around it."
+        f"Export how it is built instead (holdfast export RUN --to DIR --module FILE.py:{type(module).__name__} --args "
+        "JSON), or serve a Python class around it."
     )
 
 
