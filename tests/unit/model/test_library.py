@@ -133,3 +133,12 @@ def test_other_files_in_its_folder_are_not_part_of_it(root: Path) -> None:
     assert open_version(root).version == 3
     with pytest.raises(DamagedModel, match="names no file more"):
         version_at(root / "3").read("more")
+
+
+def test_what_is_kept_is_read_once(root: Path) -> None:
+    version, _ = resolve(root, keep=True)
+    first = bytes(version.read("program.json"))
+    spoil(root / "3" / "program.json")
+    assert first == b"{}"
+    with pytest.raises(DamagedModel, match=r"program\.json has other bytes"):
+        version.read("program.json")
