@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +276,17 @@ def test_one_after_the_other(tmp_path: Path) -> None:
     version = version_at(tmp_path / "m/2")
     assert version.manifest.version == 2
     assert len(loading.load_version(version).manifest.files[WEIGHTS].sha256) == 64
+
+
+def test_a_process_that_was_warmed_up_imports_nothing_to_load(tmp_path: Path) -> None:
+    """And has the threads that torch has when it is imported, so it may fork as before."""
+    exported(Images(), tmp_path / "m", torch.randn(2, 1, 8, 8))
+    code = (
+        "import os, sys, torch; from pathlib import Path; torch.set_num_threads(1); from holdfast.model import loading; "
+        "threads = len(os.listdir('/proc/self/task')); "
+        "from holdfast.model.kinds import program; program.warm_up(); before = set(sys.modules); "
+        "loading.load(Path('m')); "
+        "print(sorted(set(sys.modules) - before), len(os.listdir('/proc/self/task')) - threads)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "[] 0\n"

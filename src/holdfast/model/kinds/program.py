@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import DamagedModel, NotExportable, NotLoaded
-from holdfast.model.calls import Call, outputs_of
+from holdfast.model.calls import Argument, Call, outputs_of
 from holdfast.model.conversion import as_tensors, from_torch, to_torch
 from holdfast.model.library import Version
 from holdfast.model.manifest import CONSTANTS, PROGRAM, WEIGHTS
 
-__all__ = ["Traced", "load", "other_road", "trace"]
+__all__ = ["Traced", "load", "other_road", "trace", "warm_up"]
 
 Arrays = dict[str, numpy.ndarray[Any, Any]]
 _PREFIX = "module."  #: of names in the program, which has the model in a wrapper
@@ -99,6 +99,15 @@ def load(version: Version) -> Any:
             return {name: from_torch(value) for name, value in zip(outputs, module(*tensors), strict=True)}
 
     return compute
+
+
+def warm_up() -> None:
+    """Import all that reading a program takes, which torch puts off: seconds, once for all processes forked later."""
+    call = Call((Argument(input="x"),))
+    traced = trace(nn.Linear(1, 1), call, {"x": torch.zeros(2, 1)}, {"x": (0,)})
+    state = {_PREFIX + name: value for name, value in nn.Linear(1, 1).state_dict().items()}
+    with _quiet(), torch.inference_mode():
+        _module(traced.program, state, traced.constants)[0](torch.zeros(1, 1))
 
 
 def other_road(module: object) -> str:
