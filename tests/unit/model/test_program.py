@@ -282,8 +282,8 @@ def test_a_process_that_was_warmed_up_imports_nothing_to_load(tmp_path: Path) ->
     """And has the threads that torch has when it is imported, so it may fork as before."""
     exported(Images(), tmp_path / "m", torch.randn(2, 1, 8, 8))
     code = (
-        "import os, sys, torch; from pathlib import Path; torch.set_num_threads(1); from holdfast.model import loading; "
-        "threads = len(os.listdir('/proc/self/task')); "
+        "import os, sys, torch; from pathlib import Path; torch.set_num_threads(1); "
+        "threads = len(os.listdir('/proc/self/task'));  from holdfast.model import loading; "
         "from holdfast.model.kinds import program; program.warm_up(); before = set(sys.modules); "
         "loading.load(Path('m')); "
         "print(sorted(set(sys.modules) - before), len(os.listdir('/proc/self/task')) - threads)"
