@@ -177,7 +177,7 @@ def test_fewer_may_wait_where_answers_are_late_all_the_same_but_one_batch_may():
         while made.assign(now):
             made.computed(0, now, 0.001)
     assert taken[True] >= 1
-    assert taken[True] < 0.5 * taken[False]
+    assert taken[True] <= 0.5 * taken[False]
 
 
 def test_a_client_that_waits_longer_is_taken_and_one_in_a_hurry_is_not():
