@@ -44,6 +44,7 @@ class ExportOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = ""
     classes: tuple[str, ...] = ()
+    classes_of_data: tuple[str, ...] = ()  #: as its data set calls them: used where they fit, and none are named
     variable: dict[str, tuple[int, ...]] = {}  #: dimensions of inputs, besides the first, that may have any size
     batched: bool = True
     module: str = ""  #: how it is built: package.module:Class or FILE.py:Class; empty: it is traced
@@ -84,7 +85,7 @@ def export_module(
         signature = observe(
             what, lambda given: _shapes(what, answer(given)), example, options.variable, batched=options.batched
         )
-        _check_classes(options.classes, signature)
+        classes = _classes(options, signature)
         state = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
         try:
             files: dict[str, Any] = {WEIGHTS: as_stored(state)}
@@ -96,7 +97,7 @@ def export_module(
         kind, build = _built(module, call, example, options, files)
         files[EXAMPLE] = encode_example(of_size(example, 1 if options.batched else -1))
         draft = Draft(
-            name=options.name or model_name(what), kind=kind, signature=signature, files=files, classes=options.classes,
+            name=options.name or model_name(what), kind=kind, signature=signature, files=files, classes=classes,
             source=options.source, build=build, frameworks=frameworks("torch"),
         )  # fmt: skip
         return write_checked(root, draft, example, lambda given: {n: from_torch(v) for n, v in answer(given).items()})
@@ -157,12 +158,14 @@ def _built(
     return "program", build
 
 
-def _check_classes(classes: Sequence[str], signature: Signature) -> None:
-    """Refuse names that are not as many as what they stand for."""
+def _classes(options: ExportOptions, signature: Signature) -> tuple[str, ...]:
+    """What the entries of an output stand for. Raises UsageError: other names were given than there are entries."""
     sizes = {spec.shape[-1] for spec in signature.outputs if len(spec.shape) > signature.batched}
-    if classes and sizes and -1 not in sizes and len(classes) not in sizes:
+    named = options.classes
+    if named and sizes and -1 not in sizes and len(named) not in sizes:
         told = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in signature.outputs)
-        raise UsageError(f"{len(classes)} classes were named, and no output has as many entries: {told}.")
+        raise UsageError(f"{len(named)} classes were named, and no output has as many entries: {told}.")
+    return named or (options.classes_of_data if len(options.classes_of_data) in sizes else ())
 
 
 def _source(where: ClassName) -> bytes:

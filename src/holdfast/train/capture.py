@@ -71,6 +71,7 @@ class _Capture:
         self._chosen = chosen
         self._handles: list[Any] = []
         self.models: list[nn.Module] = []
+        self.classes: tuple[str, ...] = ()  #: as its data set calls them
         self.model: nn.Module | None = None
         self.called: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.error: HoldfastError | None = None
@@ -78,6 +79,8 @@ class _Capture:
     def watch(self, run: runs.Run, models: Sequence[nn.Module]) -> None:
         """The models are prepared."""
         self.models = list(models)
+        loaders = run._training.loaders if run._training is not None else []
+        self.classes = next(filter(None, (batches.classes for batches in loaders)), ())
         try:
             self.model = _chosen(self.models, self._chosen)
         except UsageError as error:
@@ -183,7 +186,7 @@ def _export(request: CaptureRequest, capture: _Capture) -> Exported:
         args = tuple(tensors.get(a.input, a.value) for a in call.arguments if not a.keyword)
         kwargs = {a.keyword: tensors.get(a.input, a.value) for a in call.arguments if a.keyword}
     model.cpu()
-    options = msgspec.structs.replace(request.options, names=names)
+    options = msgspec.structs.replace(request.options, names=names, classes_of_data=capture.classes)
     return export_module(model, args, Path(request.to), options, kwargs)
 
 
