@@ -31,11 +31,12 @@ class Model:
         torch.set_num_threads(1)
         self.model, self.item = network(_NAME), INPUTS[_NAME]
 
-    @bentoml.api(route="/infer", **_BATCHING)  # type: ignore[arg-type]
-    def infer(self, inputs: numpy.ndarray) -> numpy.ndarray:  # type: ignore[type-arg]
+    @bentoml.api(route="/infer", **_BATCHING)  # type: ignore[untyped-decorator]
+    def infer(self, inputs: numpy.ndarray) -> numpy.ndarray:
         with torch.inference_mode():
             x = torch.from_numpy(inputs.astype("f4")).reshape(-1, *self.item)
-            return self.model(x).numpy()
+            found: numpy.ndarray = self.model(x).numpy()
+        return found
 
 
 def main() -> None:

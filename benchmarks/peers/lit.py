@@ -16,8 +16,6 @@ from benchmarks.peers.serving import INPUTS, network, options
 class Api(litserve.LitAPI):  # type: ignore[misc]
     """One request is one item."""
 
-    name = "lenet"
-
     def setup(self, device: str) -> None:
         torch.set_num_threads(1)
         self.model, self.item = network(self.name), INPUTS[self.name]
@@ -46,11 +44,11 @@ def main() -> None:
     fast = "--fast-queue" in sys.argv
     sys.argv = [word for word in sys.argv if word != "--fast-queue"]
     told = options()
-    Api.name = told.model
-    api = Api(
-        max_batch_size=told.batch, batch_timeout=told.wait, api_path=f"/v2/models/{told.model}/infer",
-    )  # fmt: skip
-    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=told.workers, fast_queue=fast)
+    api = Api(max_batch_size=told.batch, batch_timeout=told.wait, api_path=f"/v2/models/{told.model}/infer")
+    api.name = told.model  # of the object: a worker process has the class as the module made it
+    server = litserve.LitServer(
+        api, accelerator="cpu", workers_per_device=told.workers, fast_queue=fast, restart_workers=True
+    )
     server.run(host="127.0.0.1", port=told.port, log_level="error", generate_client_file=False, access_log=False)
 
 

@@ -49,7 +49,9 @@ class Batched:
         self.predict.set_max_batch_size(batch)
         self.predict.set_batch_wait_timeout_s(wait)
 
-    @serve.batch(max_batch_size=16, batch_wait_timeout_s=0.002)
+    @serve.batch(  # type: ignore[untyped-decorator]
+        max_batch_size=16, batch_wait_timeout_s=0.002
+    )
     async def predict(self, inputs: list[torch.Tensor]) -> list[list[float]]:
         with torch.inference_mode():
             found: list[list[float]] = self.model(torch.stack(inputs)).tolist()

@@ -1,9 +1,9 @@
-"""Servers that others wrote, as processes: each from an environment of its own, on the server's core, ended for certain.
+"""Servers that others wrote, as processes: each from its own environment, on the server's core, ended for certain.
 
     python -m benchmarks.serving.contenders [NAME ...]       make the environments, below .bench-venv
 
-Where they are is `HOLDFAST_BENCH_SERVERS`, or .bench-venv in this repository. A contender that has no environment is left
-out, and the result says so. (Whoever wants torch's CPU build tells pip where it is, as by PIP_FIND_LINKS.)
+Where they are is `HOLDFAST_BENCH_SERVERS`, or .bench-venv in this repository. A contender that has no environment is
+left out, and the result says so. (Whoever wants torch's CPU build tells pip where it is, as by PIP_FIND_LINKS.)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REQUIREMENTS = {
     "mlserver": ["mlserver", "uvloop<0.22"],
 }  # fmt: skip
 _TOO = ["torch>=2.8,<2.14", "numpy", "msgspec"]
-_START = 120.0  #: seconds
+_START = 60.0  #: seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,7 @@ def answers(server: Server, log: Path) -> None:
             seen = repr(error)[:300]
         time.sleep(0.2)
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-    raise Failed(f"{' '.join(map(str, server.process.args))} did not answer: {seen}\n{tail}")  # type: ignore[union-attr]
+    raise Failed(f"{server.process.args!r} did not answer: {seen}\n{tail}")
 
 
 def end(server: Server) -> None:

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy
 
-__all__ = ["ENCODINGS", "Answer", "Request", "Target", "Unreadable", "numbers", "read", "requests", "right"]
+__all__ = ["DIFFERENT", "Answer", "Request", "Target", "Unreadable", "numbers", "read", "requests", "right"]
 
-ENCODINGS = ("json", "binary", "plain")
 #: JSON, binary tensors and the software of others need not agree to the last bit.
 _NEAR = 1e-3
+#: Different requests that are sent in turns, so that nobody answers from a cache without being found out.
+DIFFERENT = 64
 
 
 class Unreadable(ValueError):
@@ -35,7 +36,7 @@ class Target:
     host: str
     port: int
     path: str
-    encoding: str = "json"
+    encoding: str = "json"  #: or binary, or plain
     input: str = "x"
     shape: tuple[int, ...] = (1, 1, 28, 28)
     output: str = ""  #: the output that is asked for in binary; the protocol wants its name
@@ -169,7 +170,7 @@ def _tensor(head: bytes, body: bytes, encoding: str) -> tuple[Sequence[float], t
 
 def _chunks(got: bytes, at: int) -> tuple[bytes, int] | None:
     """A chunked body, and where it ends; None while it does not."""
-    parts = []
+    parts = list[bytes]()
     while True:
         line = got.find(b"\r\n", at)
         if line < 0:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import math
 import os
 import select
 import socket
@@ -32,15 +33,13 @@ import numpy
 
 from benchmarks.harness import Failed, environment, finish, started
 from benchmarks.serving import exchange, schedule
-from benchmarks.serving.exchange import Answer, Request, Target, Unreadable
+from benchmarks.serving.exchange import DIFFERENT, Answer, Request, Target, Unreadable
 from benchmarks.serving.schedule import Outcome, Sample, Window
 
-__all__ = ["BUSY", "Busy", "Load", "Plan", "begun", "load"]
+__all__ = ["BUSY", "Busy", "Load", "Plan", "begun", "load", "load_found"]
 
 #: The share of its core that the generator may use.
 BUSY = 0.6
-#: Different requests that are sent in turns, so that nobody answers from a cache without being found out.
-DIFFERENT = 64
 _SWEEP = 0.05  #: seconds between two looks for requests whose time is over
 _PR_SET_TIMERSLACK = 29
 
@@ -282,8 +281,8 @@ class _Generator:
         if plan.rate:
             total = plan.warm + plan.seconds
             random = Random(plan.seed)
-            found = schedule.poisson(plan.rate, total, random) if plan.poisson else schedule.fixed(plan.rate, total)
-            moments = [begin + moment for moment in found]
+            ticks = schedule.poisson(plan.rate, total, random) if plan.poisson else schedule.fixed(plan.rate, total)
+            moments = [begin + tick for tick in ticks]
         at, sweep = 0, begin
         spent = [0.0, 0.0]
         marks = [window.begin, window.end]
@@ -342,17 +341,19 @@ def load(plan: Plan, where: Path, *, strict: bool = True) -> Load:
     """Send it all. Raises Failed; Busy where the generator was, unless that is taken for granted (not `strict`)."""
     with begun(plan, where) as running:
         finish(running, where / "load.log", plan.warm + plan.seconds + plan.patience + 60)
-    return told(where, strict=strict)
+    return load_found(where, strict=strict)
 
 
-def told(where: Path, *, strict: bool = True) -> Load:
+def load_found(where: Path, *, strict: bool = True) -> Load:
     """What a generator that has ended found. Raises Busy."""
-    figures: dict[str, Any] = msgspec.json.decode((where / "load.json").read_bytes())
+    told: dict[str, Any] = msgspec.json.decode((where / "load.json").read_bytes())
+    # JSON has no number for the latency of answers that never came.
+    figures = {name: math.inf if value is None else value for name, value in told.items()}
     if strict and figures["cpu"] > BUSY:
         raise Busy(f"the generator used {figures['cpu']:.0%} of its core, more than {BUSY:.0%}: its figures are void")
     rows = numpy.load(where / "samples.npy")
     samples = [Sample(row[0], row[1], row[2], int(row[3]), int(row[4])) for row in rows.tolist()]
-    return Load(figures, samples, Window(*figures["window"]))
+    return Load(figures, samples, Window(told["window"][0], told["window"][1]))
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
 """What is served: the same weights behind every server.
 
-* `lenet`: 784 numbers in, 10 out. * `noop`: 16 numbers, given back. * `versioned`: an MLP of 20 million parameters (80 MB)
-whose every layer says which version it is of: all ten outputs are the version three times over, and if its layers were of
-different versions, they would not be.
+* `lenet`: 784 numbers in, 10 out.
+* `noop`: 16 numbers, given back.
+* `versioned`: an MLP of 20 million parameters (80 MB) whose every layer says which version it is of: all ten outputs
+  are the version three times over, and if its layers were of different versions, they would not be.
 """
 
 from __future__ import annotations
