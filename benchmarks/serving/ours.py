@@ -2,10 +2,10 @@
 
 What it takes for granted:
 
-* `holdfast serve DIR --port 0 --replicas N --slo 50ms` serves the newest version in DIR, the model's name is DIR's, and
-  a line of its output has http://127.0.0.1:PORT in it; versions that appear in DIR are taken up without being asked
-  for, and answers name them by their numbers;
-* a replica's command line (as in `ps`) has the word "replica" in it, and it descends from the process that was started;
+* `holdfast serve DIR --replicas N --slo 50ms --dir RUN` serves the newest version in DIR, under the model's own name,
+  and writes RUN/addresses.json when it listens; versions that appear in DIR are taken up without being asked for, and
+  answers name them by their numbers;
+* a replica is called "holdfast serve: replica ..." in `ps`, and descends from the process that was started;
 * GET /metrics has a line for each model, `holdfast_serve_replicas_ready{...} N`;
 * SIGTERM ends it.
 """
@@ -13,6 +13,7 @@ What it takes for granted:
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import sys
@@ -23,16 +24,15 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.harness import environment, finish, started, wait_until
+from benchmarks.harness import Failed, environment, finish, started, wait_until
 from benchmarks.serving.contenders import Server, answers, cores, end, pinned
 from benchmarks.serving.exchange import Target
 from benchmarks.serving.networks import INPUTS, network
 
 __all__ = ["going", "library", "publish", "ready"]
 
-_ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 _READY = re.compile(r"^holdfast_serve_replicas_ready(?:\{.*\})? (\d+)", re.MULTILINE)
-_REPLICA = r"\breplica\b"
+_REPLICA = "holdfast serve: replica"
 _START = 60.0  #: seconds
 
 
@@ -41,24 +41,22 @@ def going(
     directory: Path, encoding: str, where: Path, *, replicas: int = 1, objective: float = 0.05
 ) -> Iterator[Server]:
     """`holdfast serve` of a model's directory, until the block is left; the objective is all that it is told."""
-    log = where / f"serve-{len(list(where.glob('serve-*')))}.log"
+    log, run = where / "serve.log", where / "serve"
     command = [
-        sys.executable, "-m", "holdfast.cli.main", "serve", str(directory), "--port", "0", "--replicas", str(replicas),
-        "--slo", f"{1e3 * objective:g}ms",
+        sys.executable, "-m", "holdfast.cli.main", "serve", str(directory), "--replicas", str(replicas),
+        "--slo", f"{1e3 * objective:g}ms", "--dir", str(run), "--grpc-port", "-1",
     ]  # fmt: skip
     with contextlib.ExitStack() as stack:
         with pinned(cores()[0]):
             (process,) = stack.enter_context(started(command, log=log, env=environment(TMPDIR=str(where))))
 
-        def told() -> re.Match[str] | None:
-            return _ADDRESS.search(log.read_text(errors="replace"))
-
-        wait_until(lambda: told() is not None or process.poll() is not None, "the server's address", _START)
-        found = told()
-        if found is None:
+        addresses = run / "addresses.json"
+        wait_until(lambda: addresses.exists() or process.poll() is not None, "the server's address", _START)
+        if not addresses.exists():
             finish([process], log)
-            raise AssertionError("a server that ends well has served nothing")
-        server = Server(process, _target(directory, int(found[1]), encoding), _REPLICA)
+            raise Failed(f"{command!r} ended and has served nothing")
+        port = int(json.loads(addresses.read_text())["http"].rpartition(":")[2])
+        server = Server(process, _target(directory, port, encoding), _REPLICA)
         try:
             answers(server, log)
             yield server
@@ -112,6 +110,9 @@ def publish(directory: Path, number: int) -> None:
 
 
 def ready(server: Server) -> int:
-    """How many replicas could take a request now, as the server says."""
+    """How many replicas could take a request now, as the server says. Raises Failed."""
     with urllib.request.urlopen(f"http://{server.target.host}:{server.target.port}/metrics", timeout=5) as answer:
-        return sum(int(number) for number in _READY.findall(answer.read().decode()))
+        found = _READY.findall(answer.read().decode())
+    if not found:
+        raise Failed("/metrics has no line holdfast_serve_replicas_ready: nobody says how many replicas are ready")
+    return sum(map(int, found))
