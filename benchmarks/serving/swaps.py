@@ -2,8 +2,9 @@
 
 The model is an MLP of 20 million parameters (80 MB) whose every layer says which version it is of: an answer that was
 computed by layers of two versions is found out, and so is one that names another version than what computed it. 60%
-of what the server can do, as of many clients; a new version appears every five seconds. "Around a swap" is from when a
-version appears until a second after the first answer that it gave.
+of what the server can do, as of many clients; a new version appears every ten seconds. "Around a swap" is from when a
+version appears until a second after the first answer that it gave; where that is nearly always, there is no rest to hold
+it against, and the check is not met.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from benchmarks.serving.schedule import Outcome, Sample, percentile
 
 __all__ = ["Stretch", "measure", "stretches"]
 
-MODEL, SHARE, EVERY, OBJECTIVE, CONNECTIONS = "versioned", 0.6, 5.0, 0.25, 64
+MODEL, SHARE, EVERY, OBJECTIVE, CONNECTIONS = "versioned", 0.6, 10.0, 0.25, 64
 BUMP, GROWTH = 1.2, 1.05
 AFTER = 1.0  #: seconds
+REST = 0.2  #: the least share of the requests that have to be away from swaps
 
 
 class Stretch(NamedTuple):
@@ -59,18 +61,20 @@ def measure(repeats: int, quick: bool) -> Result:
         if sample.outcome == Outcome.OK and sample.intended >= load.window.begin:
             near = any(swap.appeared <= sample.done and sample.intended <= swap.first + AFTER for swap in found)
             (around if near else steady).append(1e3 * (sample.done - sample.intended))
+    rest = len(steady) / max(1, len(steady) + len(around))
     bump = percentile(sorted(around), 99) / percentile(sorted(steady), 99)
     growth = Series(tuple(memory[-5:])).median / Series(tuple(memory[1:6])).median
     late = [swap.first - swap.appeared for swap in found]
     odd = [pair for pair in load.figures["pairs"] if pair[0] != str(pair[1])]
     lost = {what: sum(s.outcome == what for s in load.samples) for what in Outcome}
-    failed = lost[Outcome.FAILED] + lost[Outcome.UNANSWERED] + lost[Outcome.REFUSED]
+    failed, refused = lost[Outcome.FAILED] + lost[Outcome.UNANSWERED], lost[Outcome.REFUSED]
     checks = [
-        Check("requests without an answer", f"{failed} of {len(load.samples)}", "0", failed == 0),
+        Check("requests that failed or hung", f"{failed} of {len(load.samples)}", "0", failed == 0),
+        Check("requests that were refused", f"{refused} of {len(load.samples)}", "0", refused == 0),
         Check("answers of mixed versions", str(lost[Outcome.WRONG]), "0", lost[Outcome.WRONG] == 0),
         Check("answers that name another version", f"{odd or 0}", "0", not odd),
         Check("versions that were served", f"{sum(t < 1e9 for t in late)} of {repeats}", "all", max(late) < 1e9),
-        Check("p99 around a swap, beside the rest", f"{bump:.2f}x", f"<= {BUMP}x", bump <= BUMP),
+        Check("p99 around a swap, beside the rest", _bump(bump, rest), f"<= {BUMP}x", bump <= BUMP and rest >= REST),
         Check("memory at the end, beside the first swaps", f"{growth:.3f}x", f"<= {GROWTH}x", growth <= GROWTH),
     ]
     notes = [
@@ -81,6 +85,11 @@ def measure(repeats: int, quick: bool) -> Result:
     ]
     raw = {"figures": load.figures, "swaps": found, "memory": memory, "closed": closed.figures}
     return Result("serving.swaps", f"{repeats} new versions of a model under load", (), checks, notes, raw)
+
+
+def _bump(ratio: float, rest: float) -> str:
+    told = f"{ratio:.2f}x ({rest:.0%} of the requests are the rest)"
+    return told if rest >= REST else f"cannot be said: {told}"
 
 
 def _swapped(
