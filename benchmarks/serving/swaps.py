@@ -3,8 +3,8 @@
 The model is an MLP of 20 million parameters (80 MB) whose every layer says which version it is of: an answer that was
 computed by layers of two versions is found out, and so is one that names another version than what computed it. 60%
 of what the server can do, as of many clients; a new version appears every ten seconds. "Around a swap" is from when a
-version appears until a second after the first answer that it gave; where that is nearly always, there is no rest to hold
-it against, and the check is not met.
+version appears until a second after the first answer that it gave; where that is nearly always, there is no rest to
+hold it against, and the check is not met.
 """
 
 from __future__ import annotations
