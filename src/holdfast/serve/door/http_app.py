@@ -58,7 +58,7 @@ class HttpInference:
 
     def look(self, request: HttpRequest) -> None:
         """Turn away who may not ask, and what could not be answered in time: before the body is read."""
-        # A page of ours holds no secrets, and a browser cannot show a token when it opens one; what it asks for needs it.
+        # A page of ours holds no secrets, and a browser opens it without a token; what the page asks for needs one.
         if not self._authorization.permits(request.headers.get(b"authorization")) and request.path not in self._pages:
             told = (*_JSON, (b"www-authenticate", b"Bearer"))
             request.refusal = 401, error_body("This server asks for its token: Authorization: Bearer TOKEN."), told

@@ -24,9 +24,9 @@ _POLICY = (
     b"trusted-types 'none'"
 )
 _HEADERS = (
-    (b"content-security-policy", _POLICY), (b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"), (b"cross-origin-resource-policy", b"same-origin"),
-    (b"x-frame-options", b"DENY"), (b"cache-control", b"no-cache"),
+    (b"content-security-policy", _POLICY), (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"), (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"), (b"x-frame-options", b"DENY"), (b"cache-control", b"no-cache"),
 )  # fmt: skip
 
 

@@ -67,8 +67,8 @@ function bars(rows, most, best) {
 }
 
 function percent(share) {
-  if (share > 0.999 && share < 1) return "> 99.9%";
-  if (share < 0.001 && share > 0) return "< 0.1%";
+  if (share > 0.999 && share < 1) return ">99.9%";
+  if (share < 0.001 && share > 0) return "<0.1%";
   return `${Number((100 * share).toFixed(share < 0.1 || share > 0.99 ? 1 : 0))}%`;
 }
 
