@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from holdfast.serve.door.authorization import Authorization
 from holdfast.serve.door.catalog import Catalog
 from holdfast.serve.door.http_connection import HttpRequest
 from holdfast.serve.door.model_service import ModelService
+from holdfast.serve.door.pages import Page
 from holdfast.serve.door.prometheus import CONTENT_TYPE
 from holdfast.serve.door.request_log import LoggedRequest, RequestLog
 from holdfast.serve.protocol import metadata
@@ -36,8 +37,7 @@ __all__ = ["HttpInference"]
 
 _MODEL = re.compile(rb"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(infer|ready|config|stats))?")
 _JSON = tuple(JSON_HEADERS)
-#: A page of ours holds no secrets, and a browser cannot show a token when it is opened; what it asks for needs one.
-_OPEN = frozenset({b"/"})
+_EXAMPLE = b"/example/"
 
 #: An id that a header can carry.
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -62,9 +62,9 @@ class HttpInference:
 
     def __init__(
         self, catalog: Catalog, authorization: Authorization, limits: ProtocolLimits, *, version: str,
-        pages: dict[bytes, tuple[bytes, bytes]], metrics: Callable[[], bytes] | None, log: RequestLog | None = None,
+        pages: Mapping[bytes, Page], metrics: Callable[[], bytes] | None, log: RequestLog | None = None,
     ) -> None:  # fmt: skip
-        """`pages` are bodies and their types by path; `metrics` is None where they are to be had elsewhere."""
+        """`pages` are what anybody may have, by path; `metrics` is None where they are to be had elsewhere."""
         self._log, self.responses = log, Counter[int]()
         self._ids = (f"{mine}-{number:x}" for mine in [secrets.token_hex(4)] for number in count(1))
         self._catalog, self._authorization, self._limits = catalog, authorization, limits
@@ -73,7 +73,7 @@ class HttpInference:
         self._routes: dict[bytes, Route] = {
             b"/v2": self._server, b"/v2/": self._server, b"/v2/health/live": self._health,
             b"/v2/health/ready": self._health, b"/v2/models/stats": self._statistics, b"/metrics": self._tell_metrics,
-            b"/predict": self._predict,
+            b"/predict": self._predict, b"/page.json": self._overview,
         }  # fmt: skip
 
     @property
@@ -81,7 +81,7 @@ class HttpInference:
         """Everything there is to ask for, of a model called `m`; whoever adds a route, adds it here or to the table."""
         models = [b"/v2/models/m" + version + what for version in (b"", b"/versions/1")
                   for what in (b"", b"/infer", b"/ready", b"/config", b"/stats")]  # fmt: skip
-        return [*self._routes, *self._pages, b"/predict/m", *models]
+        return [*self._routes, *self._pages, b"/predict/m", _EXAMPLE + b"m", *models]
 
     # ------------------------------------------------------------ HttpApp
 
@@ -90,8 +90,9 @@ class HttpInference:
         request.came = self._now()
         given = request.headers.get(b"x-request-id", b"").decode("latin-1")
         request.id = given if _ID.fullmatch(given) else next(self._ids)
+        # A page of ours holds no secrets, and a browser opens it without a token; what the page asks for needs one.
         permitted = self._authorization.permits(request.headers.get(b"authorization"))
-        if not permitted and not (request.path in _OPEN and request.method in ("GET", "HEAD")):
+        if not permitted and not (request.path in self._pages and request.method in ("GET", "HEAD")):
             told = (*_JSON, (b"www-authenticate", b"Bearer"))
             request.reason = "no token, or a wrong one"
             request.refusal = 401, error_body("This server asks for its token: Authorization: Bearer TOKEN."), told
@@ -146,8 +147,11 @@ class HttpInference:
         route = self._routes.get(path)
         if route is None and path in self._pages:
             _only(request, "GET")
-            kind, body = self._pages[path]
-            request.respond(200, [body], ((b"content-type", kind), (b"cache-control", b"no-cache")))
+            page = self._pages[path]
+            request.respond(200, [page.body], page.headers)
+            return
+        if path.startswith(_EXAMPLE):
+            self._example(request)
             return
         if route is None or (path == b"/metrics" and self._metrics is None):
             raise BadRequest(404, f"There is nothing at {_shown(path)}.", "")
@@ -179,6 +183,24 @@ class HttpInference:
     def _statistics(self, request: HttpRequest) -> None:
         _only(request, "GET")
         _json(request, self._catalog.statistics())
+
+    def _overview(self, request: HttpRequest) -> None:
+        _only(request, "GET")
+        _json(request, self._catalog.overview())
+
+    def _example(self, request: HttpRequest) -> None:
+        _only(request, "GET")
+        name = _text(request.path[len(_EXAMPLE) :])
+        reading = asyncio.get_running_loop().run_in_executor(None, self._catalog.example(name))
+
+        def answer(future: asyncio.Future[memoryview]) -> None:
+            if not future.cancelled() and (error := future.exception()) is None:
+                request.respond(200, [future.result()], _JSON)
+            elif not future.cancelled():  # it tells of files, which are nothing to clients
+                future.get_loop().call_exception_handler({"message": "no example", "exception": error})
+                request.refuse(404, f"The example of {name} cannot be read any more; the server's log says why.")
+
+        reading.add_done_callback(answer)
 
     def _tell_metrics(self, request: HttpRequest) -> None:
         _only(request, "GET")

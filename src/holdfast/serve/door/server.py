@@ -24,6 +24,7 @@ from holdfast.serve.door.http_app import HttpInference
 from holdfast.serve.door.http_connection import HttpApp, HttpConnection, HttpConnections, HttpLimits, sweep
 from holdfast.serve.door.library_watch import first_version, watch
 from holdfast.serve.door.model_service import ModelService
+from holdfast.serve.door.pages import read_pages
 from holdfast.serve.door.prometheus import MetricsApp, exposition
 from holdfast.serve.door.replica_processes import ReplicaProcesses
 from holdfast.serve.door.request_log import RequestLog, Selection
@@ -187,8 +188,8 @@ class Server:
 
         apart = "metrics" in self._sockets
         app = HttpInference(
-            self._catalog, authorization, limits, version=version, pages={}, metrics=None if apart else metrics,
-            log=self._log,
+            self._catalog, authorization, limits, version=version, pages=read_pages(),
+            metrics=None if apart else metrics, log=self._log,
         )  # fmt: skip
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # half of them are for clients
         http_limits = HttpLimits(

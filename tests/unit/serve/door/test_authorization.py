@@ -16,6 +16,7 @@ from holdfast.serve.door.authorization import Authorization
 from holdfast.serve.door.catalog import Catalog
 from holdfast.serve.door.http_app import HttpInference
 from holdfast.serve.door.http_connection import HttpRequest
+from holdfast.serve.door.pages import read_pages
 from holdfast.serve.door.prometheus import MetricsApp
 from holdfast.serve.door.server import check_exposure
 from holdfast.serve.options import ServeOptions
@@ -24,9 +25,10 @@ from holdfast.serve.protocol.limits import ProtocolLimits
 TOKEN = "t" * 43
 APP = HttpInference(
     Catalog(), Authorization(TOKEN), ProtocolLimits(), version="1",
-    pages={b"/": (b"text/html", b"")}, metrics=lambda: b"",
+    pages=read_pages(), metrics=lambda: b"",
 )  # fmt: skip
 METRICS = MetricsApp(Authorization(TOKEN), lambda: b"")
+PAGES = set(read_pages())
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT"]
 
 
@@ -46,7 +48,7 @@ def aliases(path: bytes) -> list[bytes]:
 def test_nothing_is_answered_without_the_token(method: str, path: bytes) -> None:
     """But for the page, which holds no secrets: a browser cannot show a token when it opens it."""
     for target in aliases(path):
-        opened = target.partition(b"?")[0] == b"/" and method in ("GET", "HEAD")
+        opened = target.partition(b"?")[0] in PAGES and method in ("GET", "HEAD")
         assert status(APP, method, target) == (0 if opened else 401), target
         assert status(APP, method, target, b"Bearer " + TOKEN.encode()) != 401
         assert status(METRICS, method, target) == 401
@@ -54,7 +56,7 @@ def test_nothing_is_answered_without_the_token(method: str, path: bytes) -> None
 
 @given(method=st.sampled_from(METHODS), target=st.binary(max_size=50), header=st.none() | st.binary(max_size=60))
 def test_no_spelling_of_a_path_or_of_a_token_gets_in(method: str, target: bytes, header: bytes | None) -> None:
-    if target.partition(b"?")[0] != b"/":
+    if target.partition(b"?")[0] not in PAGES:
         assert status(APP, method, target, header) == 401
 
 
