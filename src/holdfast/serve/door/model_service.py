@@ -368,7 +368,8 @@ class ModelService:
         if failing:
             self._note(f"version {one.version} raised {message.kind}: {message.message}")
             # What it said may tell of files and code: that is in the log, and the client learns the kind.
-            self._fail(failing, Unanswered(500, f"The model raised {message.kind} for this request."))
+            told = f"The model raised {message.kind} for this request."
+            self._fail(failing, Unanswered(500, told, detail=f"{message.kind}: {message.message}"))
             self._rollout.answered(one.version, failures=len(failing))
             self._do(self._rollout.look(self._now()))
         if one.ending:
