@@ -156,8 +156,8 @@ class BadRow(RunError):
     def __init__(self, row: int, why: str, out: object, done: int) -> None:
         self.row, self.why = row, why
         super().__init__(
-            f"Row {row} has no outputs: {why.rstrip('.')}. The {done:,} rows before its block are kept: look at it, and "
-            f"run the same command with --bad skip to leave such rows out and list them in {out}.bad.jsonl."
+            f"Row {row} has no outputs: {why.rstrip('.')}. The {done:,} rows before its block are kept: look at it, "
+            f"and run the same command with --bad skip to leave such rows out and list them in {out}.bad.jsonl."
         )
 
 

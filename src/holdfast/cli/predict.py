@@ -48,8 +48,10 @@ def _tell(options: PredictOptions, outcome: Outcome) -> None:
     if outcome.stopped:
         what = "Ctrl-C" if outcome.stopped == signal.SIGINT else signal.Signals(outcome.stopped).name
         done = outcome.written + outcome.bad
-        told = (f"{what}: {done:,} of {outcome.rows:,} rows are done and kept in {name}.progress; run the same command "
-                "again to go on")  # fmt: skip
+        told = (
+            f"{what}: {done:,} of {outcome.rows:,} rows are done and kept in {name}.progress; run the same command "
+            "again to go on"
+        )
     else:
         now = outcome.written + outcome.bad - outcome.resumed
         rate = f" ({now / outcome.computing:,.0f} rows/s)" if now and outcome.computing else ""
@@ -74,8 +76,8 @@ def _parser() -> Parser:
     it.add_argument("--data", required=True, metavar="SOURCE", help="a file, or a data set by its name")
     it.add_argument("--out", type=Path, required=True, metavar="PATH", help="the file that is made")
     it.add_argument("--format", default="", help="csv, jsonl or parquet; by default the ending of --out says it")
-    it.add_argument("--columns", action="append", default=[], metavar="INPUT=COLUMN,...", help="which columns are which "
-                    "input, * and ? matching several; by default by name, or all that fit the only one")  # fmt: skip
+    it.add_argument("--columns", action="append", default=[], metavar="INPUT=COLUMN,...", help="which columns are "
+                    "which input, * and ? matching several; by default by name, or what fits the only one")
     it.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N",
                     help="processes that compute (default: one per CPU)")  # fmt: skip
     it.add_argument("--batch", type=int, default=0, metavar="N", help="rows computed together (default: at most 512, "
@@ -100,6 +102,6 @@ def _options(given: argparse.Namespace) -> PredictOptions:
             raise UsageError(f"--{name} {getattr(given, name)}: must be at least {least}.")
     return PredictOptions(
         model=given.model, data=given.data, out=given.out, workers=given.workers, batch=given.batch,
-        format=given.format, columns=tuple(given.columns), top=given.top, numbered=given.index, skip=given.bad == "skip",
-        fresh=given.fresh, threads=given.threads, hang=Duration(given.hang).seconds,
+        format=given.format, columns=tuple(given.columns), top=given.top, numbered=given.index,
+        skip=given.bad == "skip", fresh=given.fresh, threads=given.threads, hang=Duration(given.hang).seconds,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ from holdfast.serve.protocol.requests import InferInput
 
 __all__ = ["Outcome", "PredictJob", "PredictOptions", "progress_line"]
 
-_COMMIT = 1.0  #: seconds of work that a kill may cost
+_COMMIT = 0.5  #: seconds of work that a kill may cost
 _LOOK = 0.5  #: seconds between two lines on a terminal
 _NO_REPLICA = 60.0  #: seconds without a replica that computes, after which nothing is waited for any more
 _SAMPLE = 32  #: rows that are looked at before anything is computed
@@ -153,6 +154,7 @@ class PredictJob:
             if len(self._record.done) < blocks:
                 await self._in(self._writing, self._record.commit)
                 return self._outcome(done, ended() - began, computed, stopped=self._signal)
+            self._check_unchanged()
             outcome = self._outcome(done, 0.0, computed)
             await self._in(self._writing, self._record.finish, plan.format.finish)
             digest = await self._in(self._writing, _sha256, options.out)
@@ -164,6 +166,7 @@ class PredictJob:
 
     def _make_plan(self) -> _Plan:
         options, manifest = self._options, self._manifest
+        self._identity = _identity(options.data)
         source = open_source(options.data)
         if not len(source):
             raise UsageError(f"--data {options.data} has no rows. Look at the file, or name another one.")
@@ -180,6 +183,14 @@ class PredictJob:
             "versions": _versions(self._format), "replace": options.fresh and options.out.exists(),
         }  # fmt: skip
         return _Plan(source, feeding, size, columns, make_format(self._format, columns), settings)
+
+    def _check_unchanged(self) -> None:
+        """Was what is read another file in the end? Raises UsageError."""
+        if _identity(self._options.data) != self._identity:
+            raise UsageError(
+                f"--data {self._options.data} was changed while it was read, so rows may be of the one or of the "
+                "other. Let nobody write to it, and run the same command with --fresh."
+            )
 
     def _tell_resumed(self, done: int) -> None:
         if self._record.lost:
@@ -345,6 +356,15 @@ def _sample(source: Source, name: str) -> dict[str, Array]:
         except UnreadableRows:
             continue
     raise UsageError(f"--data {name}: none of its first {few} rows can be read: {reason}. Look at the file.")
+
+
+def _identity(data: str) -> tuple[int, ...]:
+    """What another file of this name, or other bytes in it, change; nothing where it is no file."""
+    try:
+        found = os.stat(data)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _hash_of(manifest: ModelManifest) -> str:

@@ -99,8 +99,9 @@ class Outputs:
                 made[f"label{ending}"] = self._classes[order[:, place]]
                 made[f"probability{ending}"] = likely[:, place]
         own = [column.name for column in self._columns[-len(joined) :]]
-        last = dict(zip(own, joined.values(), strict=True))
-        return {column.name: last.get(column.name, made.get(column.name)) for column in self._columns}  # type: ignore[misc]
+        made |= zip(own, joined.values(), strict=True)
+        none = numpy.empty(0, object)  # of a block of which no row is left
+        return {column.name: made.get(column.name, none) for column in self._columns}
 
 
 def _rows(piece: Piece) -> int:

@@ -105,10 +105,7 @@ class Record:
         if self.begun:
             self._compare(settings, file)
         elif self.out.exists() and not settings["replace"]:
-            raise UsageError(
-                f"{self.out} is there already. Name another --out, or add --fresh: it is replaced when the new one is "
-                "whole."
-            )
+            raise self._there()
         try:
             if not self.begun:
                 new = self.folder / "settings.new"
@@ -123,6 +120,8 @@ class Record:
             self._read()
             if self._is_named(blocks):
                 return
+            if len(self.done) < blocks and self.out.exists() and not self._replaces(file):
+                raise self._there()
             self._part = os.open(self.folder / "part", flags, 0o666)
             self._verify(head)
         except OSError as error:
@@ -250,6 +249,15 @@ class Record:
             shutil.rmtree(self.folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             DISK.unlock(self._lock)
+
+    def _replaces(self, file: Path) -> bool:
+        return bool(msgspec.json.decode(file.read_bytes())["replace"])
+
+    def _there(self) -> UsageError:
+        return UsageError(
+            f"{self.out} is there already. Name another --out, or add --fresh: it is replaced when the new one is "
+            "whole."
+        )
 
     def _full(self, error: OSError) -> ResourceError:
         return ResourceError(
