@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,12 @@ from holdfast.checkpoint.forms.export import weights_sha256
 from holdfast.checkpoint.forms.weights import TensorKind, Weights, locate_weights, open_weights
 from holdfast.checkpoint.reader import open_checkpoint
 from holdfast.checkpoint.tensor_file import HEAD, Placed, header_size, placed
-from holdfast.errors import DamagedModel, NotExportable, OtherModel
+from holdfast.errors import DamagedModel, HoldfastError, NotExportable, OtherModel
 from holdfast.model.library import Version, resolve
 from holdfast.model.manifest import WEIGHTS
 from holdfast.model.version_writer import Draft, write_version
 
-__all__ = ["publish_weights", "source_of"]
+__all__ = ["main", "publish_weights", "source_of"]
 
 
 def publish_weights(
@@ -90,3 +92,17 @@ def _placed(before: Version, file: memoryview) -> dict[str, Placed]:
         return placed(bytes(file[HEAD : HEAD + size]), file.nbytes)
     except ValueError as error:
         raise DamagedModel(before.path, WEIGHTS, f"is no .safetensors file: {error}") from None
+
+
+def main(argv: Sequence[str]) -> int:
+    """`python -m holdfast.model.publishing DIR WEIGHTS`: for who has no time to hash all that in its own process."""
+    try:
+        print(publish_weights(Path(argv[0]), Path(argv[1])))
+    except HoldfastError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -28,7 +28,7 @@ from holdfast.cli.launch.ending import Ending, last_line, present, summary
 from holdfast.cli.launch.first_weights import with_first_weights
 from holdfast.cli.launch.invitation import Invitation, near
 from holdfast.cli.launch.notice import Notice
-from holdfast.cli.launch.resumption import Resumption, open_resumption
+from holdfast.cli.launch.resumption import Resumption, hash_of, open_resumption
 from holdfast.cli.launch.run_checkpoints import RunCheckpoints
 from holdfast.cli.launch.store_service import StoreService
 from holdfast.config.checkpoint_interval import parse as parse_interval
@@ -108,6 +108,7 @@ def launch(
         record: dict[str, Any] = {
             "run": run, "pid": os.getpid(), "host": host(), "started": began, "argv": sys.argv, "cwd": os.getcwd(),
             "scratch": directory.scratch, "config": msgspec.to_builtins(config), "sources": resolved.sources,
+            "script_sha256": hash_of(config.script),
         }
 
         def make() -> _Launcher:

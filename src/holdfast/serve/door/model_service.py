@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from holdfast.serve.dispatch.waiting import WaitingRequest
 from holdfast.serve.door.answers import Answer, Unanswered
 from holdfast.serve.door.replica_link import ReplicaLink
 from holdfast.serve.door.replica_processes import ReplicaProcesses
-from holdfast.serve.door.statistics import Duration, VersionStatistics
+from holdfast.serve.door.statistics import RECENT, Duration, Recent, VersionStatistics
 from holdfast.serve.protocol.requests import InferInput
 from holdfast.serve.replica import messages as say
 
@@ -85,11 +86,13 @@ class ModelService:
         self.versions: dict[int, VersionOnDisk] = {}
         self.manifest: ModelManifest | None = None  #: of the version that answers
         self.statistics: dict[int, VersionStatistics] = {}
+        self.recent: deque[Recent] = deque(maxlen=RECENT)  #: the newest answers, the oldest of them first
         self.refusals = 0
         self._running: dict[int, _Running] = {}
         self._assigning = False
         self._draining = False
         self._idle = asyncio.Event()
+        self._all_looked_at = 0.0
         self._held = 0
         self.changed = asyncio.Event()  #: set when a version begins to answer, or is rejected
         self._timer = self._loop.call_later(_IDLE_LOOK, self._tick)
@@ -134,6 +137,11 @@ class ModelService:
     def waiting(self) -> int:
         """Items that no replica has begun."""
         return self._dispatcher.waiting.items
+
+    @property
+    def held_versions(self) -> set[int]:
+        """Versions that replicas hold."""
+        return {one.version for one in self._running.values()}
 
     @property
     def refused_versions(self) -> dict[int, str]:
@@ -322,7 +330,7 @@ class ModelService:
         batch, now = one.batch, self._now()
         assert batch is not None
         one.batch, one.memory = None, message.memory
-        requests = self._dispatcher.computed(number, now, now - batch.since)
+        requests = self._dispatcher.computed(number, now, message.seconds)
         answers = one.link.answers(
             message, [request.inputs for request in requests], [request.items for request in requests]
         )
@@ -349,6 +357,7 @@ class ModelService:
                 stats.queued.add(request.begun - request.came)
                 stats.computed.add(now - request.begun)
                 stats.items += request.items
+                self.recent.append(Recent(now - request.came, batch.items, one.version))
                 queued = request.begun - request.came
                 request.future.set_result(Answer(one.version, tuple(outputs), queued, now - request.begun))
         self._rollout.answered(one.version, answers=len(requests) - not_finite, not_finite=not_finite)
@@ -398,15 +407,10 @@ class ModelService:
 
     def _tick(self) -> None:
         now = self._now()
+        self._look_for_stopped(now)
         hung = self._dispatcher.hung(now)
-        for number in self._dispatcher.late(now):
-            one = self._running[number]
-            if _stopped(one.pid):
-                one.reason = "it was stopped"
-                self._processes.kill(one.process)
-            elif number in hung:
-                one.reason = f"it has computed one batch for more than {self._limits.hang:.0f} s"
-                self._processes.kill(one.process)
+        for number in hung:
+            self._give_up(number, f"it has computed one batch for more than {self._limits.hang:.0f} s")
         over = self._dispatcher.remove_if_over(now)
         self._fail(
             [request for request in over if not request.given_up],
@@ -417,6 +421,22 @@ class ModelService:
         self._timer = self._loop.call_later(_BUSY_LOOK if busy else _IDLE_LOOK, self._tick)
         if self._dispatcher.waiting:
             self._assign_soon()
+
+    def _look_for_stopped(self, now: float) -> None:
+        """Give up replicas that the system does not let run: those that are late, and now and then all of them."""
+        if now >= self._all_looked_at:
+            self._all_looked_at = now + _IDLE_LOOK
+            suspects = list(self._running)
+        else:
+            suspects = self._dispatcher.late(now)
+        for number in suspects:
+            if _stopped(self._running[number].pid):
+                self._give_up(number, "it was stopped")
+
+    def _give_up(self, number: int, reason: str) -> None:
+        one = self._running[number]
+        one.reason = reason
+        self._processes.kill(one.process)
 
     async def drain(self, seconds: float) -> None:
         """Take nothing more, and answer what was taken; wait for that so long at the most."""

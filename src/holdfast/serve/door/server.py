@@ -7,10 +7,12 @@ import contextlib
 import signal
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import TracebackType
 
 from holdfast.errors import ModelError, UsageError
+from holdfast.model.manifest import model_name
 from holdfast.serve.dispatch.dispatcher import DispatchLimits
 from holdfast.serve.dispatch.rollout import RolloutLimits
 from holdfast.serve.door.authorization import Authorization
@@ -19,7 +21,9 @@ from holdfast.serve.door.http_app import HttpInference
 from holdfast.serve.door.http_connection import HttpApp, HttpConnection, HttpLimits, sweep
 from holdfast.serve.door.library_watch import first_version, watch
 from holdfast.serve.door.model_service import ModelService
+from holdfast.serve.door.pages import read_pages
 from holdfast.serve.door.replica_processes import ReplicaProcesses
+from holdfast.serve.door.run_following import RunFollowing, is_run
 from holdfast.serve.options import ServeOptions
 from holdfast.serve.protocol.limits import ProtocolLimits
 
@@ -64,10 +68,7 @@ class Server:
                 loop.add_signal_handler(number, self._asked_to_end, number)
                 self._stack.callback(loop.remove_signal_handler, number)
             tasks = await self._stack.enter_async_context(_Tasks())
-            for path in self._options.models:
-                await self._open_model(path, processes, tasks)
-            await self._until_ready()
-            if self._ended.is_set():
+            if not await self._unless_ended(self._open_models(processes, tasks)):
                 return
             addresses = await self._listen()
             tasks.start(sweep(self._connections), "sweep")
@@ -75,10 +76,35 @@ class Server:
             await self._ended.wait()
             await self._drain()
 
+    async def _unless_ended(self, work: Coroutine[None, None, None]) -> bool:
+        """Do something to its end, or until a signal ends the server; whether it was done."""
+        working, ended = asyncio.ensure_future(work), asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait([working, ended], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+            return working.done()
+        finally:
+            for one in (working, ended):
+                one.cancel()
+            await asyncio.gather(working, ended, return_exceptions=True)
+
     # ------------------------------------------------------------ models
+
+    async def _open_models(self, processes: ReplicaProcesses, tasks: _Tasks) -> None:
+        for path in self._options.models:
+            await self._open_model(path, processes, tasks)
+        for service in self._catalog.services.values():
+            await self._until_ready(service)
 
     async def _open_model(self, path: Path, processes: ReplicaProcesses, tasks: _Tasks) -> None:
         options = self._options
+        following = None
+        if is_run(path):
+            name = options.name or model_name(path.resolve().name)
+            following = RunFollowing(path, self._directory / "models" / name, self._say)
+            await following.first(name)
+            path = following.library
         first, passed_over = await asyncio.to_thread(first_version, path)
         for sentence in passed_over:
             self._say(f"warning: {sentence}")
@@ -95,22 +121,20 @@ class Server:
         service.offer(first)
         if first.path.parent.resolve() == path.resolve():  # a folder of versions, not one of them
             tasks.start(watch(path, service, self._say), f"watch {name}")
+        if following is not None:
+            tasks.start(following.follow(service), f"follow {name}")
 
-    async def _until_ready(self) -> None:
-        """Wait for all models. Raises ModelError where one cannot be served."""
-        for service in self._catalog.services.values():
-            while not service.ready and not self._ended.is_set():
-                if service.refused_versions and not service.current:
-                    version, reason = max(service.refused_versions.items())
-                    raise ModelError(
-                        f"Version {version} of {service.name} cannot be served: {reason}. What it printed is in "
-                        f"{self._directory / 'logs'}."
-                    )
-                service.changed.clear()
-                waiting = [asyncio.ensure_future(service.changed.wait()), asyncio.ensure_future(self._ended.wait())]
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for one in waiting:
-                    one.cancel()
+    async def _until_ready(self, service: ModelService) -> None:
+        """Wait until a model answers. Raises ModelError where it cannot be served."""
+        while not service.ready:
+            if service.refused_versions and not service.current:
+                version, reason = max(service.refused_versions.items())
+                raise ModelError(
+                    f"Version {version} of {service.name} cannot be served: {reason}. What it printed is in "
+                    f"{self._directory / 'logs'}."
+                )
+            service.changed.clear()
+            await service.changed.wait()
 
     # ------------------------------------------------------------ listening
 
@@ -127,7 +151,7 @@ class Server:
         authorization = Authorization(options.token)
         limits = ProtocolLimits(body=options.body)
         app = HttpInference(
-            self._catalog, authorization, limits, version=_version(), pages={}, metrics=None,
+            self._catalog, authorization, limits, version=_version(), pages=read_pages(), metrics=None,
         )  # fmt: skip
         http_limits = HttpLimits(body=options.body)
 
@@ -188,15 +212,17 @@ class _Tasks:
         await self._group.__aenter__()
         return self
 
-    def start(self, work: object, name: str) -> None:
+    def start(self, work: Coroutine[None, None, None], name: str) -> None:
         """Begin something that goes on to the end of the server."""
-        self._tasks.append(self._group.create_task(work, name=name))  # type: ignore[arg-type]
+        self._tasks.append(self._group.create_task(work, name=name))
 
-    async def __aexit__(self, *error: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for task in self._tasks:
             task.cancel()
         try:
-            await self._group.__aexit__(*error)  # type: ignore[arg-type]
+            await self._group.__aexit__(kind, error, trace)
         except ExceptionGroup as several:
             raise several.exceptions[0] from None
 

@@ -268,7 +268,8 @@ class PredictJob:
         signature = self._manifest.signature
         try:
             given = await self._in(self._reading, self._read, begin, end)
-            answer = await self._service.infer(given, end - begin)
+            # Who says how long it will wait is not turned away because others are waiting.
+            answer = await self._service.infer(given, end - begin, deadline=time.monotonic() + _FOR_EVER)
             return arrays(signature.outputs, answer.outputs, batched=signature.batched)
         except UnreadableRows as error:
             raise _Failed(str(error)) from None
