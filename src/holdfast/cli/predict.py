@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import signal
 import sys
@@ -32,6 +31,8 @@ def main(argv: Sequence[str]) -> int:
     """Predict, until all is done or a signal ends it."""
     given = _parser().parse(argv)
     options = _options(given)
+    import asyncio
+
     from holdfast.observe.screen import Screen
     from holdfast.serve.predict.job import PredictJob
 
