@@ -413,7 +413,8 @@ class ModelService:
             where = f" for request {ids}" if ids else ""
             self._note_failure(f"version {one.version} raised {message.kind}{where}: {message.message}")
             # What it said may tell of files and code: that is in the log, and the client learns the kind.
-            self._fail(failing, Unanswered(500, f"The model raised {message.kind} for this request."), one.version)
+            told = f"The model raised {message.kind} for this request."
+            self._fail(failing, Unanswered(500, told, detail=f"{message.kind}: {message.message}"), one.version)
             self._rollout.answered(one.version, failures=len(failing))
             self._do(self._rollout.look(self._now()))
         if one.ending:
