@@ -8,25 +8,35 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from holdfast.errors import ModelError, UsageError
 from holdfast.model.manifest import model_name
 from holdfast.serve.dispatch.dispatcher import DispatchLimits
 from holdfast.serve.dispatch.rollout import RolloutLimits
+from holdfast.serve.door.admin_app import AdminApp
 from holdfast.serve.door.authorization import Authorization
 from holdfast.serve.door.catalog import Catalog
 from holdfast.serve.door.http_app import HttpInference
 from holdfast.serve.door.http_connection import HttpApp, HttpConnection, HttpLimits, sweep
-from holdfast.serve.door.library_watch import first_version, watch
+from holdfast.serve.door.library_watch import first_version
 from holdfast.serve.door.model_service import ModelService
 from holdfast.serve.door.replica_processes import ReplicaProcesses
+from holdfast.serve.door.repository import Repository
 from holdfast.serve.door.run_following import RunFollowing, is_run
 from holdfast.serve.options import ServeOptions
 from holdfast.serve.protocol.limits import ProtocolLimits
 
+if TYPE_CHECKING:  # needs what may not be there
+    from holdfast.serve.door.grpc_listener import GrpcListener, GrpcService
+
 __all__ = ["Server", "check_exposure"]
+
+_ADMIN_BODY = 1 << 20  # bytes that an operator may send
+_LAST = 5.0  # seconds for answers over gRPC to be on their way, once there are all of them
 
 
 def check_exposure(options: ServeOptions) -> None:
@@ -36,6 +46,18 @@ def check_exposure(options: ServeOptions) -> None:
             f"--host {options.host}: whoever reaches this machine could use the model. Add --token-file FILE (a new "
             "one is made where there is none), and --certificate and --key for TLS, without which the token can be "
             "overheard; or listen on 127.0.0.1."
+        )
+    if options.admin_port is None and options.admin_grpc_port is None:
+        return
+    if options.admin_token is None and (options.token is not None or not _loopback(options.host)):
+        raise UsageError(
+            "The control plane would be open to whoever reaches it, and it can take models away. Add "
+            "--admin-token-file FILE (a new one is made where there is none)."
+        )
+    if options.admin_token is not None and options.admin_token == options.token:
+        raise UsageError(
+            "--admin-token-file and --token-file have the same token: whoever may use a model could take it away. Let "
+            "one of them name a file that is not there yet; it is made."
         )
 
 
@@ -50,7 +72,9 @@ class Server:
         self._options, self._directory, self._scratch, self._say = options, directory, scratch, say
         self._catalog = Catalog()
         self._connections: set[HttpConnection] = set()
+        self._admin_connections: set[HttpConnection] = set()
         self._servers: list[asyncio.Server] = []
+        self._grpc: dict[str, GrpcListener] = {}
         self._stack = contextlib.AsyncExitStack()
         self._ended = asyncio.Event()
         self._sockets: dict[str, socket.socket] = {}
@@ -60,6 +84,7 @@ class Server:
         check_exposure(self._options)
         loop = asyncio.get_running_loop()
         async with self._stack:
+            tls = self._tls()
             self._bind()  # first: a port in use is said before anything was started
             processes = ReplicaProcesses(self._directory, self._scratch, self._options.threads)
             self._stack.callback(processes.close)
@@ -67,9 +92,13 @@ class Server:
                 loop.add_signal_handler(number, self._asked_to_end, number)
                 self._stack.callback(loop.remove_signal_handler, number)
             tasks = await self._stack.enter_async_context(_Tasks())
-            if not await self._unless_ended(self._open_models(processes, tasks)):
+            repository = Repository(
+                self._catalog, partial(self._make_service, processes), tasks.start, self._say, drain=self._options.drain
+            )
+            self._bind_grpc(repository)
+            if not await self._unless_ended(self._open_models(repository, tasks)):
                 return
-            addresses = await self._listen()
+            addresses = await self._listen(tls, repository, tasks)
             tasks.start(sweep(self._connections), "sweep")
             ready(addresses)
             await self._ended.wait()
@@ -90,13 +119,13 @@ class Server:
 
     # ------------------------------------------------------------ models
 
-    async def _open_models(self, processes: ReplicaProcesses, tasks: _Tasks) -> None:
+    async def _open_models(self, repository: Repository, tasks: _Tasks) -> None:
         for path in self._options.models:
-            await self._open_model(path, processes, tasks)
+            await self._open_model(path, repository, tasks)
         for service in self._catalog.services.values():
             await self._until_ready(service)
 
-    async def _open_model(self, path: Path, processes: ReplicaProcesses, tasks: _Tasks) -> None:
+    async def _open_model(self, path: Path, repository: Repository, tasks: _Tasks) -> None:
         options = self._options
         following = None
         if is_run(path):
@@ -110,18 +139,19 @@ class Server:
         name = options.name or first.manifest.name
         if name in self._catalog.services:
             raise UsageError(f"{path}: there is a model {name} already. Give each its own name, or serve one of them.")
+        repository.open(name, path, first)
+        if following is not None:
+            tasks.start(following.follow(name, partial(self._catalog.held_versions, name)), f"follow {name}")
+
+    def _make_service(self, processes: ReplicaProcesses, name: str) -> ModelService:
+        options = self._options
         service = ModelService(
             name, processes, self._say, replicas=options.replicas, memory=options.memory,
             limits=DispatchLimits(objective=options.objective, batch=options.batch, hang=options.hang),
             rollout=RolloutLimits(prove=options.prove),
         )  # fmt: skip
         self._stack.callback(service.close)
-        self._catalog.services[name] = service
-        service.offer(first)
-        if first.path.parent.resolve() == path.resolve():  # a folder of versions, not one of them
-            tasks.start(watch(path, service, self._say), f"watch {name}")
-        if following is not None:
-            tasks.start(following.follow(service), f"follow {name}")
+        return service
 
     async def _until_ready(self, service: ModelService) -> None:
         """Wait until a model answers. Raises ModelError where it cannot be served."""
@@ -139,12 +169,42 @@ class Server:
 
     def _bind(self) -> None:
         options = self._options
-        for what, port in (("http", options.port), ("grpc", options.grpc_port)):
-            if port is not None and what != "grpc":
-                self._sockets[what] = _bound(options.host, port)
+        for what, port, option in (("http", options.port, "--port"), ("admin", options.admin_port, "--admin-port")):
+            if port is not None:
+                self._sockets[what] = _bound(options.host, port, option)
                 self._stack.callback(self._sockets[what].close)
 
-    async def _listen(self) -> dict[str, str]:
+    def _bind_grpc(self, repository: Repository) -> None:
+        options = self._options
+        if options.grpc_port is None and options.admin_grpc_port is None:
+            return
+        try:
+            from holdfast.serve.door.grpc_listener import GrpcLimits, GrpcListener
+            from holdfast.serve.door.grpc_service import GrpcControl, GrpcInference
+        except ImportError as error:
+            if options.admin_grpc_port is not None or options.grpc_port:
+                raise UsageError(f"{error.name} is missing, which gRPC needs: pip install 'holdfast[serve]'.") from None
+            self._say(f"{error.name} is missing, so there is no gRPC; pip install 'holdfast[serve]' adds it")
+            return
+
+        def listen(what: str, port: int, service: GrpcService, token: str | None, body: int) -> None:
+            if port:
+                _bound(options.host, port, f"--{what}-port").close()  # says better why it cannot be
+            self._grpc[what] = listener = GrpcListener(
+                options.host, port, service, Authorization(token), GrpcLimits(body=body),
+                certificate=options.certificate, key=options.key,
+            )  # fmt: skip
+            self._stack.push_async_callback(listener.stop, 0.0)
+
+        limits = ProtocolLimits(body=options.body)
+        if options.grpc_port is not None:
+            inference = GrpcInference(self._catalog, limits, version=_version())
+            listen("grpc", options.grpc_port, inference, options.token, options.body)
+        if options.admin_grpc_port is not None:
+            control = GrpcControl(self._catalog, repository, limits, version=_version())
+            listen("admin-grpc", options.admin_grpc_port, control, options.admin_token, _ADMIN_BODY)
+
+    async def _listen(self, tls: ssl.SSLContext | None, repository: Repository, tasks: _Tasks) -> dict[str, str]:
         options = self._options
         loop = asyncio.get_running_loop()
         authorization = Authorization(options.token)
@@ -158,10 +218,24 @@ class Server:
             return HttpConnection(app, http_limits, self._connections)
 
         listening = self._sockets["http"]
-        server = await loop.create_server(make, sock=listening, ssl=self._tls(), backlog=1024)
-        self._servers.append(server)
-        scheme = "https" if options.certificate is not None else "http"
-        return {"http": f"{scheme}://{_shown(options.host)}:{listening.getsockname()[1]}"}
+        self._servers.append(await loop.create_server(make, sock=listening, ssl=tls, backlog=1024))
+        scheme, host = "https" if tls is not None else "http", _shown(options.host)
+        addresses = {"http": f"{scheme}://{host}:{listening.getsockname()[1]}"}
+        if (admin := self._sockets.get("admin")) is not None:
+            asked = Authorization(options.admin_token)
+            control = AdminApp(self._catalog, repository, asked, tasks.start, version=_version())
+            admin_limits = HttpLimits(body=_ADMIN_BODY, connections=64)
+
+            def make_admin() -> HttpConnection:
+                return HttpConnection(control, admin_limits, self._admin_connections)
+
+            self._servers.append(await loop.create_server(make_admin, sock=admin, ssl=tls))
+            tasks.start(sweep(self._admin_connections), "sweep of the control plane")
+            addresses["admin"] = f"{scheme}://{host}:{admin.getsockname()[1]}"
+        for what, listener in self._grpc.items():
+            await listener.start()
+            addresses[what] = f"{host}:{listener.port}"
+        return addresses
 
     def _tls(self) -> ssl.SSLContext | None:
         if self._options.certificate is None:
@@ -195,7 +269,9 @@ class Server:
         await asyncio.gather(*(service.drain(self._options.drain) for service in self._catalog.services.values()))
         for server in self._servers:
             server.close()
-        for connection in list(self._connections):
+        self._catalog.closed = True
+        await asyncio.gather(*(listener.stop(_LAST) for listener in self._grpc.values()))
+        for connection in [*self._connections, *self._admin_connections]:
             connection.drain()
         await asyncio.sleep(0)
 
@@ -205,20 +281,23 @@ class _Tasks:
 
     def __init__(self) -> None:
         self._group = asyncio.TaskGroup()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> _Tasks:
         await self._group.__aenter__()
         return self
 
-    def start(self, work: Coroutine[None, None, None], name: str) -> None:
-        """Begin something that goes on to the end of the server."""
-        self._tasks.append(self._group.create_task(work, name=name))
+    def start(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        """Begin something that goes on, at the longest to the end of the server."""
+        task = self._group.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
+        for task in list(self._tasks):
             task.cancel()
         try:
             await self._group.__aexit__(kind, error, trace)
@@ -226,7 +305,7 @@ class _Tasks:
             raise several.exceptions[0] from None
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int, option: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -237,7 +316,7 @@ def _bound(host: str, port: int) -> socket.socket:
         what = "somebody listens there already" if port else str(error.strerror)
         raise UsageError(
             f"Port {port} of {host} cannot be used: {what if error.errno == 98 else error.strerror}. Choose another "
-            "one with --port, or leave that out: the system chooses one then."
+            f"one with {option}, or 0: the system chooses one then."
         ) from None
     return made
 
