@@ -94,6 +94,7 @@ class ModelService:
         self._assigning = False
         self._draining = False
         self._idle = asyncio.Event()
+        self._all_looked_at = 0.0
         self._held = 0
         self.changed = asyncio.Event()  #: set when a version begins to answer, or is rejected
         self._timer = self._loop.call_later(_IDLE_LOOK, self._tick)
@@ -432,15 +433,10 @@ class ModelService:
 
     def _tick(self) -> None:
         now = self._now()
+        self._look_for_stopped(now)
         hung = self._dispatcher.hung(now)
-        for number in self._dispatcher.late(now):
-            one = self._running[number]
-            if _stopped(one.pid):
-                one.reason = "it was stopped"
-                self._processes.kill(one.process)
-            elif number in hung:
-                one.reason = f"it has computed one batch for more than {self._limits.hang:.0f} s"
-                self._processes.kill(one.process)
+        for number in hung:
+            self._give_up(number, f"it has computed one batch for more than {self._limits.hang:.0f} s")
         over = self._dispatcher.remove_if_over(now)
         self._fail(
             [request for request in over if not request.given_up],
@@ -451,6 +447,22 @@ class ModelService:
         self._timer = self._loop.call_later(_BUSY_LOOK if busy else _IDLE_LOOK, self._tick)
         if self._dispatcher.waiting:
             self._assign_soon()
+
+    def _look_for_stopped(self, now: float) -> None:
+        """Give up replicas that the system does not let run: those that are late, and now and then all of them."""
+        if now >= self._all_looked_at:
+            self._all_looked_at = now + _IDLE_LOOK
+            suspects = list(self._running)
+        else:
+            suspects = self._dispatcher.late(now)
+        for number in suspects:
+            if _stopped(self._running[number].pid):
+                self._give_up(number, "it was stopped")
+
+    def _give_up(self, number: int, reason: str) -> None:
+        one = self._running[number]
+        one.reason = reason
+        self._processes.kill(one.process)
 
     async def drain(self, seconds: float) -> None:
         """Take nothing more, and answer what was taken; wait for that so long at the most."""

@@ -49,7 +49,7 @@ def malformed(error: Exception, field: str) -> BadRequest:
     text = str(error)
     place = _PLACE.search(text)
     if place is None:
-        return BadRequest(400, text[:1].lower() + text[1:], field)
+        return BadRequest(400, text[:1].lower() + text[1:], field or "body")
     inside = place.group(1)
     where = f"{field}{'' if not field or inside.startswith('[') else '.'}{inside}"
     return BadRequest(400, text[:1].lower() + text[1 : place.start()], where)

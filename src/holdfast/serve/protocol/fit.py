@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -32,15 +33,16 @@ def fit(request: InferRequest, signature: Signature, limits: ProtocolLimits | No
     1
     """
     specs = signature.inputs
-    ordered = inputs = request.inputs
+    ordered: tuple[InferInput, ...]
+    inputs = request.inputs
     if len(inputs) == 1 and not inputs[0].name:
-        ordered = inputs = (_whole_body(inputs[0].data, signature, limits or ProtocolLimits()),)
+        inputs = (_whole_body(inputs[0].data, signature, limits or ProtocolLimits()),)
     if len(inputs) == 1 == len(specs):
-        items = _check(inputs[0], specs[0], "inputs[0]", signature)
+        ordered, items = inputs, _check(inputs[0], specs[0], "inputs[0]", signature)
     else:
         ordered, items = _in_order(inputs, signature)
     _check_outputs(request, signature)
-    if ordered is request.inputs:
+    if all(map(operator.is_, ordered, request.inputs)):
         return Fitted(request, items)
     return Fitted(msgspec.structs.replace(request, inputs=ordered), items)
 

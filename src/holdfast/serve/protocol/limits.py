@@ -19,10 +19,11 @@ class ProtocolLimits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     body: int = 64 * _MIB  #: bytes of a body as it comes, and of one that was compressed, as it is then
-    json_head: int = _MIB  #: bytes of the JSON that stands before binary tensors
-    #: Values in one JSON body. A number of two characters takes 32 bytes once it is read, so this bounds what a body of
-    #: JSON takes to some 150 MiB; more than that belongs into binary tensors.
-    json_values: int = 4_000_000
+    #: Bytes of JSON that are not data: all that stands before binary tensors, a list of outputs, a set of parameters.
+    json_head: int = _MIB
+    #: Values in one JSON body. A number of two characters takes 50 bytes and 60 ns until it is one of four, so this
+    #: bounds both; a larger tensor belongs into binary data.
+    json_values: int = 2_000_000
     tensors: int = 64  #: inputs of a request, and outputs that it may ask for
     dims: int = 16  #: dimensions of a tensor, and so how deep data is nested
     elements: int = 64 * _MIB  #: numbers of a tensor

@@ -73,16 +73,19 @@ def parse_predict(
     body = inflate(body, encoding, limits)
     check_json_size(body, limits)
     try:
-        told = msgspec.json.decode(body)
+        sent = msgspec.json.decode(body)
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise malformed(error, "body") from None
-    values, listed = _by_name(told, signature)
+    values, listed = _by_name(sent, signature)
     given = [_given(*values[spec.name], spec, _Form(signature.batched, listed), limits) for spec in signature.inputs]
     singles = {item.single for item in given}
     if len(singles) > 1:
         few = [shown(item.input.name) for item in given if item.single]
         raise BadRequest(400, f"{', '.join(few)} is one item, and the others are lists of items", "body")
     inputs = tuple(item.input for item in given)
+    if signature.batched and len(counts := {item.shape[0] for item in inputs}) > 1:
+        told = ", ".join(map(str, sorted(counts)))
+        raise BadRequest(400, f"the inputs have {told} items: all have the same number", "body")
     return PlainRequest(InferRequest(model, version, "", inputs), singles == {True})
 
 

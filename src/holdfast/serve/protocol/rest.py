@@ -5,7 +5,7 @@ What clients add to their JSON that the protocol does not know is not looked at;
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,20 +35,20 @@ class _Input(msgspec.Struct, gc=False):
     name: str
     datatype: str
     shape: list[int]
-    parameters: dict[str, Any] | None = None
+    parameters: msgspec.Raw = _ABSENT
     data: msgspec.Raw = _ABSENT
 
 
 class _Requested(msgspec.Struct, gc=False):
     name: str
-    parameters: dict[str, Any] | None = None
+    parameters: msgspec.Raw = _ABSENT
 
 
 class _Request(msgspec.Struct, gc=False):
     inputs: list[_Input]
     id: str | None = None
-    parameters: dict[str, Any] | None = None
-    outputs: list[_Requested] | None = None
+    parameters: msgspec.Raw = _ABSENT
+    outputs: msgspec.Raw = _ABSENT
 
 
 class _Output(msgspec.Struct, gc=False, omit_defaults=True):
@@ -68,6 +68,8 @@ class _Response(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 _request = msgspec.json.Decoder(_Request)
+_parameters = msgspec.json.Decoder(dict[str, Any] | None)
+_requested = msgspec.json.Decoder(list[_Requested] | None)
 _encoder = msgspec.json.Encoder()
 
 
@@ -108,12 +110,28 @@ def parse_infer(
         raise malformed(error, "" if isinstance(error, msgspec.ValidationError) else "body") from None
     id = found.id or ""
     check_id(id, limits)
-    told = of_request(found.parameters, limits)
+    told = of_request(_read(_parameters, found.parameters, "parameters", limits), limits)
     check_inputs(len(found.inputs), limits)
     inputs = tuple([_input(item, f"inputs[{k}]", tail, limits) for k, item in enumerate(found.inputs)])
     tail.end()
-    outputs = _outputs(found.outputs, told.binary, limits) if found.outputs else ()
+    asked = _read(_requested, found.outputs, "outputs", limits)
+    outputs = _outputs(asked, told.binary, limits) if asked else ()
     return InferRequest(model, version, id, inputs, outputs, *told)
+
+
+_Read = TypeVar("_Read")
+
+
+def _read(decoder: msgspec.json.Decoder[_Read], text: msgspec.Raw, field: str, limits: ProtocolLimits) -> _Read | None:
+    """What stands in a field beside the data. It is small, so it is not read before that is known."""
+    if text is _ABSENT:
+        return None
+    if memoryview(text).nbytes > limits.json_head:
+        raise BadRequest(413, f"has {memoryview(text).nbytes} bytes; at most {limits.json_head} are taken", field)
+    try:
+        return decoder.decode(text)
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise malformed(error, field) from None
 
 
 def check_json_size(body: Buffer, limits: ProtocolLimits) -> None:
@@ -127,14 +145,15 @@ def check_json_size(body: Buffer, limits: ProtocolLimits) -> None:
 def _input(item: _Input, field: str, tail: Tail, limits: ProtocolLimits) -> InferInput:
     check_name(item.name, f"{field}.name", limits)
     count = elements(item.datatype, item.shape, field, limits)
-    size = of_tensor(item.parameters, f"{field}.parameters", limits)
+    where = f"{field}.parameters"
+    size = of_tensor(_read(_parameters, item.parameters, where, limits), where, limits)
     written = item.data is not _ABSENT and bytes(item.data) != b"null"
     if size is None:
         if not written:
             raise BadRequest(400, "is missing, and so is parameters.binary_data_size", f"{field}.data")
         data: Buffer = from_json(item.data, item.datatype, item.shape, count, f"{field}.data", limits)
     else:
-        where = f"{field}.parameters.binary_data_size"
+        where += ".binary_data_size"
         if written:
             raise BadRequest(400, "stands beside data: an input comes in one form", where)
         data = tail.take(size, where)
@@ -147,7 +166,8 @@ def _outputs(found: list[_Requested], binary: bool, limits: ProtocolLimits) -> t
     asked = []
     for k, item in enumerate(found):
         check_name(item.name, f"outputs[{k}].name", limits)
-        form = binary_flag(item.parameters, binary, f"outputs[{k}].parameters", limits)
+        where = f"outputs[{k}].parameters"
+        form = binary_flag(_read(_parameters, item.parameters, where, limits), binary, where, limits)
         asked.append(RequestedOutput(item.name, form))
     return tuple(asked)
 
