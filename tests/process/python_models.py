@@ -8,7 +8,7 @@ from holdfast.model.kinds import python_class
 from holdfast.model.user_code import parse_class
 from holdfast.model.version_writer import write_version
 
-__all__ = ["ECHO", "SLOW", "TIMES", "write_model"]
+__all__ = ["ECHO", "SLOW", "STEADY", "TIMES", "write_model"]
 
 #: Several inputs and outputs, of several types.
 ECHO = """
@@ -23,20 +23,35 @@ class Model:
     def predict(self, numbers, halves, texts):
         import numpy
         return {"doubled": 2 * numbers, "halved": halves / 2,
-                "upper": numpy.array([text.upper() for text in texts], dtype=object)}
+                "upper": numpy.array([text.decode().upper().encode() for text in texts], dtype=object)}
 """
 
-#: Takes as long as it is told, one request at a time.
+#: Takes as long as it is told, one request at a time. Where it was told to take long, it leaves a file when it begins.
 SLOW = """
 class Model:
     batched = False
-    inputs = [{"name": "seconds", "datatype": "FP32", "shape": [1]}]
-    outputs = [{"name": "slept", "datatype": "FP32", "shape": [1]}]
+    inputs = [{{"name": "seconds", "datatype": "FP32", "shape": [1]}}]
+    outputs = [{{"name": "slept", "datatype": "FP32", "shape": [1]}}]
 
     def predict(self, seconds):
-        import time
+        import pathlib, time
+        if seconds[0] >= 1:
+            pathlib.Path({begun!r}).touch()
         time.sleep(float(seconds[0]))
-        return {"slept": seconds}
+        return {{"slept": seconds}}
+"""
+
+#: Takes 50 ms for every request, which is known when it is loaded.
+STEADY = """
+class Model:
+    batched = False
+    inputs = [{"name": "x", "datatype": "FP32", "shape": [1]}]
+    outputs = [{"name": "y", "datatype": "FP32", "shape": [1]}]
+
+    def predict(self, x):
+        import time
+        time.sleep(0.05)
+        return {"y": x}
 """
 
 #: Multiplies by a factor that tells versions apart.

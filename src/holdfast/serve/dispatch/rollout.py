@@ -123,7 +123,7 @@ class Rollout:
             self.previous = None  # its replicas stay, and are the candidate's
         done: list[Command] = []
         if self.candidate is not None:
-            done += self._drop(self.candidate, f"version {version} is wanted")
+            done += self._drop(self.candidate, f"version {version} is newer")
         self.candidate = VersionRecord(version)
         self._retry[version] = _Retry()
         return done + self.look(now)

@@ -78,6 +78,8 @@ class GrpcFacts:
                     told = status
                     await call.send(from_view("Watch", {"status": status}))
                 await asyncio.sleep(_LOOK)
+            if told == "SERVING":
+                await call.send(from_view("Watch", {"status": "NOT_SERVING"}))
         finally:
             self._watchers -= 1
 
