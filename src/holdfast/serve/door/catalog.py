@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from holdfast.model.library import Version
+from holdfast.model.manifest import EXAMPLE
 from holdfast.serve.door.answers import Unanswered
 from holdfast.serve.door.model_service import ModelService
 from holdfast.serve.door.statistics import Duration
@@ -11,6 +15,8 @@ from holdfast.serve.protocol import metadata
 from holdfast.serve.protocol.metadata import BatchStatistics, ModelIndex, ModelStatistics, StatisticDuration
 
 __all__ = ["Catalog"]
+
+_MOST_EXAMPLE = 4 << 20
 
 
 class Catalog:
@@ -81,6 +87,18 @@ class Catalog:
             "objective_ms": 1000 * service.limits.objective, "source": manifest.source,
         }  # fmt: skip
 
+    def overview(self) -> dict[str, Any]:
+        """All models and how they are doing, as the page shows it."""
+        return {"models": [_overview(service) for service in self.services.values()]}
+
+    def example(self, name: str) -> Callable[[], memoryview]:
+        """What reads the request that lies beside a model as an example. Raises Unanswered where there is none."""
+        service = self._loaded(name, "")
+        if not _has_example(service):
+            raise Unanswered(404, f"{name} has no example of at most {_MOST_EXAMPLE >> 20} MiB.")
+        version = service.versions[service.current]
+        return partial(Version(version.path, version.manifest).read, EXAMPLE)
+
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
         """What versions have done; of one model or of all, of one version or of those that are known."""
         services = [self.service(name)] if name else list(self.services.values())
@@ -113,6 +131,29 @@ class Catalog:
         if service.manifest is None:
             raise Unanswered(503, f"{name} is not ready: no version of it has been loaded yet.", 1.0)
         return service
+
+
+def _has_example(service: ModelService) -> bool:
+    file = service.manifest.files.get(EXAMPLE) if service.manifest is not None else None
+    return file is not None and file.bytes <= _MOST_EXAMPLE
+
+
+def _overview(service: ModelService) -> dict[str, Any]:
+    stats = service.statistics.values()
+    now = service.statistics.get(service.current)
+    return {
+        "name": service.name, "version": str(service.current) if service.current else "", "ready": service.ready,
+        "newest": str(max(service.versions, default=0)), "rejected": sorted(service.refused_versions),
+        "waiting": service.waiting, "objective_ms": 1000 * service.limits.objective,
+        "requests": sum(one.succeeded.count for one in stats), "failed": sum(one.failed.count for one in stats),
+        "refused": service.refusals, "example": _has_example(service),
+        "replicas": [
+            {key: told for key, told in replica.items() if key in ("replica", "version", "stage", "busy", "memory")}
+            for replica in service.replicas()
+        ],
+        "batches": sorted((size, batch.count) for size, batch in now.batches.items()) if now is not None else [],
+        "recent": [(round(1000 * one.seconds, 3), one.items, one.version) for one in service.recent],
+    }  # fmt: skip
 
 
 def _statistics(service: ModelService, number: int) -> ModelStatistics:

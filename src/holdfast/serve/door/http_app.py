@@ -10,7 +10,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from holdfast.serve.door.authorization import Authorization
 from holdfast.serve.door.catalog import Catalog
 from holdfast.serve.door.http_connection import HttpRequest
 from holdfast.serve.door.model_service import ModelService
+from holdfast.serve.door.pages import Page
 from holdfast.serve.protocol import metadata
 from holdfast.serve.protocol.errors import BadRequest, error_body
 from holdfast.serve.protocol.fit import Fitted, fit
@@ -31,8 +32,7 @@ __all__ = ["HttpInference"]
 
 _MODEL = re.compile(rb"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(infer|ready|config|stats))?")
 _JSON = tuple(JSON_HEADERS)
-#: A page of ours holds no secrets, and a browser cannot show a token when it is opened; what it asks for needs one.
-_OPEN = frozenset({b"/"})
+_EXAMPLE = b"/example/"
 
 Route = Callable[[HttpRequest], None]
 
@@ -42,23 +42,24 @@ class HttpInference:
 
     def __init__(
         self, catalog: Catalog, authorization: Authorization, limits: ProtocolLimits, *, version: str,
-        pages: dict[bytes, tuple[bytes, bytes]], metrics: Callable[[], bytes] | None,
+        pages: Mapping[bytes, Page], metrics: Callable[[], bytes] | None,
     ) -> None:  # fmt: skip
-        """`pages` are bodies and their types by path; `metrics` is None where they are to be had elsewhere."""
+        """`pages` are what anybody may have, by path; `metrics` is None where they are to be had elsewhere."""
         self._catalog, self._authorization, self._limits = catalog, authorization, limits
         self._version, self._pages, self._metrics = version, pages, metrics
         self._now = time.monotonic
         self._routes: dict[bytes, Route] = {
             b"/v2": self._server, b"/v2/": self._server, b"/v2/health/live": self._health,
             b"/v2/health/ready": self._health, b"/v2/models/stats": self._statistics, b"/metrics": self._tell_metrics,
-            b"/predict": self._predict,
+            b"/predict": self._predict, b"/page.json": self._overview,
         }  # fmt: skip
 
     # ------------------------------------------------------------ HttpApp
 
     def look(self, request: HttpRequest) -> None:
         """Turn away who may not ask, and what could not be answered in time: before the body is read."""
-        if not self._authorization.permits(request.headers.get(b"authorization")) and request.path not in _OPEN:
+        # A page of ours holds no secrets, and a browser opens it without a token; what the page asks for needs one.
+        if not self._authorization.permits(request.headers.get(b"authorization")) and request.path not in self._pages:
             told = (*_JSON, (b"www-authenticate", b"Bearer"))
             request.refusal = 401, error_body("This server asks for its token: Authorization: Bearer TOKEN."), told
             return
@@ -97,8 +98,11 @@ class HttpInference:
         route = self._routes.get(path)
         if route is None and path in self._pages:
             _only(request, "GET")
-            kind, body = self._pages[path]
-            request.respond(200, [body], ((b"content-type", kind), (b"cache-control", b"no-cache")))
+            page = self._pages[path]
+            request.respond(200, [page.body], page.headers)
+            return
+        if path.startswith(_EXAMPLE):
+            self._example(request)
             return
         if route is None or (path == b"/metrics" and self._metrics is None):
             raise BadRequest(404, f"There is nothing at {_shown(path)}.", "")
@@ -130,6 +134,24 @@ class HttpInference:
     def _statistics(self, request: HttpRequest) -> None:
         _only(request, "GET")
         _json(request, self._catalog.statistics())
+
+    def _overview(self, request: HttpRequest) -> None:
+        _only(request, "GET")
+        _json(request, self._catalog.overview())
+
+    def _example(self, request: HttpRequest) -> None:
+        _only(request, "GET")
+        name = _text(request.path[len(_EXAMPLE) :])
+        reading = asyncio.get_running_loop().run_in_executor(None, self._catalog.example(name))
+
+        def answer(future: asyncio.Future[memoryview]) -> None:
+            if not future.cancelled() and (error := future.exception()) is None:
+                request.respond(200, [future.result()], _JSON)
+            elif not future.cancelled():  # it tells of files, which are nothing to clients
+                future.get_loop().call_exception_handler({"message": "no example", "exception": error})
+                request.refuse(404, f"The example of {name} cannot be read any more; the server's log says why.")
+
+        reading.add_done_callback(answer)
 
     def _tell_metrics(self, request: HttpRequest) -> None:
         _only(request, "GET")

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from holdfast.serve.dispatch.waiting import WaitingRequest
 from holdfast.serve.door.answers import Answer, Unanswered
 from holdfast.serve.door.replica_link import ReplicaLink
 from holdfast.serve.door.replica_processes import ReplicaProcesses
-from holdfast.serve.door.statistics import Duration, VersionStatistics
+from holdfast.serve.door.statistics import RECENT, Duration, Recent, VersionStatistics
 from holdfast.serve.protocol.requests import InferInput
 from holdfast.serve.replica import messages as say
 
@@ -87,6 +88,7 @@ class ModelService:
         self.versions: dict[int, VersionOnDisk] = {}
         self.manifest: ModelManifest | None = None  #: of the version that answers
         self.statistics: dict[int, VersionStatistics] = {}
+        self.recent: deque[Recent] = deque(maxlen=RECENT)  #: the newest answers, the oldest of them first
         self.refusals = 0
         self._running: dict[int, _Running] = {}
         self._left: dict[int, int] = {}  # replicas that are not gone for certain, and their processes
@@ -355,7 +357,7 @@ class ModelService:
         batch, now = one.batch, self._now()
         assert batch is not None
         one.batch, one.memory = None, message.memory
-        requests = self._dispatcher.computed(number, now, now - batch.since)
+        requests = self._dispatcher.computed(number, now, message.seconds)
         answers = one.link.answers(
             message, [request.inputs for request in requests], [request.items for request in requests]
         )
@@ -382,6 +384,7 @@ class ModelService:
                 stats.queued.add(request.begun - request.came)
                 stats.computed.add(now - request.begun)
                 stats.items += request.items
+                self.recent.append(Recent(now - request.came, batch.items, one.version))
                 queued = request.begun - request.came
                 request.future.set_result(Answer(one.version, tuple(outputs), queued, now - request.begun))
         self._rollout.answered(one.version, answers=len(requests) - not_finite, not_finite=not_finite)

@@ -24,6 +24,7 @@ from holdfast.serve.door.http_app import HttpInference
 from holdfast.serve.door.http_connection import HttpApp, HttpConnection, HttpLimits, sweep
 from holdfast.serve.door.library_watch import first_version
 from holdfast.serve.door.model_service import ModelService
+from holdfast.serve.door.pages import read_pages
 from holdfast.serve.door.replica_processes import ReplicaProcesses
 from holdfast.serve.door.repository import Repository
 from holdfast.serve.door.run_following import RunFollowing, is_run
@@ -210,7 +211,7 @@ class Server:
         authorization = Authorization(options.token)
         limits = ProtocolLimits(body=options.body)
         app = HttpInference(
-            self._catalog, authorization, limits, version=_version(), pages={}, metrics=None,
+            self._catalog, authorization, limits, version=_version(), pages=read_pages(), metrics=None,
         )  # fmt: skip
         http_limits = HttpLimits(body=options.body)
 

@@ -40,12 +40,11 @@ _KEPT = ("PYTHON", "OMP_", "MKL_", "LC_", "LD_", "HOLDFAST_")
 
 def warm_up() -> None:
     """Import what every replica needs, once, before replicas are forked."""
-    import torch
-    import torch.export
-
     import holdfast.model.loading
+    from holdfast.model.kinds import program
 
-    assert all((torch.export, holdfast.model.loading))
+    assert holdfast.model.loading
+    program.warm_up()
     with contextlib.suppress(ImportError):  # it looks for the place of the title, which is only found before
         import setproctitle  # the environment has changed
 
