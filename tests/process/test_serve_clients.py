@@ -31,6 +31,8 @@ pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 NUMBERS = numpy.arange(12, dtype=numpy.float32).reshape(3, 4)
 HALVES = numpy.linspace(-1, 1, 6).astype(numpy.float16).reshape(3, 2)
+#: It was taken and its time has passed, or it was clear at once that it would.
+TOO_LATE = ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.UNAVAILABLE")
 TEXTS = numpy.array(["a", "", "straße"], dtype=object)
 
 
@@ -107,7 +109,8 @@ class TestTritonOverHttp:
         assert rest.is_server_live() and rest.is_server_ready() and rest.is_model_ready("echo", "1")
         assert rest.get_server_metadata()["name"] == "holdfast"
         told = rest.get_model_metadata("echo")
-        assert told["versions"] == ["1"] and told["inputs"][1] == {"name": "halves", "datatype": "FP16", "shape": [-1, 2]}
+        assert told["versions"] == ["1"]
+        assert told["inputs"][1] == {"name": "halves", "datatype": "FP16", "shape": [-1, 2]}
         assert rest.get_model_config("echo")["max_batch_size"] == 256
 
     def test_statistics_count_what_was_asked(self, rest: Any) -> None:
@@ -206,7 +209,7 @@ class TestTritonOverGrpc:
         for options in ({"client_timeout": 0.3}, {"timeout": 300_000}):
             with pytest.raises(InferenceServerException) as error:
                 rpc.infer("slow", seconds(grpcclient, 0.0), **options)
-            assert refused(error)[0] == "StatusCode.DEADLINE_EXCEEDED"
+            assert refused(error)[0] in TOO_LATE
         given_up.cancel()
         rpc.infer("slow", seconds(grpcclient, 0.0))  # after all that came before it
         after = rpc.get_inference_statistics("slow").model_stats[0].execution_count
@@ -222,7 +225,7 @@ class TestTritonOverGrpc:
                 waiting = asyncio.ensure_future(client.infer("slow", seconds(grpcclient, 0.2)))
                 with pytest.raises(InferenceServerException) as error:
                     await client.infer("slow", seconds(grpcclient, 5.0), client_timeout=0.01)
-                assert refused(error)[0] == "StatusCode.DEADLINE_EXCEEDED"
+                assert refused(error)[0] in TOO_LATE
                 await waiting
 
         asyncio.run(ask())

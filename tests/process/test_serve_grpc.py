@@ -243,7 +243,7 @@ def test_the_end_has_two_phases(served: Served, begun: Path) -> None:
         with pytest.raises(grpc.RpcError) as error:
             sleep(channel, 0.0)
         assert error.value.code().name == "UNAVAILABLE" and "is being shut down" in error.value.details()
-        trailing = {key: value for key, value in error.value.trailing_metadata()}
+        trailing = dict(error.value.trailing_metadata())
         assert trailing["retry-after"] == "1" and trailing["grpc-retry-pushback-ms"] == "1000"
         asking.join()
         assert [answer.model_version for answer in told] == ["1"]

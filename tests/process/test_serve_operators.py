@@ -1,4 +1,4 @@
-"""The control plane: models are loaded, pinned, taken back to older versions and unloaded while clients ask for them."""
+"""The control plane: models are loaded, pinned, taken back to older versions and unloaded while clients ask."""
 
 from __future__ import annotations
 
