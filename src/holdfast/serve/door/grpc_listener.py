@@ -13,10 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+# Processes that we start know nothing of our calls; gRPC would say of each that it does not prepare for that.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 import grpc.aio
