@@ -26,18 +26,17 @@ class Model:
                 "upper": numpy.array([text.decode().upper().encode() for text in texts], dtype=object)}
 """
 
-#: Takes as long as it is told, one request at a time. Where it was told to take long, it leaves a file when it begins.
+#: Takes as long as it is told. Where it was told to take long, it leaves a file when it begins.
 SLOW = """
 class Model:
-    batched = False
-    inputs = [{{"name": "seconds", "datatype": "FP32", "shape": [1]}}]
-    outputs = [{{"name": "slept", "datatype": "FP32", "shape": [1]}}]
+    inputs = [{{"name": "seconds", "datatype": "FP32", "shape": [-1]}}]
+    outputs = [{{"name": "slept", "datatype": "FP32", "shape": [-1]}}]
 
     def predict(self, seconds):
         import pathlib, time
-        if seconds[0] >= 1:
+        if seconds.max() >= 1:
             pathlib.Path({begun!r}).touch()
-        time.sleep(float(seconds[0]))
+        time.sleep(float(seconds.sum()))
         return {{"slept": seconds}}
 """
 

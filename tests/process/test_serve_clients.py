@@ -198,7 +198,7 @@ class TestTritonOverGrpc:
 
     def test_what_a_client_does_not_wait_for_is_not_computed(self, rpc: Any) -> None:
         """The model computes for a second; behind it, one call is cancelled, and two are too late."""
-        before = rpc.get_inference_statistics("slow").model_stats[0].execution_count
+        before = rpc.get_inference_statistics("slow").model_stats[0].inference_count
         answered, over = threading.Event(), threading.Event()
 
         def told(event: threading.Event) -> Any:
@@ -212,7 +212,7 @@ class TestTritonOverGrpc:
             assert refused(error)[0] in TOO_LATE
         given_up.cancel()
         rpc.infer("slow", seconds(grpcclient, 0.0))  # after all that came before it
-        after = rpc.get_inference_statistics("slow").model_stats[0].execution_count
+        after = rpc.get_inference_statistics("slow").model_stats[0].inference_count
         assert after - before == 2
         assert answered.wait(10) and over.wait(10)
 
