@@ -39,7 +39,8 @@ def main(argv: Sequence[str]) -> int:
     except ImportError as error:
         missing = f"{error.name} is missing, which holdfast serve needs: pip install 'holdfast[serve]'."
         raise UsageError(missing) from None
-    from holdfast.serve.door.server import Server, check_exposure
+    from holdfast.serve.door.exposure import check_exposure
+    from holdfast.serve.door.server import Server
 
     check_exposure(options)
 
@@ -78,6 +79,7 @@ def _parser() -> Parser:
     it.add_argument("--certificate", type=Path, metavar="FILE", help="for TLS, as PEM")
     it.add_argument("--key", type=Path, metavar="FILE", help="of the certificate")
     it.add_argument("--admin-port", type=int, metavar="P", help="of the control plane (load, unload); off without it")
+    it.add_argument("--admin-grpc-port", type=int, metavar="P", help="of the same over gRPC; off without it")
     it.add_argument("--admin-token-file", type=Path, metavar="FILE", help="its own token")
     it.add_argument("--metrics-port", type=int, metavar="P", help="of /metrics, apart from all else")
     it.add_argument("--log-requests", action="store_true", help="write every request to DIR/requests.jsonl, not only "
@@ -117,7 +119,8 @@ def _options(given: argparse.Namespace) -> ServeOptions:
         objective=Duration(given.slo).seconds, host=given.host, port=given.port,
         grpc_port=None if given.grpc_port < 0 else given.grpc_port, token=secret(given.token_file),
         certificate=given.certificate, key=given.key, admin_port=given.admin_port,
-        admin_token=secret(given.admin_token_file), metrics_port=given.metrics_port, threads=given.threads,
+        admin_grpc_port=given.admin_grpc_port, admin_token=secret(given.admin_token_file),
+        metrics_port=given.metrics_port, threads=given.threads,
         batch=given.max_batch, body=Size(given.max_body).bytes, memory=Size(given.memory).bytes if given.memory else 0,
         hang=Duration(given.hang).seconds, prove=Duration(given.prove).seconds, drain=Duration(given.drain).seconds,
         log_requests=given.log_requests, directory=given.dir,

@@ -22,6 +22,7 @@ class ServeOptions(NamedTuple):
     certificate: Path | None = None  #: with its key, for TLS
     key: Path | None = None
     admin_port: int | None = None  #: None: there is no control plane
+    admin_grpc_port: int | None = None  #: of the same over gRPC
     admin_token: str | None = None
     metrics_port: int | None = None  #: None: beside everything else, at /metrics
     threads: int = 1  #: of torch, in each replica

@@ -24,12 +24,30 @@ class Catalog:
 
     def __init__(self) -> None:
         self.services: dict[str, ModelService] = {}
+        self.unloaded: set[str] = set()  #: names of models that an operator has taken away for now
         self.draining = False
+        self.closed = False  #: everything is answered, and nobody listens any more
+
+    def add(self, service: ModelService) -> None:
+        """A model is served from now on."""
+        self.services[service.name] = service
+        self.unloaded.discard(service.name)
+
+    def remove(self, name: str) -> None:
+        """A model is not served any more."""
+        del self.services[name]
+        self.unloaded.add(name)
+
+    def held_versions(self, name: str) -> set[int]:
+        """The versions of a model that replicas hold."""
+        return self.services[name].held_versions if name in self.services else set()
 
     def service(self, name: str, version: str = "") -> ModelService:
         """The model of that name, if it answers with that version. Raises Unanswered: it does not."""
         service = self.services.get(name)
         if service is None:
+            if name in self.unloaded:
+                raise Unanswered(404, f"{name} is not loaded: an operator has unloaded it.")
             raise Unanswered(404, f"There is no model {name!r}; there is {', '.join(self.services) or 'none'}.")
         if version and version != str(service.current):
             raise Unanswered(
@@ -104,7 +122,7 @@ class Catalog:
                 elif number in service.refused_versions:
                     state, reason = "UNAVAILABLE", service.refused_versions[number]
                 else:
-                    state, reason = ("LOADING", "") if number > service.current else ("UNAVAILABLE", "unloaded")
+                    state, reason = ("LOADING", "") if number == service.coming else ("UNAVAILABLE", "unloaded")
                 entries.append(ModelIndex(name, str(number), state, reason))
         return metadata.repository_index(entries, ready=ready)
 

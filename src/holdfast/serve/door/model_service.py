@@ -6,6 +6,7 @@ It holds every request until it is answered. All of it runs in the event loop; n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import deque
@@ -32,6 +33,7 @@ from holdfast.serve.replica import messages as say
 __all__ = ["ModelService", "VersionOnDisk"]
 
 _BUSY_LOOK, _IDLE_LOOK = 0.02, 0.25  # seconds between looks at the clock
+_END = 5.0  # seconds for a replica to end by itself
 _GROWN = 0.9  # of the memory that a replica may have, at which it is replaced
 
 
@@ -93,6 +95,8 @@ class ModelService:
         self.starts = self.losses = 0  #: of replicas
         self._running: dict[int, _Running] = {}
         self._noted, self._not_noted = -math.inf, 0
+        self._left: dict[int, int] = {}  # replicas that are not gone for certain, and their processes
+        self._all_gone = asyncio.Event()
         self._assigning = False
         self._draining = False
         self._idle = asyncio.Event()
@@ -118,19 +122,36 @@ class ModelService:
 
     def offer(self, version: VersionOnDisk) -> str:
         """There is a version that may be served. Why it is not, if so."""
+        if why := self._other(version.manifest):
+            return why
+        number = version.manifest.version
+        if number not in self.versions:
+            self._know(version)
+            self._do(self._rollout.offer(number, self._now()))
+        return self._rollout.refused.get(number, "")
+
+    def demand(self, version: VersionOnDisk, *, only: bool) -> str:
+        """An operator wants that version; `only`: and no other until the next demand. Why it cannot be, if so."""
+        if why := self._other(version.manifest):
+            return why
+        self._know(version)
+        self._do(self._rollout.demand(version.manifest.version, self._now(), only=only))
+        return ""
+
+    def _other(self, manifest: ModelManifest) -> str:
+        if self.manifest is None or manifest.signature == self.manifest.signature:
+            return ""
+        return (
+            f"version {manifest.version} of {self.name} takes or gives something else than version "
+            f"{self.manifest.version}, which is served; serve it under another name"
+        )
+
+    def _know(self, version: VersionOnDisk) -> None:
         manifest = version.manifest
-        if self.manifest is not None and manifest.signature != self.manifest.signature:
-            return (
-                f"version {manifest.version} of {self.name} takes or gives something else than version "
-                f"{self.manifest.version}, which is served; serve it under another name"
-            )
-        if manifest.version not in self.versions:
-            self.versions[manifest.version] = version
-            if not manifest.signature.batched:
-                self._dispatcher.limits = self._limits._replace(batch=1)
-            self._dispatcher.limits = self._dispatcher.limits._replace(retry=manifest.idempotent)
-            self._do(self._rollout.offer(manifest.version, self._now()))
-        return self._rollout.refused.get(manifest.version, "")
+        self.versions[manifest.version] = version
+        if not manifest.signature.batched:
+            self._dispatcher.limits = self._limits._replace(batch=1)
+        self._dispatcher.limits = self._dispatcher.limits._replace(retry=manifest.idempotent)
 
     @property
     def limits(self) -> DispatchLimits:
@@ -141,6 +162,11 @@ class ModelService:
     def current(self) -> int:
         """The version that answers; 0: none."""
         return self._rollout.current.number if self._rollout.current is not None else 0
+
+    @property
+    def coming(self) -> int:
+        """The version that is being loaded, and would answer next; 0: none."""
+        return self._rollout.candidate.number if self._rollout.candidate is not None else 0
 
     @property
     def ready(self) -> bool:
@@ -291,6 +317,7 @@ class ModelService:
         process, link = self._processes.start(
             lambda pid: self._started(number, pid), lambda how: self._gone(number, how)
         )
+        self._left[number] = process
         joined = ReplicaLink(link, signature.inputs, signature.outputs, batched=signature.batched)
         self.starts += 1
         self._running[number] = _Running(process, wanted.version, joined)
@@ -423,6 +450,9 @@ class ModelService:
 
     def _gone(self, number: int, how: str) -> None:
         """A process has ended, for certain: what it was computing is computed by another one."""
+        self._left.pop(number, None)
+        if not self._left:
+            self._all_gone.set()
         one = self._running.pop(number, None)
         if one is None:
             return
@@ -485,6 +515,21 @@ class ModelService:
                 await asyncio.wait_for(self._idle.wait(), seconds)
             except TimeoutError:
                 self._note(f"{self._held} requests were not answered within {seconds:.0f} s")
+
+    async def end(self, seconds: float) -> None:
+        """Answer what was taken, within so many seconds; then end all replicas, which are gone when this returns."""
+        await self.drain(seconds)
+        for number in list(self._running):
+            self._close(number)
+        self.close()
+        for _ in range(2):
+            self._all_gone.clear()
+            if not self._left:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), _END)
+            for process in self._left.values():  # it computes still, or was stopped
+                self._processes.kill(process)
 
     def close(self) -> None:
         """End it. The processes are ended by who has started them."""

@@ -19,7 +19,6 @@ from holdfast.checkpoint.reader import found
 from holdfast.errors import CheckpointError, ModelError, UsageError
 from holdfast.model.library import versions
 from holdfast.observe.directory import CHECKPOINTS, running
-from holdfast.serve.door.model_service import ModelService
 
 __all__ = ["RunFollowing", "is_run"]
 
@@ -62,8 +61,8 @@ class RunFollowing:
                 self._note(f"{self._run} has written no checkpoint yet: waiting for the first (--checkpoint says when)")
             await asyncio.sleep(_EVERY)
 
-    async def follow(self, service: ModelService) -> None:
-        """Publish newer checkpoints, for ever."""
+    async def follow(self, name: str, held: Callable[[], set[int]]) -> None:
+        """Publish newer checkpoints of the model of that name, for ever. `held`: versions that are in use."""
         while True:
             await asyncio.sleep(_EVERY)
             newest = await asyncio.to_thread(self._newest)
@@ -73,8 +72,8 @@ class RunFollowing:
             what = self._run / CHECKPOINTS / newest
             status, printed = await _apart(["-m", "holdfast.model.publishing", str(self.library), str(what)])
             if status and what.exists():
-                self._note(f"{service.name}: {newest} is not served: {_last(printed)}")
-            await asyncio.to_thread(self._sweep, service)
+                self._note(f"{name}: {newest} is not served: {_last(printed)}")
+            await asyncio.to_thread(self._sweep, held())
 
     def _newest(self) -> str:
         """The newest checkpoint that is whole by its manifest."""
@@ -82,11 +81,11 @@ class RunFollowing:
             return next((one.path.name for one in found(self._run / CHECKPOINTS) if one.manifest is not None), "")
         return ""
 
-    def _sweep(self, service: ModelService) -> None:
+    def _sweep(self, held: set[int]) -> None:
         """Remove versions that nobody will go back to."""
         with contextlib.suppress(ModelError):
             for old in versions(self.library)[_KEPT:]:
-                if old.number not in service.held_versions:
+                if old.number not in held:
                     shutil.rmtree(old.path, ignore_errors=True)
 
 
