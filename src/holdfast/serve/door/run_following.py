@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import sys
@@ -44,16 +45,17 @@ class RunFollowing:
         said = False
         while True:
             newest = await asyncio.to_thread(self._newest)
-            if newest or (self._run / FINAL).exists():
-                what = self._run / CHECKPOINTS / newest if newest else self._run
-                words = ["-m", "holdfast.cli.main", "export", str(what), "--to", str(self.library), "--name", name]
-                status, printed = await _apart(words)
-                if not status:
-                    self._taken.add(newest)
-                    self._note(_last(printed))
-                    return
-                if what.exists():  # else the run has newer ones, and has removed it meanwhile
+            kept = await asyncio.to_thread(self._keep, newest) if newest else None
+            if kept is not None or (not newest and (self._run / FINAL).exists()):
+                words = ["export", str(kept or self._run), "--to", str(self.library), "--name", name]
+                status, printed = await _apart(["-m", "holdfast.cli.main", *words])
+                if status:
                     raise ModelError(f"The model of {self._run} could not be exported. {_last(printed)}")
+                self._taken.add(newest)
+                self._note(_last(printed))
+                return
+            elif newest:
+                continue  # it was removed at that moment: there is a newer one
             elif not running(self._run):
                 raise UsageError(f"{self._run}: this run has saved nothing that could be served, and it is not going.")
             elif not said:
@@ -69,11 +71,28 @@ class RunFollowing:
             if not newest or newest in self._taken:
                 continue
             self._taken.add(newest)
-            what = self._run / CHECKPOINTS / newest
-            status, printed = await _apart(["-m", "holdfast.model.publishing", str(self.library), str(what)])
-            if status and what.exists():
+            kept = await asyncio.to_thread(self._keep, newest)
+            if kept is None:
+                continue
+            status, printed = await _apart(["-m", "holdfast.model.publishing", str(self.library), str(kept)])
+            if status:
                 self._note(f"{name}: {newest} is not served: {_last(printed)}")
             await asyncio.to_thread(self._sweep, held())
+
+    def _keep(self, name: str) -> Path | None:
+        """Hold on to a checkpoint while it is read: the run removes old ones. None: it is gone already.
+
+        Its files are linked into a folder that looks like the run's; a checkpoint never changes.
+        """
+        kept = self.library.with_name(self.library.name + ".run")
+        shutil.rmtree(kept, ignore_errors=True)
+        (kept / CHECKPOINTS).mkdir(parents=True)
+        try:
+            shutil.copy(self._run / "run.json", kept)
+            copied = shutil.copytree(self._run / CHECKPOINTS / name, kept / CHECKPOINTS / name, copy_function=_link)
+        except (OSError, shutil.Error):
+            return None
+        return Path(copied)
 
     def _newest(self) -> str:
         """The newest checkpoint that is whole by its manifest."""
@@ -87,6 +106,15 @@ class RunFollowing:
             for old in versions(self.library)[_KEPT:]:
                 if old.number not in held:
                     shutil.rmtree(old.path, ignore_errors=True)
+
+
+def _link(source: str, to: str) -> None:
+    try:
+        os.link(source, to)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM):  # another file system, or one without links
+            raise
+        shutil.copy(source, to)
 
 
 async def _apart(words: list[str]) -> tuple[int, str]:
