@@ -33,7 +33,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoint.reader import found
 from holdfast.errors import CheckpointError, DirectoryBusy, ResourceError, UsageError
 from holdfast.observe import scratch
 from holdfast.transport import processes
@@ -332,6 +331,8 @@ def _put_away(path: Path) -> None:
 
 def _how_to_resume(path: Path) -> str:
     """A sentence for who meets a run that did not come to its end; empty where it has no checkpoint."""
+    from holdfast.checkpoint.reader import found  # every command would pay for it
+
     try:
         usable = [one for one in found(path / CHECKPOINTS) if one.manifest is not None]
     except CheckpointError:
