@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
+EXTRAS := dev,onnx,predict,ray,remote,serve,sklearn,tls
 # atheris has an environment of its own: it is for this one purpose, and needs nothing of the rest but msgspec and numpy.
 FUZZ   := .fuzz-venv
 FUZZ_SECONDS ?= 60
@@ -27,7 +28,7 @@ $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (the first time this fetches torch: some minutes)"
 	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV) \
 		|| { rm -rf $(VENV); echo "cannot make a virtual environment; on Debian: apt install python3-venv"; exit 1; }
-	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@touch $@
 
 data:
