@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from holdfast.core.sync.staleness import COMPENSATION
 
-__all__ = ["OUTER", "WorkerSpec"]
+__all__ = ["OUTER", "WorkerSpec", "of_training"]
 
 #: Learning rate and momentum of the outer step of `local:H`, unless somebody says otherwise.
 OUTER = (0.8, 0.3)
@@ -17,6 +19,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
     `crew` is how many workers were asked for by name, so that `join()` can refuse more workers than
     lanes in its first line; 0 means that nobody asked for a number. `scratch` is where short-lived files go.
+    `training` is how many trainings of the script are over, and `single` why there cannot be another one, if so.
     """
 
     worker: int
@@ -36,3 +39,14 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     audit: bool = False
     scratch: str = ""
     init_from: str = ""
+    training: int = 0
+    single: str = ""
+
+
+def of_training(folder: Path, training: int) -> Path:
+    """Where files go that each training of a script has for itself.
+
+    >>> str(of_training(Path("logs"), 0)), str(of_training(Path("logs"), 1))
+    ('logs', 'logs/training-2')
+    """
+    return folder / f"training-{training + 1}" if training else folder

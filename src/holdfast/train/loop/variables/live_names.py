@@ -1,0 +1,88 @@
+"""Live names: which variables a frame may still read before it writes them again, by its bytecode. Pure.
+
+A variable that is set anew before anybody reads it has no influence on what follows, whatever it holds now: the number
+of a loop that is over, a sum that the next loop begins with 0. All that cannot be known counts as read.
+"""
+
+from __future__ import annotations
+
+import dis
+import re
+from collections.abc import Iterator
+from types import CodeType, FrameType
+
+__all__ = ["live_globals", "live_locals"]
+
+_ANY = frozenset(("globals", "locals", "vars", "dir", "eval", "exec"))  # who calls these may read everything
+_NO_WAY_ON = frozenset(
+    ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE",
+     "JUMP_BACKWARD_NO_INTERRUPT")
+)  # fmt: skip
+
+
+def live_locals(frame: FrameType) -> set[str] | None:
+    """Of a function, or of a module that is being run; None: it may read any of them.
+
+    What functions inside of it may read counts, whether they are called or not.
+    """
+    code = frame.f_code
+    of_module = live_globals(code)
+    if of_module is None or _ANY & _globals_read(code):
+        return None
+    found = _live_after(code, frame.f_lasti) | {*code.co_cellvars, *code.co_freevars}
+    return found | of_module if frame.f_locals is frame.f_globals else found
+
+
+def live_globals(main: CodeType) -> set[str] | None:
+    """Of a module, those that functions in it may read; None: any of them."""
+    found = {name for inner in _inner(main) for name in _globals_read(inner)}
+    return None if found & _ANY else found
+
+
+def _inner(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _inner(constant)
+
+
+def _globals_read(code: CodeType) -> set[str]:
+    return {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+
+
+def _live_after(code: CodeType, at: int) -> set[str]:
+    """The names that may be read after the instruction at this offset before they are written."""
+    instructions = list(dis.get_instructions(code))
+    index = {one.offset: number for number, one in enumerate(instructions)}
+    handlers = [(e.start, e.end, index[e.target]) for e in dis.Bytecode(code).exception_entries]  # type: ignore[attr-defined]
+    before: list[set[str]] = [set() for _ in instructions]
+
+    def after(number: int) -> set[str]:
+        one = instructions[number]
+        following = [number + 1] if one.opname not in _NO_WAY_ON and number + 1 < len(instructions) else []
+        if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
+            following.append(index[one.argval])
+        return {name for other in following for name in before[other]}
+
+    def raised(number: int) -> set[str]:
+        offset = instructions[number].offset
+        return {name for begin, end, to in handlers if begin <= offset < end for name in before[to]}
+
+    changed = True
+    while changed:
+        changed = False
+        for number in range(len(instructions) - 1, -1, -1):
+            live = after(number)
+            for name, reads in reversed(_names(instructions[number])):
+                live = live | {name} if reads else live - {name}
+            live |= raised(number)
+            changed, before[number] = changed or live != before[number], live
+    here = max((number for offset, number in index.items() if offset <= at), default=0)
+    return after(here) | raised(here)
+
+
+def _names(one: dis.Instruction) -> list[tuple[str, bool]]:
+    """The variables that an instruction reads, or else writes, in order. Some do two things at once."""
+    names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+    does = re.findall(r"(LOAD|STORE|DELETE)_(?:FAST|NAME|GLOBAL|DEREF|CLASSDEREF|CLOSURE|FROM)", one.opname)
+    return [(name, what == "LOAD") for name, what in zip(names, does, strict=False) if isinstance(name, str)]
