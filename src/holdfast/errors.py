@@ -216,6 +216,19 @@ class NotKept(RunError):
         return error
 
     @classmethod
+    def gone(cls, name: str, training: int) -> NotKept:
+        """A script reads what it has set in an earlier training, where it does so in some cases only."""
+        error = cls.__new__(cls)
+        error.name, error.mine, error.theirs, error.step = name, "", "", -1
+        RunError.__init__(
+            error,
+            f"Training {training + 1} reads {name} before it sets it, and workers that have not been in training "
+            f"{training} have no part of what its loops have set. Set {name} after hf.join(), before the first loop; "
+            f"or, where it is to go on with what it was: {_how_to_keep(name)[0].lower()}{_how_to_keep(name)[1:]}",
+        )
+        return error
+
+    @classmethod
     def apart(cls, training: int, what: str) -> NotKept:
         """A script does not go through a training that is over as the workers did that made it."""
         error = cls.__new__(cls)

@@ -41,9 +41,12 @@ MARK = "HOLDFAST_TEST_LAUNCH"
 GOLDEN = "HOLDFAST_TEST_GOLDEN"  #: a directory, where several processes run tests
 #: What the directory of a run that has ended may hold; whatever else is there was forgotten.
 _KEPT = re.compile(
-    r"run\.json|story\.jsonl|summary\.json|failure\.txt|hang-\d+\.txt|logs|audit|checkpoints|earlier|model\.safetensors"
+    r"run\.json|story\.jsonl|summary\.json|failure\.txt|hang-\d+\.txt|logs|audit|checkpoints|trainings|earlier|"
+    r"model\.safetensors"
 )
-_KEPT_LOGS = re.compile(r"worker-\d+\.log|worker-\d+\.stack|forkserver(?:-\d+)?\.log|agent-\d+\.log|ray\.log")
+_KEPT_LOGS = re.compile(
+    r"training-\d+|worker-\d+\.log|worker-\d+\.stack|forkserver(?:-\d+)?\.log|agent-\d+\.log|ray\.log"
+)
 
 
 def environment(**more: str) -> dict[str, str]:

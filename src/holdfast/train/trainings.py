@@ -51,6 +51,7 @@ class Trainings:
             self.unmute()
         if self._past is not None:
             between_trainings.compare(self._past.end.variables, self._closed)
+            between_trainings.forget(self._closed)
         self._past = None
         if self._closed < self._spec.training:
             self._past = open_ended(Path(self._spec.dir), self._closed + 1)

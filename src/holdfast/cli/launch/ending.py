@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.config.run_config import SAID_BY_JOIN
 from holdfast.control.protocol.commands import EndRun, FailRun
@@ -12,12 +12,21 @@ from holdfast.observe.meter import RunView
 from holdfast.observe.progress import short_number
 from holdfast.observe.stacks import user_frames
 
-__all__ = ["Ending", "last_line", "present", "summary"]
+__all__ = ["Ending", "WentOnFrom", "last_line", "present", "summary"]
 
 #: Of what is printed when a run fails; and of that, frames of the script.
 _MOST_LINES, _MOST_FRAMES = 14, 4
 #: Of each training, in the summary.
 _OF_EACH = ("steps", "epochs", "samples", "weights_sha256", "loss", "lanes", "seed", "threads", "units")
+
+
+class WentOnFrom(NamedTuple):
+    """Where a run went on that had come to an end."""
+
+    step: int
+    samples: int
+    checkpoint: str
+    training: int = 1
 
 
 @dataclass(slots=True)
@@ -32,7 +41,7 @@ class Ending:
     story: int = 0
     trained: float = 0.0  #: seconds since the first generation began
     modes: Sequence[tuple[int, str]] = ()  #: (step, how lanes kept step from there on)
-    resumed: tuple[int, int, str] | None = None  #: (step, samples, checkpoint) that the run went on from
+    resumed: WentOnFrom | None = None
     training: int = 1  #: of the script, the last one that was begun
     trainings: Sequence[Mapping[str, Any]] = ()  #: what those before it have led to
 
@@ -86,10 +95,11 @@ def summary(ending: Ending, record: dict[str, Any], seconds: float) -> dict[str,
     # A worker that came late knows less about time than we do: all of it, and what of it was training.
     told["seconds"] = round(seconds, 3)
     if ending.trained > 0 and isinstance(told["samples"], int):
-        before = ending.resumed[1] if ending.resumed is not None else 0
+        went_on = ending.resumed
+        before = went_on.samples if went_on is not None and went_on.training == ending.training else 0
         told["samples_per_second"] = round((told["samples"] - before) / ending.trained, 1)
     if ending.resumed is not None:
-        told["resumed"] = {"step": ending.resumed[0], "checkpoint": ending.resumed[2]}
+        told["resumed"] = {"step": ending.resumed.step, "checkpoint": ending.resumed.checkpoint}
     last = [] if failed else [told]
     told["trainings"] = [{name: one.get(name) for name in _OF_EACH} for one in (*ending.trainings, *last)]
     config = dict(record["config"])

@@ -25,7 +25,7 @@ import msgspec
 from holdfast.checkpoint.ended_trainings import TrainingEnd, ended_trainings, forget
 from holdfast.cli.launch.cluster_hosts import ClusterHosts
 from holdfast.cli.launch.display import Display
-from holdfast.cli.launch.ending import Ending, last_line, present, summary
+from holdfast.cli.launch.ending import Ending, WentOnFrom, last_line, present, summary
 from holdfast.cli.launch.first_weights import with_first_weights
 from holdfast.cli.launch.invitation import Invitation, near
 from holdfast.cli.launch.notice import Notice
@@ -52,7 +52,7 @@ from holdfast.hosts.local_host import LocalHost
 from holdfast.observe import agent_directory, status
 from holdfast.observe.audit import trim
 from holdfast.observe.directory import RunDirectory, default_path, host, recover, recover_siblings
-from holdfast.observe.meter import Meter
+from holdfast.observe.meter import Meter, RunView
 from holdfast.observe.monitor import BoardMonitor
 from holdfast.observe.screen import Screen
 from holdfast.observe.story_writer import RunStoryWriter
@@ -170,15 +170,18 @@ async def _train(make: Callable[[int], _Launcher], training: int) -> Ending:
     """One training of the script after the other. Signals are heard all the time."""
     one = make(training)
     listened = one.listen(lambda number: one.asked_to_end(number))
-    lost, story = 0, 0
+    lost, story, began = 0, 0, time.monotonic()
+    resumed: WentOnFrom | None = None
     try:
         while True:
             ending = await one.run()
             ending.lost, ending.story = ending.lost + lost, ending.story + story
+            ending.resumed = resumed = ending.resumed or resumed
             if not ending.goes_on:
                 return ending
             lost, story, training = ending.lost, ending.story, training + 1
             one = make(training)
+            one.follow(time.monotonic() - began)
     finally:
         for number in listened:
             asyncio.get_running_loop().remove_signal_handler(number)
@@ -208,7 +211,8 @@ class _Launcher:
         )
         directory.begin_training(training - 1)
         self._story_writer = RunStoryWriter(directory, screen)
-        self._meter = Meter()
+        self._meter = Meter(RunView(training=training))
+        self._before = 0.0  # seconds that the trainings before it have taken
         self._store_service = self._make_store_service()
         self._server = Coordinator(
             _limits(config, self._workers, alone), story_writer=self._story_writer,
@@ -220,8 +224,12 @@ class _Launcher:
         self._checkpoints: RunCheckpoints | None = None
         self._signal = 0
 
+    def follow(self, seconds: float) -> None:
+        """Trainings before this one have taken so long, by the run's clock."""
+        self._before = self._story_writer.before = seconds
+
     async def run(self) -> Ending:
-        """The whole run. What is opened here is closed here."""
+        """All of the training. What is opened here is closed here."""
         control: ControlSocket | None = None
         notice: Notice | None = None
         try:
@@ -229,7 +237,9 @@ class _Launcher:
                 self._screen.say(f"run directory: {near(self._directory.path)}")
                 self._story_writer.note(0.0, "Limits", told_limits(self._config.crew))
             if self._training > 1:
-                self.note(f"training {self._training} of the script begins", aloud=True)
+                goes_on = self._resumption is not None and self._resumption.resumed is not None
+                does = "goes on" if goes_on else "begins"
+                self.note(f"training {self._training} of the script {does}", aloud=True)
             self._open_admission()
             self._open_host()
             self._open_checkpoints()
@@ -451,7 +461,7 @@ class _Launcher:
             return self._set(ask)
         return status.of_going(
             self._server.snapshot(), self._meter.view, pid=os.getpid(), host=host(),
-            seconds=self._server.now(), directory=str(self._directory.path),
+            seconds=self._before + self._server.now(), directory=str(self._directory.path),
             peers=self._admission.peer_addresses() if self._admission is not None else {},
         )
 

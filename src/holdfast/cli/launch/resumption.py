@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.checkpoint.capture import restore, state_of
-from holdfast.checkpoint.ended_trainings import ended_trainings, open_ended
+from holdfast.checkpoint.ended_trainings import TRAININGS, ended_trainings, open_ended
 from holdfast.checkpoint.manifest import CheckpointManifest
 from holdfast.checkpoint.reader import Checkpoint, found, newest, open_checkpoint
+from holdfast.cli.launch.ending import WentOnFrom
 from holdfast.config.run_config import SECTIONS, RunConfig
 from holdfast.control.protocol.events import Resumed
 from holdfast.errors import ConfigError, NotACheckpoint, UsageError
@@ -60,10 +61,12 @@ class Resumption(NamedTuple):
         began = self.checkpoint.manifest.config
         return msgspec.structs.replace(config, **{name: began.get(name) for name in ("lanes", "seed", "threads")})
 
-    def went_on_from(self) -> tuple[int, int, str] | None:
-        """Step, samples, and name of the checkpoint; None where it has made no step."""
+    def went_on_from(self) -> WentOnFrom:
+        """Where the run went on."""
         facts = self.checkpoint.manifest.facts
-        return None if self.resumed is None else (facts.step, facts.samples, self.checkpoint.path.name)
+        if self.resumed is None:
+            return WentOnFrom(0, 0, f"{TRAININGS}/{self.training - 1}", self.training)
+        return WentOnFrom(facts.step, facts.samples, self.checkpoint.path.name, self.training)
 
 
 def fetched(path: str, directory: str | None) -> str:

@@ -1,7 +1,8 @@
 """Live names: which variables a frame may still read before it writes them again, by its bytecode. Pure.
 
 A variable that is set anew before anybody reads it has no influence on what follows, whatever it holds now: the number
-of a loop that is over, a sum that the next loop begins with 0. All that cannot be known counts as read.
+of a loop that is over, a sum that the next loop begins with 0. All that cannot be known counts as read, but for one
+thing: a `for` loop is taken to run once at least, else all that one sets would count as read after it.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ def _live_after(code: CodeType, at: int) -> set[str]:
     def after(number: int) -> set[str]:
         one = instructions[number]
         following = [number + 1] if one.opname not in _NO_WAY_ON and number + 1 < len(instructions) else []
+        if following and instructions[number + 1].opname == "FOR_ITER":  # from here it is the first time
+            following = [number + 2]
         if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
             following.append(index[one.argval])
         return {name for other in following for name in before[other]}

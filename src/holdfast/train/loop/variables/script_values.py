@@ -24,7 +24,7 @@ import torch
 
 from holdfast.train.loop.variables.live_names import live_locals
 
-__all__ = ["holder", "loop_frame", "script_line", "values_around"]
+__all__ = ["holder", "is_looked_at", "is_script", "loop_frame", "script_line", "values_around"]
 
 _HERE = Path(__file__).resolve()
 _OURS = str(_HERE.parents[2])
@@ -75,8 +75,8 @@ def values_around(loop: FrameType | None, *, ahead: bool = False) -> dict[str, A
     frame: FrameType | None = loop
     while frame is not None:
         code, in_file = frame.f_code, frame.f_globals
-        if frame is loop or _is_script(code.co_filename):
-            if id(in_file) not in modules and _is_script(code.co_filename):
+        if frame is loop or is_script(code.co_filename):
+            if id(in_file) not in modules and is_script(code.co_filename):
                 modules[id(in_file)] = in_file, code.co_filename
             live = live_locals(frame) if ahead else None
             if frame.f_locals is not in_file:
@@ -142,6 +142,13 @@ def _add(
                 _add(found, value, after, seen, f"{within}['", "']", level + 1, lists=lists)
 
 
+def is_looked_at(name: str, value: Any) -> bool:
+    """Is a variable one of those that are compared, or may hold such?"""
+    found: dict[str, Any] = {}
+    _add(found, {name: value}, "", set())
+    return bool(found)
+
+
 def _members(thing: Any) -> Mapping[str, Any]:
     kind = type(thing)
     slots = _slots.get(kind)
@@ -171,14 +178,15 @@ def _kind(kind: type) -> int:
         return _OTHER
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
-    if kind.__module__ != "__main__" and (file is None or not _is_script(file)):
+    if kind.__module__ != "__main__" and (file is None or not is_script(file)):
         return _OTHER
     if not hasattr(kind, "__dict__") or issubclass(kind, types.FunctionType | types.ModuleType):
         return _OTHER
     return _HANDED if any(one.__module__.partition(".")[0] == "torch" for one in kind.__mro__) else _OBJECT
 
 
-def _is_script(file: str) -> bool:
+def is_script(file: str) -> bool:
+    """Is this file one of the script's own?"""
     known = _scripts.get(file)
     if known is None:
         known = _scripts[file] = not (
