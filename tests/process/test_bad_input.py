@@ -249,13 +249,13 @@ def test_a_script_that_joins_again_in_one_worker_only(tmp_path: Path) -> None:
 
 
 def test_a_mode_that_was_changed_in_a_training_before(tmp_path: Path) -> None:
-    with Launch(tmp_path, SCRIPTS / "folds.py", "--workers", 1, args="--plain --pace 0.05") as run:
-        run.wait(lambda s: s.get("step", 0) >= 2, "a step")
+    with Launch(tmp_path, SCRIPTS / "folds.py", "--workers", 1, args="--plain --pace 0.4") as run:
+        run.wait(lambda s: s.get("step", -1) >= 1, "a step")
         assert holdfast("set", run.dir, "sync=async").returncode == 0
         assert run.end() == 2, run.err
     assert (
         "The script calls hf.join() again, for another training, and training 1 was begun with sync = exact and ended "
-        "with sync = async: nobody could go through it again. Keep one mode in a run of several trainings, or start "
+        "with async: nobody could go through it again. Keep one mode in a run of several trainings, or start "
         "one run for each."
     ) in run.err
 

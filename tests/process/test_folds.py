@@ -123,6 +123,16 @@ def test_folds_in_relaxed_modes(tmp_path: Path, sync: str) -> None:
     assert [one["weights_sha256"] for one in run.summary["trainings"]] == weights(run.out.splitlines())
 
 
+def test_what_was_asked_for_counts_in_later_trainings_too(tmp_path: Path) -> None:
+    """A mode that nobody came to in the training at hand, and another number of workers."""
+    with Launch(tmp_path, FOLDS, "--workers", 1, args="--plain --folds 2 --epochs 1 --pace 0.3") as run:
+        run.wait(lambda s: s["step"] >= 2 if s["generation"] else False, "the last step but one")
+        run.scale(2)
+        run.wait(lambda s: s.get("training") == 2 and len(s["workers"]) == 2, "two workers")
+        assert run.end() == 0, run.err
+    assert [one["weights_sha256"] for one in run.summary["trainings"]] == weights(run.out.splitlines())
+
+
 @pytest.mark.parametrize(
     ("workers", "lack", "sentence"),
     [

@@ -221,7 +221,8 @@ class Run:
         self.own_threads = threads  #: of a plain loop in a run of one process
         self.reduction = reduction or MEAN
         self.losses = LossCheck(self.reduction, lanes, trusted=reduction is not None)
-        self.mode = _mode(spec.sync if spec is not None else "exact", lanes)
+        sync = past.checkpoint.manifest.facts.sync if past is not None else spec.sync if spec is not None else "exact"
+        self.mode = _mode(sync, lanes)
         self._stale = (spec.staleness, spec.compensation) if spec is not None else ("auto", COMPENSATION)
         self.outer = spec.outer if spec is not None else OUTER
         self.steered = steered

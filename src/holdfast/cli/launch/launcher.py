@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +114,12 @@ def launch(
             "scratch": directory.scratch, "config": msgspec.to_builtins(config), "sources": resolved.sources,
         }
 
-        def make(training: int) -> _Launcher:
+        def make(training: int, asked: Mapping[str, Any]) -> _Launcher:
             going = resumption if resumption is not None and resumption.training == training else None
             if cluster_hosts is None:
                 return _Launcher(
-                    config, run, directory, screen, invitation=invitation, entry=entry, resumption=going,
-                    training=training,
+                    msgspec.structs.replace(config, **asked), run, directory, screen, invitation=invitation, entry=entry,
+                    resumption=going, training=training,
                 )  # fmt: skip
             hosts = cluster_hosts(config, directory.logs)
             stack.callback(hosts.close)
@@ -133,11 +133,12 @@ def launch(
 
 
 def conduct(
-    directory: RunDirectory, screen: Screen, record: dict[str, Any], make: Callable[[int], _Launcher], training: int = 1
+    directory: RunDirectory, screen: Screen, record: dict[str, Any], make: _Make, training: int = 1
 ) -> int:
     """Begin a run in its directory, see it to its end, and tell how it ended; the exit code.
 
-    `make` makes what conducts one training of the script, by its number; the run begins with this one.
+    `make` makes what conducts one training of the script: by its number, and what of the configuration people have
+    asked for otherwise since the run began. The run begins with this one.
     """
     directory.begin(msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n")
     began = time.monotonic()
@@ -155,7 +156,7 @@ def conduct(
     return ending.exit_code
 
 
-def _see_through(make: Callable[[int], _Launcher], training: int) -> Ending:
+def _see_through(make: _Make, training: int) -> Ending:
     """Run to the end; errors of the shell become an ending too, so that every run gets its summary."""
     try:
         return asyncio.run(_train(make, training))
@@ -166,9 +167,10 @@ def _see_through(make: Callable[[int], _Launcher], training: int) -> Ending:
         return Ending(FailRun("Bug", text, traceback.format_exc()))
 
 
-async def _train(make: Callable[[int], _Launcher], training: int) -> Ending:
+async def _train(make: _Make, training: int) -> Ending:
     """One training of the script after the other. Signals are heard all the time."""
-    one = make(training)
+    asked: dict[str, Any] = {}
+    one = make(training, asked)
     listened = one.listen(lambda number: one.asked_to_end(number))
     lost, story, began = 0, 0, time.monotonic()
     resumed: WentOnFrom | None = None
@@ -180,11 +182,15 @@ async def _train(make: Callable[[int], _Launcher], training: int) -> Ending:
             if not ending.goes_on:
                 return ending
             lost, story, training = ending.lost, ending.story, training + 1
-            one = make(training)
+            asked |= one.asked
+            one = make(training, asked)
             one.follow(time.monotonic() - began)
     finally:
         for number in listened:
             asyncio.get_running_loop().remove_signal_handler(number)
+
+
+_Make = Callable[[int, Mapping[str, Any]], "_Launcher"]
 
 
 class _Launcher:
@@ -223,6 +229,7 @@ class _Launcher:
         self._host: LocalHost | None = None
         self._checkpoints: RunCheckpoints | None = None
         self._signal = 0
+        self.asked: dict[str, Any] = {}  #: for how many workers or servers, or which mode, while it goes
 
     def follow(self, seconds: float) -> None:
         """Trainings before this one have taken so long, by the run's clock."""
@@ -471,6 +478,7 @@ class _Launcher:
         now = self._server.snapshot().sync_wanted
         if now != ask.sync:
             return {"error": f"The mode stays {now}: {sentence}."}
+        self.asked["sync"] = now
         return {"sync": now, "before": before, "sentence": sentence}
 
     def _scale(self, ask: Scale) -> dict[str, Any]:
@@ -483,6 +491,7 @@ class _Launcher:
             now = getattr(self._server.snapshot(), _WANTED[what])
             if now != wanted:
                 return {"error": f"The number of {what} stays {now}: {sentence}."}
+            self.asked[what] = now
             told |= {what: now, "before": before, "sentence": "\n".join(filter(None, (told["sentence"], sentence)))}
         return told
 

@@ -118,7 +118,7 @@ def _coordinate(task: say.HelperTask, rank_listener: RankListener) -> int:
         }  # fmt: skip
         return launcher.conduct(
             directory, screen, record,
-            lambda _: _Adopting(
+            lambda *_: _Adopting(
                 config, run, directory, screen, invitation=invitation, task=task, rank_listener=rank_listener
             ),
         )  # fmt: skip
