@@ -111,6 +111,11 @@ def test_a_signal_ends_the_run_in_its_fold(tmp_path: Path) -> None:
     with resumed(tmp_path, FOLDS, "--workers", 2) as run:
         assert run.end() == 0, run.err
     assert [one["weights_sha256"] for one in run.summary["trainings"]] == weights(plain()), run.err
+    open_to_others = holdfast("run", "--resume", run.dir, "--listen", "127.0.0.1")
+    assert open_to_others.returncode == 2 and (
+        "holdfast: --listen: the run goes on in training 3 of its script, and what those before it have ended with is "
+        "on this machine only. Leave it out."
+    ) in open_to_others.stderr
 
 
 @pytest.mark.parametrize("sync", ["async", "local:2", pytest.param("bounded:1", marks=pytest.mark.chaos)])

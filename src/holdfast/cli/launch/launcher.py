@@ -90,6 +90,12 @@ def launch(
         for sentence in resumption.passed_over:
             screen.say(f"warning: {sentence}")
         config = resumption.as_started(config)
+        if resumption.training > 1 and (config.listen or cluster_hosts is not None):
+            where = "--listen" if config.listen else f"--on {config.on}"
+            raise UsageError(
+                f"{where}: the run goes on in training {resumption.training} of its script, and what those before it "
+                "have ended with is on this machine only. Leave it out."
+            )
     config = with_first_weights(config, resumption, screen.say)
     run = f"{path.name}-{secrets.token_hex(4)}"
     invitation = Invitation(config, run) if config.listen and cluster_hosts is None else None
@@ -117,10 +123,10 @@ def launch(
         def make(training: int, asked: Mapping[str, Any]) -> _Launcher:
             going = resumption if resumption is not None and resumption.training == training else None
             if cluster_hosts is None:
+                now = msgspec.structs.replace(config, **asked)
                 return _Launcher(
-                    msgspec.structs.replace(config, **asked), run, directory, screen, invitation=invitation, entry=entry,
-                    resumption=going, training=training,
-                )  # fmt: skip
+                    now, run, directory, screen, invitation=invitation, entry=entry, resumption=going, training=training
+                )
             hosts = cluster_hosts(config, directory.logs)
             stack.callback(hosts.close)
             there = hosts.connect(screen.say)
