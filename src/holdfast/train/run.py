@@ -123,7 +123,7 @@ def join(
             "end it first with run.close()."
         )
     spec, steered = _enlisted if _enlisted is not None else (None, None)
-    past = _trainings.begin() if _trainings is not None else None
+    past = trainings().begin() if steered is not None else None
     if past is not None:
         steered = None
     world = ranks.world(os.environ, os.getpid()) if spec is None else None
@@ -590,13 +590,13 @@ class Run:
 
         The script may then join anew, for another training.
         """
-        if _trainings is None or self._training is None:
+        if self._alone or self._training is None:
             self._close()
             return
         begun, stored = self._training.begun, self._storing is not None
         result = self.end() if sys.exc_info()[0] is None else None
         self._close()
-        _trainings.close(result, begun=begun, stored=stored)
+        trainings().close(result, begun=begun, stored=stored)
 
     def end(self) -> dict[str, str | int | float | bool | list[int] | None]:
         """Close it, and say what the summary says, and how the newest turn was ended."""
