@@ -62,10 +62,10 @@ def test_each_fold_ends_as_under_plain_python(tmp_path: Path, options: list[obje
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
-    "place", ["in_a_unit:2", "after_the_step:15", "after_the_loop:0", "after_the_close:1", "before_the_join:2"]
+    "place", ["in_a_unit:2", "after_the_step:15", "after_the_loop:0", "after_the_close:1", "in_a_unit:8"]
 )
 def test_workers_are_lost_in_each_fold(tmp_path: Path, place: str, workers: int) -> None:
-    """Also in one that only goes through what is over; and all of them."""
+    """All of them. In the last place, where they go through the first fold without its 8 steps."""
     with Launch(tmp_path, FOLDS, "--workers", workers, args=f"--die {place}:{workers}:{tmp_path}") as run:
         assert run.end() == 0, run.err
     assert [*dict.fromkeys(run.out.splitlines())] == plain(), run.err  # a line that was said before the end, twice

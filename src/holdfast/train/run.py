@@ -228,7 +228,7 @@ class Run:
         self.steered = steered
         self.worker, self.row = (spec.worker, spec.row) if spec is not None else (0, 0)
         self._script = spec.script if spec is not None else ""
-        self._directory = Path(spec.dir) if spec is not None and past is None else None
+        self._directory = Path(spec.dir) if spec is not None else None
         self._init_from = spec.init_from if spec is not None else ""
         self._storing: RunStore | None = None
         self._started = time.perf_counter()
