@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
-# atheris has an environment of its own: it is for this one purpose, and needs nothing of the rest but msgspec.
+# atheris has an environment of its own: it is for this one purpose, and needs nothing of the rest but msgspec and numpy.
 FUZZ   := .fuzz-venv
 FUZZ_SECONDS ?= 60
 
@@ -56,13 +56,16 @@ chaos: $(STAMP) data
 
 fuzz: $(STAMP) $(FUZZ)/.installed
 	@$(PY) -m pytest -n 2 -m "hypothesis and not chaos" --hypothesis-profile=fuzz
-	@PYTHONPATH=src $(FUZZ)/bin/python tests/fuzz/fuzz_frames.py -max_total_time=$(FUZZ_SECONDS) -max_len=20000 \
-		-print_final_stats=1 -artifact_prefix=$(FUZZ)/found- 2> $(FUZZ)/log \
-		&& tail -n 6 $(FUZZ)/log || { tail -n 40 $(FUZZ)/log; exit 1; }
+	@for target in frames requests; do \
+		echo "-- fuzz_$$target"; \
+		PYTHONPATH=src $(FUZZ)/bin/python tests/fuzz/fuzz_$$target.py -max_total_time=$(FUZZ_SECONDS) -max_len=20000 \
+			-print_final_stats=1 -artifact_prefix=$(FUZZ)/found- 2> $(FUZZ)/log \
+			&& tail -n 6 $(FUZZ)/log || { tail -n 40 $(FUZZ)/log; exit 1; }; \
+	done
 
 $(FUZZ)/.installed: Makefile
 	@[ -x $(FUZZ)/bin/python ] || $(PYTHON) -m venv $(FUZZ)
-	@$(FUZZ)/bin/python -m pip install -qq --disable-pip-version-check 'atheris>=3.0' 'msgspec>=0.19'
+	@$(FUZZ)/bin/python -m pip install -qq --disable-pip-version-check 'atheris>=3.0' 'msgspec>=0.19' 'numpy>=1.26'
 	@touch $@
 
 clean:

@@ -37,6 +37,16 @@
     │   ├── OtherModel                its weights have nothing of the script's    exit 15
     │   └── CheckpointFailed          it could not be written; older ones stay    exit 15
     │       └── NoAtomicRename        its file system cannot rename a folder      exit 15
+    ├── BadRequest                    what a client of an endpoint sent cannot be answered
+    ├── ModelError                    a model on disk cannot be used, or made     exit 16
+    │   ├── NotAModel                 there is something else, or nothing         exit 16
+    │   ├── DamagedModel              its bytes are not those that were written   exit 16
+    │   ├── NewerModel                a later version of Holdfast has written it  exit 16
+    │   ├── UnreadableModel           the system does not let us read it          exit 16
+    │   ├── NotLoaded                 it is whole, and cannot be loaded here      exit 16
+    │   ├── NotExportable             it cannot be taken out of its script so     exit 16
+    │   ├── OtherAnswers              what was exported answers another thing     exit 16
+    │   └── ModelFailed               it could not be written; older ones stay    exit 16
     └── Refused                       a run will not have this machine            exit 11
         ├── WrongToken                it does not hold the run's token            exit 11
         ├── OtherVersion              it has another version of Holdfast          exit 11
@@ -574,6 +584,101 @@ class NoAtomicRename(CheckpointFailed):
             root, f"its file system cannot rename a folder ({why})",
             "Keep checkpoints on a local disk or on NFS, and have copies of them sent elsewhere.",
         )  # fmt: skip
+
+
+class BadRequest(HoldfastError):
+    """What a client of an endpoint sent cannot be answered; it is told so, with a status of HTTP.
+
+    >>> str(BadRequest(400, "has 3 values; shape [2] has 2", "inputs[0].data"))
+    'inputs[0].data: has 3 values; shape [2] has 2'
+    """
+
+    def __init__(self, status: int, message: str, field: str = "") -> None:
+        self.status, self.message, self.field = status, message, field
+        super().__init__(f"{field}: {message}" if field else message)
+class ModelError(HoldfastError):
+    """A model on disk cannot be used, or could not be made."""
+
+    exit_code = 16
+
+
+class NotAModel(ModelError):
+    """There is no version of a model at a path.
+
+    >>> str(NotAModel("models/a/3", "it has no model.json"))[:55]
+    'models/a/3 is no model: it has no model.json. Give a fo'
+    """
+
+    def __init__(self, path: object, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(
+            f"{path} is no model: {why}. Give a folder that `holdfast export ... --to DIR` has made, or one version in "
+            "it, as DIR/3."
+        )
+
+
+class DamagedModel(ModelError):
+    """The bytes of a version are not those that were written."""
+
+    def __init__(self, path: object, file: str, what: str) -> None:
+        self.path, self.file, self.what = path, file, what
+        super().__init__(
+            f"The model {path} is damaged: {file} {what}. Use another version or export it again, and look at the "
+            "disk: what was written here was read back and was right."
+        )
+
+
+class NewerModel(ModelError):
+    """A model of a format that this version does not know yet."""
+
+    def __init__(self, path: object, *, format: int, known: int, version: str) -> None:
+        self.path, self.format, self.known, self.version = path, format, known, version
+        super().__init__(
+            f"The model {path} has format {format}, and this version of Holdfast reads formats up to {known}. It was "
+            f"written by Holdfast {version}: install that version or a later one."
+        )
+
+
+class UnreadableModel(ModelError):
+    """The system does not let us read a model; it may be whole."""
+
+    def __init__(self, path: object, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(f"{path} cannot be read: {why}. Look at its permissions, or use another version.")
+
+
+class NotLoaded(ModelError):
+    """A model is as it was written, and cannot be loaded here: a library is missing, or its own code fails."""
+
+    def __init__(self, path: object, why: str, fix: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(f"The model {path} is whole and cannot be loaded here: {why}. {fix}")
+
+
+class NotExportable(ModelError):
+    """A model cannot be exported in the way that was asked for."""
+
+    def __init__(self, what: str, why: str, fix: str) -> None:
+        self.what, self.why = what, why
+        super().__init__(f"{what} cannot be exported: {why}. {fix}")
+
+
+class OtherAnswers(ModelError):
+    """What was exported and loaded again does not answer like the model that it was made from."""
+
+    def __init__(self, what: str, why: str, fix: str) -> None:
+        self.what, self.why = what, why
+        super().__init__(f"{what}, exported and loaded again, does not answer as before: {why}. It was removed. {fix}")
+
+
+class ModelFailed(ModelError):
+    """A version of a model could not be written. What it had begun is removed, and the older ones are there."""
+
+    def __init__(self, root: object, why: str, fix: str = "Make room there, or look at the disk.") -> None:
+        self.root, self.why = root, why
+        super().__init__(
+            f"No version of a model could be written to {root}: {why}. The older ones are as they were. {fix}"
+        )
 
 
 class Refused(HoldfastError):

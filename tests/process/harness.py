@@ -41,7 +41,7 @@ MARK = "HOLDFAST_TEST_LAUNCH"
 GOLDEN = "HOLDFAST_TEST_GOLDEN"  #: a directory, where several processes run tests
 #: What the directory of a run that has ended may hold; whatever else is there was forgotten.
 _KEPT = re.compile(
-    r"run\.json|story\.jsonl|summary\.json|failure\.txt|hang-\d+\.txt|logs|audit|checkpoints|trainings|earlier|"
+    r"run\.json|story\.jsonl|summary\.json|failure\.txt|hang-\d+\.txt|logs|audit|checkpoints|trainings|earlier|model|"
     r"model\.safetensors"
 )
 _KEPT_LOGS = re.compile(

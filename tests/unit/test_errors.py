@@ -46,6 +46,16 @@ EXIT_CODES = {
     "OtherModel": 15,
     "CheckpointFailed": 15,
     "NoAtomicRename": 15,
+    "BadRequest": 1,
+    "ModelError": 16,
+    "NotAModel": 16,
+    "DamagedModel": 16,
+    "NewerModel": 16,
+    "UnreadableModel": 16,
+    "NotLoaded": 16,
+    "NotExportable": 16,
+    "OtherAnswers": 16,
+    "ModelFailed": 16,
     "Refused": 11,
     "WrongToken": 11,
     "OtherVersion": 11,
@@ -77,6 +87,15 @@ PARENTS = {
         errors.CheckpointError,
     ),
     "NoAtomicRename": errors.CheckpointFailed,
+    "BadRequest": errors.HoldfastError,
+    "ModelError": errors.HoldfastError,
+    **dict.fromkeys(
+        (
+            "NotAModel", "DamagedModel", "NewerModel", "UnreadableModel", "NotLoaded", "NotExportable", "OtherAnswers",
+            "ModelFailed",
+        ),
+        errors.ModelError,
+    ),
     "Refused": errors.HoldfastError,
     **dict.fromkeys(("WrongToken", "OtherVersion", "OtherRun"), errors.Refused),
 }
@@ -114,7 +133,8 @@ def test_every_class_says_when_it_is_raised(name: str) -> None:
 BUILT = {
     "ConfigError", "NotExact", "BadUnit", "FrameError", "WrongToken", "OtherVersion", "OtherRun", "NotKept",
     "NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "CheckpointFailed",
-    "NoAtomicRename", "OtherState", "NoWeights", "OtherModel",
+    "NoAtomicRename", "OtherState", "NoWeights", "OtherModel", "BadRequest", "NotAModel", "DamagedModel", "NewerModel",
+    "UnreadableModel", "NotLoaded", "NotExportable", "OtherAnswers", "ModelFailed",
 }  # fmt: skip
 
 
@@ -131,6 +151,15 @@ def test_config_error() -> None:
     assert str(error) == "lanes = 0: must be 1 or more (set by --lanes). Use --lanes 4."
     assert (error.field, error.value, error.source) == ("lanes", 0, "--lanes")
     assert str(errors.ConfigError("seed", -1, "must be 0 or more")) == "seed = -1: must be 0 or more (set by default)."
+
+
+def test_bad_request() -> None:
+    error = errors.BadRequest(413, "has 9 bytes; at most 8 are taken", "body")
+    assert str(error) == "body: has 9 bytes; at most 8 are taken"
+    assert (error.status, error.field) == (413, "body")
+    assert str(errors.BadRequest(404, "There is no model x. Ask for /v2/models.")) == (
+        "There is no model x. Ask for /v2/models."
+    )
 
 
 def test_not_kept() -> None:
@@ -339,4 +368,35 @@ def test_checkpoint_failed() -> None:
         "No checkpoint could be written to /mnt/bucket: its file system cannot rename a folder (Operation not "
         "supported). The older ones are as they were. Keep checkpoints on a local disk or on NFS, and have copies of "
         "them sent elsewhere."
+    )
+
+
+def test_models() -> None:
+    assert str(errors.NotAModel("m/3", "it has no model.json")) == (
+        "m/3 is no model: it has no model.json. Give a folder that `holdfast export ... --to DIR` has made, or one "
+        "version in it, as DIR/3."
+    )
+    assert str(errors.DamagedModel("m/3", "program.json", "is missing")) == (
+        "The model m/3 is damaged: program.json is missing. Use another version or export it again, and look at the "
+        "disk: what was written here was read back and was right."
+    )
+    assert str(errors.NewerModel("m/3", format=2, known=1, version="4.0")) == (
+        "The model m/3 has format 2, and this version of Holdfast reads formats up to 1. It was written by Holdfast "
+        "4.0: install that version or a later one."
+    )
+    assert str(errors.UnreadableModel("m/3", "Permission denied")) == (
+        "m/3 cannot be read: Permission denied. Look at its permissions, or use another version."
+    )
+    assert str(errors.NotLoaded("m/3", "skops is not installed", "Install it.")) == (
+        "The model m/3 is whole and cannot be loaded here: skops is not installed. Install it."
+    )
+    assert str(errors.NotExportable("LeNet", "it has no weights", "Add some.")) == (
+        "LeNet cannot be exported: it has no weights. Add some."
+    )
+    assert str(errors.OtherAnswers("lenet", "y differs", "Look.")) == (
+        "lenet, exported and loaded again, does not answer as before: y differs. It was removed. Look."
+    )
+    assert str(errors.ModelFailed("m", "no space left on device")) == (
+        "No version of a model could be written to m: no space left on device. The older ones are as they were. Make "
+        "room there, or look at the disk."
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from pathlib import Path
 
 __all__ = ["DISK", "Disk"]
@@ -77,6 +78,10 @@ class Disk:
     def size(self, file: Path) -> int:
         """Bytes of a file."""
         return os.stat(file).st_size
+
+    def ordinary(self, file: Path) -> bool:
+        """Is it a file of its own: no folder, no link, no pipe?"""
+        return stat.S_ISREG(os.lstat(file).st_mode)
 
     def identity(self, file: Path) -> tuple[int, int]:
         """What stays the same when it is renamed, and does not when it is copied."""

@@ -1,15 +1,13 @@
 """The manifest of a checkpoint: what it is, what its files and tensors are, and their hashes. Pure.
 
-It is JSON, laid out for people, whose last entry is the SHA-256 of all bytes before that hash: a byte that has changed
-anywhere in it is noticed. Every later format keeps that ending, and the entry `format`.
+It is sealed JSON (see `seal`): a byte that has changed anywhere in it is noticed. Every later format keeps that ending,
+and the entry `format`.
 
 JSON has no NaN and no infinity; here they are {"$float": "nan"}, and a name that begins with $ gets another one.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -18,14 +16,13 @@ import msgspec
 
 from holdfast.checkpoint.content import RunFacts, Script, StateEntry
 from holdfast.checkpoint.dtypes import nbytes
+from holdfast.checkpoint.seal import sealed, unsealed
 from holdfast.errors import DamagedCheckpoint, NewerCheckpoint
 
 __all__ = ["FORMAT", "NAME", "CheckpointManifest", "FileRecord", "TensorRecord", "decode", "encode", "problem"]
 
 FORMAT = 1
 NAME = "manifest.json"
-_SEAL, _END = b',\n  "sha256": "', b'"\n}\n'
-_HEX = 64
 
 
 class FileRecord(msgspec.Struct, frozen=True):
@@ -78,9 +75,7 @@ def encode(manifest: CheckpointManifest) -> bytes:
         msgspec.structs.replace(manifest, config=_plain(manifest.config), control=_plain(manifest.control))
     )
     tree["facts"] = _plain(tree["facts"])
-    text = json.dumps(tree, indent=2, allow_nan=False).encode()
-    body = text.removesuffix(b"\n}") + _SEAL
-    return body + hashlib.sha256(body).hexdigest().encode() + _END
+    return sealed(tree)
 
 
 def decode(data: bytes, path: object) -> CheckpointManifest:
@@ -90,14 +85,11 @@ def decode(data: bytes, path: object) -> CheckpointManifest:
         DamagedCheckpoint: a byte is another one, or some are missing.
         NewerCheckpoint: a later version of Holdfast has written it.
     """
-    end = len(data) - len(_END)
-    begin = end - _HEX
-    if begin < 0 or data[end:] != _END or data[begin - len(_SEAL) : begin] != _SEAL:
-        raise DamagedCheckpoint(path, NAME, f"is cut off after {len(data)} bytes, or something else")
-    if hashlib.sha256(data[:begin]).hexdigest().encode() != data[begin:end]:
-        raise DamagedCheckpoint(path, NAME, "has other bytes than were written")
     try:
-        tree = json.loads(data)
+        tree = unsealed(data)
+    except ValueError as error:
+        raise DamagedCheckpoint(path, NAME, str(error)) from None
+    try:
         if tree["format"] > FORMAT:
             raise NewerCheckpoint(path, format=tree["format"], known=FORMAT, version=str(tree.get("holdfast")))
         for name in ("facts", "config", "control"):

@@ -2,7 +2,7 @@
 
 Exit codes: 0 well, 1 the script failed, 2 wrong usage, 3 a bad unit, 4 NaN, 5 a hang, 6 crew lost,
 7 out of memory or disk, 8 directory busy, 9 workers out of step, 10 the network, 11 refused by a run, 15 a checkpoint
-that cannot be used, 70 a bug of ours, 128 + N ended by signal N.
+that cannot be used, 16 a model that cannot be used or made, 70 a bug of ours, 128 + N ended by signal N.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ COMMANDS = {
     "set": "change how a going run keeps step",
     "explain": "tell a run's story: what was decided, and why",
     "checkpoint": "what a run has saved: list, verify, show, export, diff",
+    "serve": "answer requests with a model: Open Inference Protocol, plain JSON, a page",
+    "export": "make a model that can be served, from a run or a file",
     "doctor": "check this machine, and say what to do about it",
     "bench": "run the benchmarks of this checkout",
     "version": "print the version",

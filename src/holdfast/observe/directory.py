@@ -11,6 +11,7 @@
         model.safetensors   the weights that it ended with, under the model's own names
         checkpoints/    what the run can go on from
         trainings/N/    what the N-th training of its script has ended with, where another one followed
+        model/          what the script has exported, a folder for each version
         earlier/N/      all of the above, but for checkpoints, trainings and audit, of the N-th time the run was started
 
 A directory belongs to one run for ever. The lock, not a pid, says whether a run is going, so a launcher

@@ -68,6 +68,7 @@ _NEVER_PREPARED = (
 _enlisted: tuple[WorkerSpec, ControlLink] | None = None
 _trainings: Trainings | None = None
 _current: Run | None = None
+_watcher: Callable[[Run, Sequence[nn.Module]], None] | None = None
 
 
 def trainings() -> Trainings:
@@ -80,6 +81,12 @@ def enlist(spec: WorkerSpec, steered: ControlLink) -> None:
     """Make `join` in this process join a crew. Called by the worker process, before the script."""
     global _enlisted, _trainings
     _enlisted, _trainings = (spec, steered), Trainings(spec, steered)
+
+
+def watch_models(watcher: Callable[[Run, Sequence[nn.Module]], None]) -> None:
+    """Have the models of this process shown once they are prepared; for who looks on how a script uses them."""
+    global _watcher
+    _watcher = watcher
 
 
 def current() -> Run | None:
@@ -354,6 +361,8 @@ class Run:
             self._training = None
             training.close()
             raise
+        if _watcher is not None:
+            _watcher(self, models)
         return out[0] if len(out) == 1 else tuple(out)
 
     def steps(self, *loaders: Loader, accumulate: int = 1) -> Steps:
@@ -442,14 +451,8 @@ class Run:
             UsageError: it was called where workers are apart.
             ResourceError: the disk does not take it.
         """
-        training, file = self._training_or_refuse(), Path(path)
-        if training.turns.in_units or (training.turns.rehearsal is not None and training.unit is not None):
-            raise UsageError(
-                f"run.save({str(path)!r}) was called inside of the loop over the units of step {self.step}, where "
-                "workers are apart. Call it before that loop or after it."
-            )
-        if training.shares is not None and not training.shares.left:
-            training.shares.refuse_inside("run.save")
+        file = Path(path)
+        training = self._together(f"run.save({str(path)!r})", "run.save")
         if file.suffix != ".safetensors":
             raise UsageError(
                 f"run.save({str(path)!r}): it writes the safetensors format. Let the name end in .safetensors; for "
@@ -457,6 +460,48 @@ class Run:
             )
         by_lead(training, lambda: save_weights(file, self._models))
         return file
+
+    def export(
+        self, model: nn.Module, example: Any, to: str | os.PathLike[str] | None = None, *, name: str = "",
+        classes: Sequence[str] = (), variable: Mapping[str, Sequence[int]] | None = None, batched: bool = True,
+    ) -> Path:  # fmt: skip
+        """Export a model as it is now, so that it can be served: its next version in the folder `to`.
+
+        Call it in every worker at the same place, outside of the loop over units, as `run.save`. `model` is a prepared
+        one, a part of it, or a module around it; `example` is what goes in: a tensor, a tuple of arguments, or a dict
+        of them by name, with the items in the first dimension. It is traced in eval mode, written, loaded again, and
+        has to answer as before. Returns the folder; without `to` it is `model` in the run's directory.
+
+        Args:
+            name: of the model, as clients call it; the folder's unless you say.
+            classes: what the entries of its output stand for.
+            variable: dimensions of inputs, besides the first, that may have any size: {"tokens": [1]}.
+            batched: False where one request is one call, and the first dimension does not count items.
+
+        Raises:
+            UsageError: it was called where workers are apart, or the example does not fit.
+            ModelError: it cannot be traced, answers otherwise than before, or could not be written.
+        """
+        from holdfast.train.weights.exported_model import export_model, place_of
+
+        training, folder = self._together("run.export", "run.export"), place_of(to, self._directory)
+        said = {"name": name, "classes": tuple(classes), "batched": batched}
+        said["variable"] = {key: tuple(dimensions) for key, dimensions in (variable or {}).items()}
+        step = {"run": self._directory.name if self._directory else "", "step": self.step, "epoch": self.epoch}
+        by_lead(training, lambda: export_model(self._models, model, example, folder, {**said, "source": step}))
+        return folder
+
+    def _together(self, call: str, name: str) -> Training:
+        """Refuse what all workers have to do together, where they are apart."""
+        training = self._training_or_refuse()
+        if training.turns.in_units or (training.turns.rehearsal is not None and training.unit is not None):
+            raise UsageError(
+                f"{call} was called inside of the loop over the units of step {self.step}, where workers are apart. "
+                "Call it before that loop or after it."
+            )
+        if training.shares is not None and not training.shares.left:
+            training.shares.refuse_inside(name)
+        return training
 
     def load(self, path: str | os.PathLike[str]) -> Loaded:
         """Put weights into the prepared models: of a run's directory, a checkpoint, or any .safetensors file.

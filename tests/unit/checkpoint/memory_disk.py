@@ -184,6 +184,10 @@ class MemoryDisk(Disk):
         with _Doing(self, "size", file):
             return len(self.file(file).data)
 
+    def ordinary(self, file: Path) -> bool:
+        with _Doing(self, "ordinary", file):
+            return isinstance(self._at(file), File)
+
     def identity(self, file: Path) -> tuple[int, int]:
         with _Doing(self, "identity", file):
             return 0, id(self._at(file))

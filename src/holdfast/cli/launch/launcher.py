@@ -29,7 +29,7 @@ from holdfast.cli.launch.ending import Ending, WentOnFrom, last_line, present, s
 from holdfast.cli.launch.first_weights import with_first_weights
 from holdfast.cli.launch.invitation import Invitation, near
 from holdfast.cli.launch.notice import Notice
-from holdfast.cli.launch.resumption import Resumption, open_resumption
+from holdfast.cli.launch.resumption import Resumption, hash_of, open_resumption
 from holdfast.cli.launch.run_checkpoints import RunCheckpoints
 from holdfast.cli.launch.store_service import StoreService
 from holdfast.config.resolve import Resolved
@@ -118,6 +118,7 @@ def launch(
         record: dict[str, Any] = {
             "run": run, "pid": os.getpid(), "host": host(), "started": began, "argv": sys.argv, "cwd": os.getcwd(),
             "scratch": directory.scratch, "config": msgspec.to_builtins(config), "sources": resolved.sources,
+            "script_sha256": hash_of(config.script),
         }
 
         def make(training: int, asked: Mapping[str, Any]) -> _Launcher:

@@ -1,0 +1,1 @@
+"""Serving: a model behind an endpoint. `door` answers clients, `dispatch` decides, `replica` computes."""

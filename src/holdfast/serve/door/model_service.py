@@ -1,0 +1,467 @@
+"""A model as it is served: its requests, its replicas and its versions. What is decided is decided in `dispatch`.
+
+It holds every request until it is answered. All of it runs in the event loop; nothing here waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.errors import HoldfastError
+from holdfast.model.manifest import ModelManifest
+from holdfast.model.signature import Signature
+from holdfast.serve.dispatch.dispatcher import Batch, Dispatcher, DispatchLimits
+from holdfast.serve.dispatch.rollout import Command, End, Flip, Note, Rejected, Rollout, RolloutLimits, Start
+from holdfast.serve.dispatch.waiting import WaitingRequest
+from holdfast.serve.door.answers import Answer, Unanswered
+from holdfast.serve.door.replica_link import ReplicaLink
+from holdfast.serve.door.replica_processes import ReplicaProcesses
+from holdfast.serve.door.statistics import RECENT, Duration, Recent, VersionStatistics
+from holdfast.serve.protocol.requests import InferInput
+from holdfast.serve.replica import messages as say
+
+__all__ = ["ModelService", "VersionOnDisk"]
+
+_BUSY_LOOK, _IDLE_LOOK = 0.02, 0.25  # seconds between looks at the clock
+_GROWN = 0.9  # of the memory that a replica may have, at which it is replaced
+
+
+class VersionOnDisk(NamedTuple):
+    """A version that may be served."""
+
+    path: Path
+    manifest: ModelManifest
+
+
+class _Held(WaitingRequest):
+    """A request that a client waits for."""
+
+    __slots__ = ("begun", "future", "inputs", "version")
+
+    def __init__(
+        self, inputs: Sequence[InferInput], items: int, came: float, deadline: float, version: int,
+        future: asyncio.Future[Answer], key: object,
+    ) -> None:  # fmt: skip
+        super().__init__(items, came, deadline, key, sum(len(tensor.data) for tensor in inputs))
+        self.inputs, self.version, self.future = inputs, version, future
+        self.begun = came
+
+
+@dataclass(slots=True)
+class _Running:
+    """A replica's process."""
+
+    process: int
+    version: int
+    link: ReplicaLink
+    pid: int = 0
+    batch: Batch[_Held] | None = None
+    ending: bool = False
+    reason: str = ""
+    memory: int = 0
+    loaded: bool = False
+
+
+class ModelService:
+    """Serves one model under one name."""
+
+    def __init__(
+        self, name: str, processes: ReplicaProcesses, note: Callable[[str], None], *, replicas: int,
+        limits: DispatchLimits, rollout: RolloutLimits, memory: int = 0,
+    ) -> None:  # fmt: skip
+        self.name, self._processes, self._memory = name, processes, memory
+        self._tell = note
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._now = time.monotonic  # the clock of uvloop counts milliseconds
+        self._dispatcher = Dispatcher[_Held](limits)
+        self._rollout = Rollout(rollout, limits.objective, replicas)
+        self.versions: dict[int, VersionOnDisk] = {}
+        self.manifest: ModelManifest | None = None  #: of the version that answers
+        self.statistics: dict[int, VersionStatistics] = {}
+        self.recent: deque[Recent] = deque(maxlen=RECENT)  #: the newest answers, the oldest of them first
+        self.refusals = 0
+        self._running: dict[int, _Running] = {}
+        self._assigning = False
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._all_looked_at = 0.0
+        self._held = 0
+        self.changed = asyncio.Event()  #: set when a version begins to answer, or is rejected
+        self._timer = self._loop.call_later(_IDLE_LOOK, self._tick)
+
+    def _note(self, sentence: str) -> None:
+        self._tell(f"{self.name}: {sentence}")
+
+    # ------------------------------------------------------------ versions
+
+    def offer(self, version: VersionOnDisk) -> str:
+        """There is a version that may be served. Why it is not, if so."""
+        manifest = version.manifest
+        if self.manifest is not None and manifest.signature != self.manifest.signature:
+            return (
+                f"version {manifest.version} of {self.name} takes or gives something else than version "
+                f"{self.manifest.version}, which is served; serve it under another name"
+            )
+        if manifest.version not in self.versions:
+            self.versions[manifest.version] = version
+            if not manifest.signature.batched:
+                self._dispatcher.limits = self._limits._replace(batch=1)
+            self._dispatcher.limits = self._dispatcher.limits._replace(retry=manifest.idempotent)
+            self._do(self._rollout.offer(manifest.version, self._now()))
+        return self._rollout.refused.get(manifest.version, "")
+
+    @property
+    def limits(self) -> DispatchLimits:
+        """What holds for its queue and its batches."""
+        return self._dispatcher.limits
+
+    @property
+    def current(self) -> int:
+        """The version that answers; 0: none."""
+        return self._rollout.current.number if self._rollout.current is not None else 0
+
+    @property
+    def ready(self) -> bool:
+        """Does a replica answer?"""
+        return bool(self._dispatcher.routed()) and not self._draining
+
+    @property
+    def waiting(self) -> int:
+        """Items that no replica has begun."""
+        return self._dispatcher.waiting.items
+
+    @property
+    def held_versions(self) -> set[int]:
+        """Versions that replicas hold."""
+        return {one.version for one in self._running.values()}
+
+    @property
+    def refused_versions(self) -> dict[int, str]:
+        """Versions that are not used, and why."""
+        return self._rollout.refused
+
+    def replicas(self) -> list[dict[str, object]]:
+        """What there is to say of every replica."""
+        return [
+            {
+                "replica": number, "pid": one.pid, "version": one.version, "stage": self._rollout.stage(number),
+                "memory": one.memory, "busy": one.batch is not None,
+            }
+            for number, one in self._running.items()
+        ]  # fmt: skip
+
+    def want(self, replicas: int) -> None:
+        """Have so many replicas from now on."""
+        self._do(self._rollout.want(replicas, self._now()))
+
+    # ------------------------------------------------------------ requests
+
+    def check_room(self, version: int = 0, deadline: float = math.inf) -> None:
+        """Raise Unanswered where a request would not be taken, before its body is read. `deadline`: monotonic time."""
+        if self._draining:
+            raise Unanswered(503, f"{self.name} is being shut down. Try another server.", 1.0)
+        if version and version != self.current:
+            raise Unanswered(404, f"Version {version} of {self.name} is not served; version {self.current} is.")
+        if not self.current:
+            raise Unanswered(503, f"{self.name} is not ready: no version of it has been loaded yet.", 1.0)
+        if (refusal := self._dispatcher.refuses(1, deadline, self._now())) is not None:
+            self._refuse(refusal.reason, refusal.retry_after)
+
+    def infer(
+        self, inputs: Sequence[InferInput], items: int, *, version: int = 0, deadline: float = math.inf
+    ) -> asyncio.Future[Answer]:
+        """Take a request; its answer comes later. Raises Unanswered where it is not taken.
+
+        The inputs are in the order of the signature, and fit it. A future that is cancelled is a client that is gone.
+        """
+        now = self._now()
+        key = tuple([
+            None if spec.padding is not None else tensor.shape[1:]
+            for spec, tensor in zip(self._signature().inputs, inputs, strict=True)
+        ])  # fmt: skip
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        request = _Held(inputs, items, now, deadline, version, future, key)
+        if (refusal := self._dispatcher.admit(request, now)) is not None:
+            self._refuse(refusal.reason, refusal.retry_after)
+        self._held += 1
+        future.add_done_callback(lambda _: self._settled(request))
+        self._assign_soon()
+        return future
+
+    def _signature(self) -> Signature:
+        assert self.manifest is not None
+        return self.manifest.signature
+
+    def _refuse(self, reason: str, retry_after: float) -> None:
+        self.refusals += 1
+        raise Unanswered(503, f"{self.name} does not take this request: {reason}.", max(0.0, retry_after))
+
+    def _settled(self, request: _Held) -> None:
+        request.given_up = request.future.cancelled()
+        self._held -= 1
+        if self._draining and not self._held:
+            self._idle.set()
+
+    def _assign_soon(self) -> None:
+        """Give out what waits, once all that has come with this turn of the event loop is in the queue."""
+        if not self._assigning:
+            self._assigning = True
+            self._loop.call_soon(self._assign)
+
+    def _assign(self) -> None:
+        self._assigning = False
+        now = self._now()
+        for batch in self._dispatcher.assign(now):
+            one = self._running[batch.replica]
+            one.batch = batch
+            for request in batch.requests:
+                request.begun = now
+            try:
+                one.link.compute([request.inputs for request in batch.requests])
+            except HoldfastError as error:  # no memory for the batch: the requests fail, the replica goes on
+                self._dispatcher.computed(batch.replica, now, 0.0)
+                one.batch = None
+                self._fail(batch.requests, Unanswered(503, str(error), 1.0))
+
+    def _fail(self, requests: Sequence[_Held], why: Unanswered) -> None:
+        version = self.current
+        now = self._now()
+        for request in requests:
+            if not request.future.done():
+                request.future.set_exception(why)
+            if version in self.statistics:
+                self.statistics[version].failed.add(now - request.came)
+
+    # ------------------------------------------------------------ replicas
+
+    def _do(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Start):
+                self._start(command)
+            elif isinstance(command, End):
+                self._end(command)
+            elif isinstance(command, Flip):
+                self._flip(command)
+            elif isinstance(command, Rejected):
+                self._note(f"version {command.version} is not used: {command.reason}")
+                self.changed.set()
+            else:
+                assert isinstance(command, Note)
+                self._note(command.sentence)
+
+    def _start(self, wanted: Start) -> None:
+        number, version = wanted.replica, self.versions[wanted.version]
+        signature = version.manifest.signature
+        process, link = self._processes.start(
+            lambda pid: self._started(number, pid), lambda how: self._gone(number, how)
+        )
+        joined = ReplicaLink(link, signature.inputs, signature.outputs, batched=signature.batched)
+        self._running[number] = _Running(process, wanted.version, joined)
+        self._loop.add_reader(link.fileno(), self._hear, number)
+        title = f"holdfast serve: replica {number} of {self.name}, version {wanted.version}"
+        joined.load(str(version.path), title, self._dispatcher.limits.batch, self._memory)
+
+    def _started(self, number: int, pid: int) -> None:
+        if number in self._running:
+            self._running[number].pid = pid
+
+    def _end(self, wanted: End) -> None:
+        one = self._running.get(wanted.replica)
+        if one is None:
+            return
+        one.ending, one.reason = True, wanted.reason
+        self._dispatcher.route(set(self._dispatcher.routed()) - {wanted.replica})
+        if one.batch is None:
+            self._close(wanted.replica)
+
+    def _close(self, number: int) -> None:
+        """Let go of a replica that computes nothing: it sees the end of its link, and ends."""
+        one = self._running.pop(number)
+        self._dispatcher.lose(number)
+        self._loop.remove_reader(one.link.link.fileno())
+        one.link.close()
+        if not one.loaded:
+            self._processes.kill(one.process)  # it may be loading for long, and hears nothing meanwhile
+
+    def _flip(self, flip: Flip) -> None:
+        self._dispatcher.route(set(flip.replicas))
+        if self.manifest is None or self.manifest.version != flip.version:
+            self.manifest = self.versions[flip.version].manifest
+            self.statistics.setdefault(flip.version, VersionStatistics())
+            for old in [number for number in self.versions if number < flip.version - 8]:
+                self.versions.pop(old, None)
+                self.statistics.pop(old, None)
+        self.changed.set()
+        self._assign_soon()
+
+    def _hear(self, number: int) -> None:
+        one = self._running[number]
+        try:
+            message = one.link.hear()
+        except BlockingIOError:
+            return
+        if message is None:
+            self._loop.remove_reader(one.link.link.fileno())
+            self._processes.kill(one.process)  # what holds its link no more is of no use; `_gone` follows
+        elif isinstance(message, say.Computed):
+            self._computed(number, one, message)
+        elif isinstance(message, say.Raised):
+            self._raised(number, one, message)
+        elif isinstance(message, say.Loaded):
+            one.loaded, one.memory = True, message.memory
+            self._dispatcher.join(number, list(message.measured))
+            self._do(self._rollout.ready(number, self._now(), self._dispatcher.cost(number).expected(1)))
+        elif isinstance(message, say.CannotLoad):
+            one.reason = message.reason
+            self._processes.kill(one.process)
+        else:
+            assert isinstance(message, say.Leaving)
+            self._do(self._rollout.leave(number, self._now(), "it was sent SIGTERM"))
+
+    def _computed(self, number: int, one: _Running, message: say.Computed) -> None:
+        batch, now = one.batch, self._now()
+        assert batch is not None
+        one.batch, one.memory = None, message.memory
+        requests = self._dispatcher.computed(number, now, message.seconds)
+        answers = one.link.answers(
+            message, [request.inputs for request in requests], [request.items for request in requests]
+        )
+        bad = set(message.not_finite)
+        stats = self.statistics.setdefault(one.version, VersionStatistics())
+        stats.batches.setdefault(batch.items, Duration()).add(message.seconds)
+        stats.last = time.time()
+        row, not_finite = 0, 0
+        for request, outputs in zip(requests, answers, strict=True):
+            mine = bad and not bad.isdisjoint(range(row, row + request.items))
+            row += request.items
+            if request.future.done():
+                continue
+            if request.version and request.version != one.version:
+                text = f"Version {request.version} of {self.name} is not served any more; version {one.version} is."
+                request.future.set_exception(Unanswered(404, text))
+            elif mine:
+                not_finite += 1
+                text = "The model gave values that are not finite (NaN or infinite) for this request."
+                self._fail([request], Unanswered(500, text))
+            else:
+                stats.succeeded.add(now - request.came)
+                stats.latency.add(now - request.came)
+                stats.queued.add(request.begun - request.came)
+                stats.computed.add(now - request.begun)
+                stats.items += request.items
+                self.recent.append(Recent(now - request.came, batch.items, one.version))
+                queued = request.begun - request.came
+                request.future.set_result(Answer(one.version, tuple(outputs), queued, now - request.begun))
+        self._rollout.answered(one.version, answers=len(requests) - not_finite, not_finite=not_finite)
+        if not_finite:
+            self._do(self._rollout.look(now))
+        if one.ending:
+            self._close(number)
+        elif self._memory and one.memory > _GROWN * self._memory:
+            reason = f"it has {one.memory >> 20} MiB of the {self._memory >> 20} that it may have"
+            self._do(self._rollout.leave(number, now, reason))
+        if self._dispatcher.waiting:
+            self._assign()
+
+    def _raised(self, number: int, one: _Running, message: say.Raised) -> None:
+        one.batch = None
+        failing = self._dispatcher.failed(number)
+        if failing:
+            self._note(f"version {one.version} raised {message.kind}: {message.message}")
+            # What it said may tell of files and code: that is in the log, and the client learns the kind.
+            self._fail(failing, Unanswered(500, f"The model raised {message.kind} for this request."))
+            self._rollout.answered(one.version, failures=len(failing))
+            self._do(self._rollout.look(self._now()))
+        if one.ending:
+            self._close(number)
+        self._assign_soon()
+
+    def _gone(self, number: int, how: str) -> None:
+        """A process has ended, for certain: what it was computing is computed by another one."""
+        one = self._running.pop(number, None)
+        if one is None:
+            return
+        if one.link.link.fileno() >= 0:
+            self._loop.remove_reader(one.link.link.fileno())
+        one.link.close()
+        lost = self._dispatcher.lose(number)
+        if lost.requests:
+            self._fail(lost.requests, Unanswered(500, f"{self.name} could not answer this request: {lost.reason}."))
+            self._rollout.answered(one.version, failures=len(lost.requests))
+        if not one.ending:
+            doing = "" if one.batch is None else f"; the {len(one.batch.requests)} requests it had go to others"
+            self._note(f"replica {number} is lost: {one.reason or how}{doing}")
+            self._do(self._rollout.lost(number, self._now(), one.reason or how))
+        self._assign_soon()
+
+    # ------------------------------------------------------------ time
+
+    def _tick(self) -> None:
+        now = self._now()
+        self._look_for_stopped(now)
+        hung = self._dispatcher.hung(now)
+        for number in hung:
+            self._give_up(number, f"it has computed one batch for more than {self._limits.hang:.0f} s")
+        over = self._dispatcher.remove_if_over(now)
+        self._fail(
+            [request for request in over if not request.given_up],
+            Unanswered(504, f"{self.name} could not answer within the time that the client has set."),
+        )
+        self._do(self._rollout.look(now))
+        busy = bool(self._dispatcher.waiting) or self._dispatcher.busy
+        self._timer = self._loop.call_later(_BUSY_LOOK if busy else _IDLE_LOOK, self._tick)
+        if self._dispatcher.waiting:
+            self._assign_soon()
+
+    def _look_for_stopped(self, now: float) -> None:
+        """Give up replicas that the system does not let run: those that are late, and now and then all of them."""
+        if now >= self._all_looked_at:
+            self._all_looked_at = now + _IDLE_LOOK
+            suspects = list(self._running)
+        else:
+            suspects = self._dispatcher.late(now)
+        for number in suspects:
+            if _stopped(self._running[number].pid):
+                self._give_up(number, "it was stopped")
+
+    def _give_up(self, number: int, reason: str) -> None:
+        one = self._running[number]
+        one.reason = reason
+        self._processes.kill(one.process)
+
+    async def drain(self, seconds: float) -> None:
+        """Take nothing more, and answer what was taken; wait for that so long at the most."""
+        self._draining = True
+        if self._held:
+            self._idle.clear()
+            try:
+                await asyncio.wait_for(self._idle.wait(), seconds)
+            except TimeoutError:
+                self._note(f"{self._held} requests were not answered within {seconds:.0f} s")
+
+    def close(self) -> None:
+        """End it. The processes are ended by who has started them."""
+        self._timer.cancel()
+        for one in self._running.values():
+            if one.link.link.fileno() >= 0:
+                self._loop.remove_reader(one.link.link.fileno())
+            one.link.close()
+        self._running.clear()
+        self._fail(list(self._dispatcher.waiting), Unanswered(503, f"{self.name} was shut down.", 1.0))
+
+
+def _stopped(pid: int) -> bool:
+    """Does the system not let this process run (SIGSTOP, a debugger)?"""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] in b"TtZX"
+    except OSError:
+        return False

@@ -1,0 +1,63 @@
+"""The processes of all replicas on this machine: started by one forkserver, watched, and ended with the front door."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.config.worker_spec import WorkerSpec
+from holdfast.control.protocol.events import WorkerStarted
+from holdfast.hosts.fork_spawner import ForkSpawner
+from holdfast.transport.link import Link
+
+__all__ = ["ReplicaProcesses"]
+
+_ENTRY = "holdfast.serve.replica.process:main"
+
+
+class _Process(NamedTuple):
+    gone: Callable[[str], None]
+    started: Callable[[int], None]
+
+
+class ReplicaProcesses:
+    """Starts replicas, and says when one is gone. Numbers are of this server's processes, of all models."""
+
+    def __init__(self, directory: Path, scratch: str, threads: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        spec = WorkerSpec(
+            worker=-1, row=-1, script="", args=(), dir=str(directory), threads=threads, scratch=scratch
+        )  # fmt: skip
+        self._spawner = ForkSpawner(spec, logs=directory / "logs", entry=_ENTRY)
+        self._loop.add_reader(self._spawner.fileno(), self._hear)
+        self._processes: dict[int, _Process] = {}
+        self._numbers = 0
+
+    def start(self, started: Callable[[int], None], gone: Callable[[str], None]) -> tuple[int, Link]:
+        """Start a process: its number and our end of its link. It calls back with its pid, and when it is gone."""
+        number, self._numbers = self._numbers, self._numbers + 1
+        self._processes[number] = _Process(gone, started)
+        return number, self._spawner.start(number, number)
+
+    def kill(self, number: int) -> None:
+        """End a process at once, also one that is stopped."""
+        self._spawner.signal(number, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End all of them, and the forkserver."""
+        self._loop.remove_reader(self._spawner.fileno())
+        self._processes.clear()
+        self._spawner.close()
+
+    def _hear(self) -> None:
+        for event in self._spawner.events():
+            process = self._processes.get(event.worker)
+            if isinstance(event, WorkerStarted):
+                if process is not None:
+                    process.started(event.pid)
+            elif process is not None:
+                del self._processes[event.worker]
+                process.gone(f"it ended {'by signal' if event.cause == 'signal' else 'with status'} {event.code}")

@@ -1,0 +1,111 @@
+"""Following a run: its model is exported once, and each newer checkpoint of it becomes a new version with its weights.
+
+The script of a run is the user's code and needs torch, and weights are hashed: both happen in processes of their own,
+which yield the machine to replicas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.checkpoint.forms.weights import FINAL
+from holdfast.checkpoint.reader import found
+from holdfast.errors import CheckpointError, ModelError, UsageError
+from holdfast.model.library import versions
+from holdfast.observe.directory import CHECKPOINTS, running
+from holdfast.serve.door.model_service import ModelService
+
+__all__ = ["RunFollowing", "is_run"]
+
+_EVERY = 1.0  # seconds between looks
+_KEPT = 4  # versions that are left of those that were made
+_NICE = 15
+
+
+def is_run(path: Path) -> bool:
+    """Is it a run's directory, and no model's?"""
+    return (path / "run.json").is_file() and not versions(path)
+
+
+class RunFollowing:
+    """Makes versions of a run's model in `library`."""
+
+    def __init__(self, run: Path, library: Path, note: Callable[[str], None]) -> None:
+        self._run, self.library, self._note = run, library, note
+        self._taken: set[str] = set()  # checkpoints
+
+    async def first(self, name: str) -> None:
+        """Export the model, as soon as there is a checkpoint. Raises ModelError, UsageError."""
+        said = False
+        while True:
+            newest = await asyncio.to_thread(self._newest)
+            if newest or (self._run / FINAL).exists():
+                what = self._run / CHECKPOINTS / newest if newest else self._run
+                words = ["-m", "holdfast.cli.main", "export", str(what), "--to", str(self.library), "--name", name]
+                status, printed = await _apart(words)
+                if not status:
+                    self._taken.add(newest)
+                    self._note(_last(printed))
+                    return
+                if what.exists():  # else the run has newer ones, and has removed it meanwhile
+                    raise ModelError(f"The model of {self._run} could not be exported. {_last(printed)}")
+            elif not running(self._run):
+                raise UsageError(f"{self._run}: this run has saved nothing that could be served, and it is not going.")
+            elif not said:
+                said = True
+                self._note(f"{self._run} has written no checkpoint yet: waiting for the first (--checkpoint says when)")
+            await asyncio.sleep(_EVERY)
+
+    async def follow(self, service: ModelService) -> None:
+        """Publish newer checkpoints, for ever."""
+        while True:
+            await asyncio.sleep(_EVERY)
+            newest = await asyncio.to_thread(self._newest)
+            if not newest or newest in self._taken:
+                continue
+            self._taken.add(newest)
+            what = self._run / CHECKPOINTS / newest
+            status, printed = await _apart(["-m", "holdfast.model.publishing", str(self.library), str(what)])
+            if status and what.exists():
+                self._note(f"{service.name}: {newest} is not served: {_last(printed)}")
+            await asyncio.to_thread(self._sweep, service)
+
+    def _newest(self) -> str:
+        """The newest checkpoint that is whole by its manifest."""
+        with contextlib.suppress(CheckpointError, OSError):
+            return next((one.path.name for one in found(self._run / CHECKPOINTS) if one.manifest is not None), "")
+        return ""
+
+    def _sweep(self, service: ModelService) -> None:
+        """Remove versions that nobody will go back to."""
+        with contextlib.suppress(ModelError):
+            for old in versions(self.library)[_KEPT:]:
+                if old.number not in service.held_versions:
+                    shutil.rmtree(old.path, ignore_errors=True)
+
+
+async def _apart(words: list[str]) -> tuple[int, str]:
+    """Run Python in a process of its own, which gives way to others; its status and what it has printed."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT, preexec_fn=lambda: os.nice(_NICE),
+    )  # fmt: skip
+    try:
+        printed, _ = await process.communicate()
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    return process.returncode or 0, printed.decode(errors="replace")
+
+
+def _last(printed: str) -> str:
+    lines = printed.strip().splitlines()
+    return lines[-1].removeprefix("holdfast: ") if lines else "It said nothing."

@@ -1,0 +1,34 @@
+"""What `holdfast serve` was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["ServeOptions"]
+
+
+class ServeOptions(NamedTuple):
+    """All settings of a server."""
+
+    models: tuple[Path, ...]
+    name: str = ""  #: of the only model; else its folder's
+    replicas: int = 1
+    objective: float = 0.05  #: seconds within which nearly all answers are to be given
+    host: str = "127.0.0.1"
+    port: int = 0  #: 0: the system chooses one
+    grpc_port: int | None = 0  #: None: no gRPC
+    token: str | None = None
+    certificate: Path | None = None  #: with its key, for TLS
+    key: Path | None = None
+    admin_port: int | None = None  #: None: there is no control plane
+    admin_token: str | None = None
+    metrics_port: int | None = None  #: None: beside everything else, at /metrics
+    threads: int = 1  #: of torch, in each replica
+    batch: int = 256  #: items that are computed together at the most
+    body: int = 64 << 20  #: bytes of a request
+    memory: int = 0  #: bytes that a replica may have; 0: what the machine has
+    hang: float = 10.0  #: seconds after which a replica that computes one batch is taken for hung
+    prove: float = 10.0  #: seconds for which the version before a new one is kept
+    drain: float = 30.0  #: seconds that requests are waited for at the end
+    directory: Path | None = None  #: for logs

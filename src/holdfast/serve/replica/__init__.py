@@ -1,0 +1,1 @@
+"""The process that holds a model and computes batches."""
