@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.checkpoint import writer
 from holdfast.checkpoint.content import Content
-from holdfast.checkpoint.reader import Checkpoint, newest
+from holdfast.checkpoint.reader import Checkpoint, found, open_checkpoint
 from holdfast.errors import CheckpointError
 
 __all__ = ["TRAININGS", "EndedTraining", "TrainingEnd", "ended_trainings", "forget", "keep", "open_ended"]
@@ -46,20 +46,23 @@ def keep(directory: Path, number: int, content: Content, end: TrainingEnd) -> No
 
 
 def open_ended(directory: Path, number: int) -> EndedTraining:
-    """What training `number` of the run in this directory has ended with. Raises CheckpointError."""
+    """What training `number` of the run in this directory has ended with. Its bytes are proven when they are read.
+
+    Raises CheckpointError.
+    """
     root = _root(directory, number)
-    found = newest(root)
-    if found.checkpoint is None:
-        raise _lost(root, number, found.passed_over[0] if found.passed_over else "There is nothing.")
+    item = next(iter(found(root)), None)
+    if item is None or item.manifest is None:
+        raise _lost(root, number, "There is nothing." if item is None else item.why)
     try:
-        end = msgspec.convert(found.checkpoint.manifest.control.get(_END), TrainingEnd)
+        end = msgspec.convert(item.manifest.control.get(_END), TrainingEnd)
     except msgspec.ValidationError as error:
         raise _lost(root, number, f"What is there does not say it ({error}).") from None
-    return EndedTraining(number, found.checkpoint, end)
+    return EndedTraining(number, open_checkpoint(item.path), end)
 
 
 def ended_trainings(directory: Path) -> list[EndedTraining]:
-    """Those of a run that have left what they ended with, up to the first that has not, or not whole."""
+    """Those of a run that have left what they ended with, up to the first that has not."""
     ended: list[EndedTraining] = []
     while _root(directory, len(ended) + 1).is_dir():
         try:

@@ -25,7 +25,7 @@ def reconcile(run: RunState, now: float) -> None:
     if run.gather is not None:
         told = {failure.worker for failure in run.failures}
         if now >= run.gather or all(worker.number in told for worker in run.crew.active()):
-            run.end(told_together(run.failures, run.crew.cast))
+            run.end(told_together(run.failures, run.crew.cast, run.limits.logs))
     elif run.running:
         for part in (_end, partitions.judge, staffing.fill, _welcome, catch_up.attend, _turn):
             if not run.over:

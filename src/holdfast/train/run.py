@@ -119,9 +119,11 @@ def join(
             1% of the time.
 
     Raises:
-        ConfigError: a value that cannot be, or a second `join` in one process.
+        ConfigError: a value that cannot be.
+        UsageError: the run before is not closed, or there cannot be another training.
 
-    `holdfast run` overrides `lanes`, `seed`, `threads` and `verify` where its options say so.
+    A script may join again once it has closed the run, for another training. `holdfast run` overrides `lanes`, `seed`,
+    `threads` and `verify` where its options say so.
     """
     global _current
     if _current is not None:
@@ -436,6 +438,8 @@ class Run:
         if self._storing is None:
             from holdfast.train.run_store import RunStore
 
+            if not self._alone:
+                trainings().note_store()
             self._storing = RunStore(self.steered, self.worker, self.row, self._script)
         return self._storing.open(servers, handler, memory, timeout)
 
@@ -638,10 +642,10 @@ class Run:
         if self._alone or self._training is None:
             self._close()
             return
-        begun, stored = self._training.begun, self._storing is not None
+        begun = self._training.begun
         result = self.end() if sys.exc_info()[0] is None else None
         self._close()
-        trainings().close(result, begun=begun, stored=stored)
+        trainings().close(result, begun=begun)
 
     def end(self) -> dict[str, str | int | float | bool | list[int] | None]:
         """Close it, and say what the summary says, and how the newest turn was ended."""

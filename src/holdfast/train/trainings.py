@@ -57,11 +57,12 @@ class Trainings:
             self._past = open_ended(Path(self._spec.dir), self._closed + 1)
         return self._past
 
-    def close(self, result: dict[str, Any] | None, *, begun: bool, stored: bool) -> None:
-        """The script is through with a run, which has `begun` a training or not, or left it by an exception.
+    def note_store(self) -> None:
+        """The script uses a store."""
+        self._single = "the script uses run.store, and what a store holds does not outlive its training"
 
-        It has used a store, or not.
-        """
+    def close(self, result: dict[str, Any] | None, *, begun: bool) -> None:
+        """The script is through with a run, which has `begun` a training or not; without `result`, by an exception."""
         if not begun:
             self._past, self.result = None, self.result or result
             return
@@ -72,8 +73,6 @@ class Trainings:
             _check_same(self._past, result)
         if result is None:
             self._single = "a training was left by an exception, so nobody knows what it ended with"
-        elif stored:
-            self._single = "the script uses run.store, and what a store holds does not outlive its training"
 
     def check_come(self) -> None:
         """The script has come to its end: refuse one that has not come to the training at hand. Raises NotKept."""

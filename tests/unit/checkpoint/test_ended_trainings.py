@@ -40,10 +40,15 @@ def test_one_that_is_damaged_or_gone(tmp_path: Path) -> None:
         "go on: There is nothing. Put that folder back, or start the run again in another --dir."
     )
     keep(tmp_path, 1, content(8), END)
-    (data,) = tmp_path.glob("trainings/1/step-*/state.safetensors")
+    (folder,) = tmp_path.glob("trainings/1/step-*")
+    data, manifest = folder / "state.safetensors", folder / "manifest.json"
     data.write_bytes(data.read_bytes()[:-1] + b"!")
+    with pytest.raises(CheckpointError, match="has other bytes than were written"):
+        for name in (ended := open_ended(tmp_path, 1)).checkpoint.manifest.tensors:
+            ended.checkpoint.read(name)
+    manifest.write_bytes(manifest.read_bytes().replace(b"train.py", b"trail.py"))
     assert ended_trainings(tmp_path) == []
-    with pytest.raises(CheckpointError, match=r"no later one can go on: .*has other bytes than were written"):
+    with pytest.raises(CheckpointError, match=r"no later one can go on: .*manifest.json has other bytes than were"):
         open_ended(tmp_path, 1)
 
 

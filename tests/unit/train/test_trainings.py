@@ -41,7 +41,7 @@ def trainings(training: int = 0, directory: Path | str = "", **more: Any) -> tup
 def test_another_training_is_left_to_other_workers() -> None:
     ours, link = trainings()
     assert ours.begin() is None
-    ours.close(RESULT, begun=True, stored=False)
+    ours.close(RESULT, begun=True)
     with pytest.raises(LetGo, match="another training follows"):
         ours.begin()
     (said,) = link.said
@@ -56,10 +56,10 @@ def test_what_is_over_is_gone_through_again(tmp_path: Path, capfd: pytest.Captur
         past = ours.begin()
         assert past is not None and past.number == 1
         os.write(1, b"said before\n")
-        ours.close(RESULT, begun=True, stored=False)
+        ours.close(RESULT, begun=True)
         assert ours.begin() is None and link.said == []
         os.write(1, b"said now\n")
-        ours.close({"steps": 9}, begun=True, stored=False)
+        ours.close({"steps": 9}, begun=True)
     finally:
         ours.unmute()
     assert ours.result == {"steps": 9} and capfd.readouterr().out == "said now\n"
@@ -71,7 +71,7 @@ def test_a_run_that_has_begun_nothing_is_no_training(tmp_path: Path) -> None:
     try:
         for _ in range(2):
             assert ours.begin() is not None
-            ours.close({"steps": 0}, begun=False, stored=False)
+            ours.close({"steps": 0}, begun=False)
         assert ours.begin() is not None
     finally:
         ours.unmute()
@@ -83,7 +83,7 @@ def test_one_that_ends_otherwise_than_it_did(tmp_path: Path) -> None:
     try:
         ours.begin()
         with pytest.raises(NotKept, match="without its steps, it ends with weights_sha256 = cd, and ended with ab"):
-            ours.close({**RESULT, "weights_sha256": "cd"}, begun=True, stored=False)
+            ours.close({**RESULT, "weights_sha256": "cd"}, begun=True)
     finally:
         ours.unmute()
 
@@ -95,7 +95,7 @@ def test_a_script_that_does_not_come_to_the_training_at_hand(tmp_path: Path, clo
     try:
         ours.begin()
         for _ in range(closed):
-            ours.close(RESULT, begun=True, stored=False)
+            ours.close(RESULT, begun=True)
         with pytest.raises(NotKept, match="the script comes to its end before training 2, which others had begun"):
             ours.check_come()
     finally:
@@ -112,7 +112,9 @@ def test_a_script_that_does_not_come_to_the_training_at_hand(tmp_path: Path, clo
 def test_where_there_cannot_be_another_one(single: str, result: Any, stored: bool, why: str) -> None:
     ours, link = trainings(single=single)
     ours.begin()
-    ours.close(result, begun=True, stored=stored)
+    if stored:  # in a run of its own, say
+        ours.note_store()
+    ours.close(result, begun=True)
     with pytest.raises(UsageError, match=rf"and here a run can be one training only: {why}.*\. Start one run for each"):
         ours.begin()
     assert link.said == []

@@ -139,9 +139,7 @@ def launch(
         return conduct(directory, screen, record, make, resumption.training if resumption is not None else 1)
 
 
-def conduct(
-    directory: RunDirectory, screen: Screen, record: dict[str, Any], make: _Make, training: int = 1
-) -> int:
+def conduct(directory: RunDirectory, screen: Screen, record: dict[str, Any], make: _Make, training: int = 1) -> int:
     """Begin a run in its directory, see it to its end, and tell how it ended; the exit code.
 
     `make` makes what conducts one training of the script: by its number, and what of the configuration people have
@@ -208,6 +206,7 @@ class _Launcher:
         cluster_hosts: ClusterHosts | None = None, entry: str = DEFAULT_ENTRY, resumption: Resumption | None = None,
         asked: RunConfig | None = None, training: int = 1,
     ) -> None:  # fmt: skip
+        directory.begin_training(training - 1)
         self._resumption, self._training = resumption, training
         self._first = training == 1 or resumption is not None  #: of those that this process conducts
         self._asked = asked or config  # on a cluster, this machine itself runs otherwise than the whole
@@ -222,13 +221,13 @@ class _Launcher:
             outer=(config.local.lr, config.local.momentum), init_from=config.init_from, training=training - 1,
             single=self._single(), **config.overrides(),
         )
-        directory.begin_training(training - 1)
         self._story_writer = RunStoryWriter(directory, screen)
         self._meter = Meter(RunView(training=training))
         self._before = 0.0  # seconds that the trainings before it have taken
         self._store_service = self._make_store_service()
+        logs = str(directory.logs.relative_to(directory.path))
         self._server = Coordinator(
-            _limits(config, self._workers, alone), story_writer=self._story_writer,
+            _limits(config, self._workers, alone, logs), story_writer=self._story_writer,
             store_service=self._store_service,
         )
         self._display = Display(screen, self._server, self._meter, directory.logs)
@@ -335,7 +334,7 @@ class _Launcher:
         )  # fmt: skip
 
     def _open_checkpoints(self) -> None:
-        """Take checkpoints every now and then, unless nobody wants any."""
+        """Take checkpoints every now and then, where that is wanted, and of what a training has ended with."""
         self._checkpoints = RunCheckpoints(
             self._asked, self._run, self._directory, self._server, (self._host, self._admission), self.note,
             self._training,
@@ -520,9 +519,9 @@ def _alone(machine: str) -> str:
     return f"several workers share memory in an order that {machine} does not promise (x86-64 does)"
 
 
-def _limits(config: RunConfig, workers: int, alone: str) -> CrewLimits:
+def _limits(config: RunConfig, workers: int, alone: str, logs: str) -> CrewLimits:
     return CrewLimits(
         lanes=config.lanes or max(DEFAULTS_OF_JOIN["lanes"], workers), workers=workers, servers=config.servers,
         sync=config.sync, alone=alone, hosts=config.hosts, listening=bool(config.listen), replicas=config.replicas,
-        staleness=config.staleness, sums_only=config.optimizer == "workers", crew=config.crew,
+        staleness=config.staleness, sums_only=config.optimizer == "workers", logs=logs, crew=config.crew,
     )
