@@ -8,8 +8,9 @@ thing: a `for` loop is taken to run once at least, else all that one sets would 
 from __future__ import annotations
 
 import dis
+import heapq
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 
 __all__ = ["live_globals", "live_locals"]
@@ -52,36 +53,60 @@ def _globals_read(code: CodeType) -> set[str]:
 
 
 def _live_after(code: CodeType, at: int) -> set[str]:
-    """The names that may be read after the instruction at this offset before they are written."""
+    """The names that may be read after the instruction at this offset before they are written.
+
+    Sets of names are the bits of numbers here: a long script has many of both.
+    """
     instructions = list(dis.get_instructions(code))
     index = {one.offset: number for number, one in enumerate(instructions)}
-    handlers = [(e.start, e.end, index[e.target]) for e in dis.Bytecode(code).exception_entries]  # type: ignore[attr-defined]
-    before: list[set[str]] = [set() for _ in instructions]
+    entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
+    bits: dict[str, int] = {}
+    does: list[tuple[int, int, list[int], list[int]]] = []  # what it reads first, and writes; what follows; who catches
+    for number, one in enumerate(instructions):
+        reads = writes = 0
+        for name, reading in _names(one):
+            bit = 1 << bits.setdefault(name, len(bits))
+            if reading:
+                reads |= bit & ~writes
+            else:
+                writes |= bit
+        caught = [index[entry.target] for entry in entries if entry.start <= one.offset < entry.end]
+        does.append((reads, ~writes, _following(instructions, number, index), caught))
+    before = [0] * len(instructions)
+    leads: dict[int, list[int]] = {}  # what comes before each
+    for number, (_, _, following, caught) in enumerate(does):
+        for other in (*following, *caught):
+            leads.setdefault(other, []).append(number)
 
-    def after(number: int) -> set[str]:
-        one = instructions[number]
-        following = [number + 1] if one.opname not in _NO_WAY_ON and number + 1 < len(instructions) else []
-        if following and instructions[number + 1].opname == "FOR_ITER":  # from here it is the first time
-            following = [number + 2]
-        if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
-            following.append(index[one.argval])
-        return {name for other in following for name in before[other]}
+    def union(numbers: Iterable[int]) -> int:
+        live = 0
+        for other in numbers:
+            live |= before[other]
+        return live
 
-    def raised(number: int) -> set[str]:
-        offset = instructions[number].offset
-        return {name for begin, end, to in handlers if begin <= offset < end for name in before[to]}
-
-    changed = True
-    while changed:
-        changed = False
-        for number in range(len(instructions) - 1, -1, -1):
-            live = after(number)
-            for name, reads in reversed(_names(instructions[number])):
-                live = live | {name} if reads else live - {name}
-            live |= raised(number)
-            changed, before[number] = changed or live != before[number], live
+    waiting = [-number for number in range(len(instructions))]  # the last one first: loops are settled on the way up
+    heapq.heapify(waiting)
+    while waiting:
+        number = -heapq.heappop(waiting)
+        reads, kept, following, caught = does[number]
+        live = union(following) & kept | reads | union(caught)  # it may raise before it writes
+        if live != before[number]:
+            before[number] = live
+            for other in leads.get(number, ()):
+                heapq.heappush(waiting, -other)
     here = max((number for offset, number in index.items() if offset <= at), default=0)
-    return after(here) | raised(here)
+    live = union((*does[here][2], *does[here][3]))
+    return {name for name, bit in bits.items() if live >> bit & 1}
+
+
+def _following(instructions: list[dis.Instruction], number: int, index: dict[int, int]) -> list[int]:
+    one = instructions[number]
+    following = [number + 1] if one.opname not in _NO_WAY_ON and number + 1 < len(instructions) else []
+    if following and instructions[number + 1].opname == "FOR_ITER":  # from here it is the first time
+        following = [number + 2]
+    if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
+        following.append(index[one.argval])
+    return following
 
 
 def _names(one: dis.Instruction) -> list[tuple[str, bool]]:
