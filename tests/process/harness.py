@@ -32,7 +32,7 @@ from typing import Any
 from holdfast.control.protocol.requests import Scale, Status
 from holdfast.control.shell.control_client import NotRunning, ask
 
-__all__ = ["MARK", "SCRIPTS", "TRAIN", "Launch", "Trace", "alive", "golden", "holdfast", "until"]
+__all__ = ["MARK", "SCRIPTS", "TRAIN", "Launch", "Trace", "alive", "golden", "holdfast", "printed", "until"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -109,6 +109,15 @@ def golden(model: str, lanes: int, *options: str) -> str:
         mine.write_text(found[1])
         mine.rename(shared)
     return found[1]
+
+
+@functools.cache
+def printed(script: Path, *args: str) -> list[str]:
+    """What a script prints under plain `python`, line by line."""
+    command = [sys.executable, str(script), *args]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 class Trace:

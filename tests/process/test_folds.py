@@ -6,14 +6,12 @@ import functools
 import json
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from holdfast.observe.audit import audit, read
-from tests.process.harness import SCRIPTS, Launch, environment, holdfast
+from tests.process.harness import SCRIPTS, Launch, holdfast, printed
 from tests.process.test_resume import OFTEN, crash, resumed
 from tests.process.trail import AUDITED
 
@@ -22,13 +20,7 @@ FOLDS = SCRIPTS / "folds.py"
 EACH = ("steps", "samples", "weights_sha256", "loss", "lanes", "seed")
 
 
-@functools.cache
-def plain(*args: str) -> list[str]:
-    """What the script prints under plain `python`: of each fold its weights, what it keeps, and what it has drawn."""
-    command = [sys.executable, str(FOLDS), *args]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+plain = functools.partial(printed, FOLDS)  # of each fold its weights, what it keeps, and what it has drawn
 
 
 def weights(lines: list[str]) -> list[str]:
