@@ -31,6 +31,7 @@ class Trainings:
     def __init__(self, spec: WorkerSpec, steered: ControlLink) -> None:
         self._spec, self._steered = spec, steered
         self._closed = 0  # that the script is through with
+        self._left: dict[str, str] = {}  # what the script had in its variables where it closed the newest one
         self._single = spec.single  # why it can have one only
         self._past: EndedTraining | None = None  # the newest one that this worker has gone through
         self.result: dict[str, Any] | None = None  #: of the one at hand, once the script has closed it
@@ -50,7 +51,7 @@ class Trainings:
         if self._closed == self._spec.training:
             self.unmute()
         if self._past is not None:
-            between_trainings.compare(self._past.end.variables, self._closed)
+            between_trainings.compare(self._now(), self._past.end.variables, self._closed)
             between_trainings.forget(self._closed)
         self._past = None
         if self._closed < self._spec.training:
@@ -67,6 +68,7 @@ class Trainings:
             self._past, self.result = None, self.result or result
             return
         self._closed += 1
+        self._left = between_trainings.left()
         if self._past is None:
             self.result = result
         elif result is not None:
@@ -98,6 +100,10 @@ class Trainings:
             os.dup2(nowhere, number)
         os.close(nowhere)
 
+    def _now(self) -> dict[str, str]:
+        """What the script had when it closed the newest training, and has now that it joins again."""
+        return {**self._left, **between_trainings.left()}
+
     def _hand_over(self) -> None:
         """Say that the training is over and another one follows, for which other workers run the script."""
         if self._single:
@@ -108,7 +114,7 @@ class Trainings:
             )
         spec, steered = self._spec, self._steered
         result = {"joined": True, **(self.result or {})}
-        steered.send(Finished(spec.worker, steered.generation, result, between_trainings.left()))
+        steered.send(Finished(spec.worker, steered.generation, result, self._now()))
         steered.leave("another training follows")
 
 

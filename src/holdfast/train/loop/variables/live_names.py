@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 
-__all__ = ["live_globals", "live_locals"]
+__all__ = ["live_globals", "live_locals", "names_in"]
 
 _ANY = frozenset(("globals", "locals", "vars", "dir", "eval", "exec"))  # who calls these may read everything
 _NO_WAY_ON = frozenset(
@@ -39,6 +39,11 @@ def live_globals(main: CodeType) -> set[str] | None:
     """Of a module, those that functions in it may read; None: any of them."""
     found = {name for inner in _inner(main) for name in _globals_read(inner)}
     return None if found & _ANY else found
+
+
+def names_in(code: CodeType) -> set[str]:
+    """All names that a code uses besides its own variables: globals, attributes, what it imports."""
+    return {name for one in (code, *_inner(code)) for name in one.co_names}
 
 
 def _inner(code: CodeType) -> Iterator[CodeType]:
