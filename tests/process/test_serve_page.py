@@ -193,7 +193,7 @@ def test_a_digit_is_drawn_and_recognised(browser: Any, served: Served) -> None:
         assert numpy.array(json.loads(body)["input"]).shape == (1, 8, 8)
         assert served.ask("/predict/digits", body.encode()).json["label"] == "4"
         curl = page.locator("pre").first.text_content()
-        assert curl.startswith("curl -d '{\"input\":[[[")
+        assert curl.startswith('curl -d \'{"input":[[[')
         assert curl.endswith(f" {served.addresses['http']}/predict/digits")
 
 

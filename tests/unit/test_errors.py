@@ -16,6 +16,7 @@ EXIT_CODES = {
     "RunError": 1,
     "ScriptFailed": 1,
     "BadUnit": 3,
+    "BadRow": 3,
     "NonFinite": 4,
     "Hang": 5,
     "CrewLost": 6,
@@ -68,7 +69,8 @@ PARENTS = {
     "NotExact": errors.UsageError,
     "RunError": errors.HoldfastError,
     **dict.fromkeys(
-        ("ScriptFailed", "BadUnit", "NonFinite", "Hang", "CrewLost", "OutOfSync", "NotKept", "Impure", "Stopped"),
+        ("ScriptFailed", "BadUnit", "BadRow", "NonFinite", "Hang", "CrewLost", "OutOfSync", "NotKept", "Impure",
+         "Stopped"),
         errors.RunError,
     ),
     "ResourceError": errors.HoldfastError,
@@ -131,7 +133,7 @@ def test_every_class_says_when_it_is_raised(name: str) -> None:
 
 #: These build their text themselves; each has a test of its own below.
 BUILT = {
-    "ConfigError", "NotExact", "BadUnit", "FrameError", "WrongToken", "OtherVersion", "OtherRun", "NotKept",
+    "ConfigError", "NotExact", "BadUnit", "BadRow", "FrameError", "WrongToken", "OtherVersion", "OtherRun", "NotKept",
     "NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "CheckpointFailed",
     "NoAtomicRename", "OtherState", "NoWeights", "OtherModel", "BadRequest", "NotAModel", "DamagedModel", "NewerModel",
     "UnreadableModel", "NotLoaded", "NotExportable", "OtherAnswers", "ModelFailed",
@@ -271,6 +273,15 @@ def test_bad_unit() -> None:
     assert (error.step, error.lane, error.samples) == (7, 2, [5, 9])
     many = str(errors.BadUnit(0, 0, list(range(40)), "worker 0", "KeyError: 3"))
     assert "Its samples are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ... (40 in all). Look" in many
+
+
+def test_bad_row() -> None:
+    error = errors.BadRow(4711, "ValueError: no such word.", "out.csv", 4608)
+    assert str(error) == (
+        "Row 4711 has no outputs: ValueError: no such word. The 4,608 rows before its block are kept: look at it, and "
+        "run the same command with --bad skip to leave such rows out and list them in out.csv.bad.jsonl."
+    )
+    assert (error.row, error.why) == (4711, "ValueError: no such word.")
 
 
 def test_frame_error() -> None:

@@ -80,6 +80,8 @@ def _parser() -> Parser:
     it.add_argument("--admin-port", type=int, metavar="P", help="of the control plane (load, unload); off without it")
     it.add_argument("--admin-token-file", type=Path, metavar="FILE", help="its own token")
     it.add_argument("--metrics-port", type=int, metavar="P", help="of /metrics, apart from all else")
+    it.add_argument("--log-requests", action="store_true", help="write every request to DIR/requests.jsonl, not only "
+                    "those that failed, were refused or were slow")  # fmt: skip
     it.add_argument("--threads", type=int, default=1, metavar="T", help="of torch, in each replica (default 1)")
     it.add_argument("--max-batch", type=int, default=256, metavar="N", help="items computed together at the most")
     it.add_argument("--max-body", default="64MiB", metavar="SIZE", help="of a request (default 64MiB)")
@@ -118,5 +120,5 @@ def _options(given: argparse.Namespace) -> ServeOptions:
         admin_token=secret(given.admin_token_file), metrics_port=given.metrics_port, threads=given.threads,
         batch=given.max_batch, body=Size(given.max_body).bytes, memory=Size(given.memory).bytes if given.memory else 0,
         hang=Duration(given.hang).seconds, prove=Duration(given.prove).seconds, drain=Duration(given.drain).seconds,
-        directory=given.dir,
+        log_requests=given.log_requests, directory=given.dir,
     )  # fmt: skip

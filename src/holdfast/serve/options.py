@@ -31,4 +31,5 @@ class ServeOptions(NamedTuple):
     hang: float = 10.0  #: seconds after which a replica that computes one batch is taken for hung
     prove: float = 10.0  #: seconds for which the version before a new one is kept
     drain: float = 30.0  #: seconds that requests are waited for at the end
+    log_requests: bool = False  #: all of them, not only those that went wrong
     directory: Path | None = None  #: for logs

@@ -5,8 +5,8 @@ an answer waits for at most one other batch, and a slow machine takes smaller ba
 become full: where requests come faster than they are computed, batches grow by themselves.
 
 A request that was taken is answered. If its replica is lost, it goes back to the head of the queue. So what cannot be
-answered in time is refused when it comes (`admit`), before anything was done for it. Where answers are late all the
-same, fewer may wait (`_share`).
+answered in time is refused when it comes (`admit`), before anything was done for it. Where requests wait too long all
+the same, fewer may wait (`_share`).
 
 Lives here: all that changes when a request, a batch or a replica comes or goes. Which replicas there should be is
 decided in `rollout`.
@@ -141,9 +141,9 @@ class Dispatcher(Generic[R]):
     def refuses(self, items: int, deadline: float, now: float) -> Refusal | None:
         """Would a request of so many items be answered too late? It can be asked before the request was read.
 
-        What waits is to go into the next batch of each replica. As a batch takes half of the objective, and so does the
-        one before it, that keeps the objective; and there is always a batch for a replica that becomes free, however
-        many are turned away.
+        What waits is to be begun within half of the objective, as a batch takes the other half: so much as replicas
+        compute in that time, and at least the next batch of each. So there is always one for a replica that becomes
+        free, however many are turned away.
         """
         if deadline < math.inf:
             forecast = self.forecast(items, now)
@@ -153,7 +153,7 @@ class Dispatcher(Generic[R]):
                 return None
             allowed = f"and {1000 * (deadline - now):.0f} ms are allowed"
             return Refusal(f"it would be answered after {1000 * forecast:.0f} ms, {allowed}", forecast)
-        room = self._room * self._share
+        room = max(self._room, self._rate * self.limits.objective / 2) * self._share
         if not self.waiting.items or not self._room or self.waiting.items + items <= room:
             return None
         late = f"it could not be answered within {1000 * self.limits.objective:.0f} ms"
@@ -206,7 +206,8 @@ class Dispatcher(Generic[R]):
         one.cost.learn(batch.items, seconds)
         one.way += 0.1 * (max(0.0, now - batch.since - seconds) - one.way)
         self._rated(one)
-        late = any(now - request.came > self.limits.objective for request in batch.requests)
+        # Half of the objective is for the batch. What the machine takes besides is not shorter with a shorter queue.
+        late = batch.since - batch.requests[0].came > self.limits.objective / 2
         self._share = max(_LEAST_SHARE, 0.95 * self._share) if late else min(1.0, 1.01 * self._share)
         return batch.requests
 

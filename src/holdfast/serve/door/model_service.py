@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from holdfast.errors import HoldfastError
 from holdfast.model.manifest import ModelManifest
 from holdfast.model.signature import Signature
@@ -43,7 +45,7 @@ class VersionOnDisk(NamedTuple):
 class _Held(WaitingRequest):
     """A request that a client waits for."""
 
-    __slots__ = ("begun", "future", "inputs", "version")
+    __slots__ = ("begun", "future", "id", "inputs", "version")
 
     def __init__(
         self, inputs: Sequence[InferInput], items: int, came: float, deadline: float, version: int,
@@ -51,7 +53,7 @@ class _Held(WaitingRequest):
     ) -> None:  # fmt: skip
         super().__init__(items, came, deadline, key, sum(len(tensor.data) for tensor in inputs))
         self.inputs, self.version, self.future = inputs, version, future
-        self.begun = came
+        self.begun, self.id = came, ""
 
 
 @dataclass(slots=True)
@@ -88,7 +90,9 @@ class ModelService:
         self.statistics: dict[int, VersionStatistics] = {}
         self.recent: deque[Recent] = deque(maxlen=RECENT)  #: the newest answers, the oldest of them first
         self.refusals = 0
+        self.starts = self.losses = 0  #: of replicas
         self._running: dict[int, _Running] = {}
+        self._noted, self._not_noted = -math.inf, 0
         self._assigning = False
         self._draining = False
         self._idle = asyncio.Event()
@@ -99,6 +103,16 @@ class ModelService:
 
     def _note(self, sentence: str) -> None:
         self._tell(f"{self.name}: {sentence}")
+
+    def _note_failure(self, sentence: str) -> None:
+        """What may be said of any request, and so is said once a second: the log of requests has them all."""
+        now = self._now()
+        if now - self._noted < 1.0:
+            self._not_noted += 1
+            return
+        more = f" ({self._not_noted} more failed since the last such line)" if self._not_noted else ""
+        self._noted, self._not_noted = now, 0
+        self._note(sentence + more)
 
     # ------------------------------------------------------------ versions
 
@@ -176,7 +190,7 @@ class ModelService:
             self._refuse(refusal.reason, refusal.retry_after)
 
     def infer(
-        self, inputs: Sequence[InferInput], items: int, *, version: int = 0, deadline: float = math.inf
+        self, inputs: Sequence[InferInput], items: int, *, version: int = 0, deadline: float = math.inf, id: str = ""
     ) -> asyncio.Future[Answer]:
         """Take a request; its answer comes later. Raises Unanswered where it is not taken.
 
@@ -189,6 +203,7 @@ class ModelService:
         ])  # fmt: skip
         future: asyncio.Future[Answer] = self._loop.create_future()
         request = _Held(inputs, items, now, deadline, version, future, key)
+        request.id = id
         if (refusal := self._dispatcher.admit(request, now)) is not None:
             self._refuse(refusal.reason, refusal.retry_after)
         self._held += 1
@@ -202,10 +217,14 @@ class ModelService:
 
     def _refuse(self, reason: str, retry_after: float) -> None:
         self.refusals += 1
+        if (stats := self.statistics.get(self.current)) is not None:
+            stats.refused += 1
         raise Unanswered(503, f"{self.name} does not take this request: {reason}.", max(0.0, retry_after))
 
     def _settled(self, request: _Held) -> None:
         request.given_up = request.future.cancelled()
+        if request.given_up and (stats := self.statistics.get(self.current)) is not None:
+            stats.cancelled += 1
         self._held -= 1
         if self._draining and not self._held:
             self._idle.set()
@@ -229,16 +248,25 @@ class ModelService:
             except HoldfastError as error:  # no memory for the batch: the requests fail, the replica goes on
                 self._dispatcher.computed(batch.replica, now, 0.0)
                 one.batch = None
-                self._fail(batch.requests, Unanswered(503, str(error), 1.0))
+                self._note(f"a batch of {batch.items} items was not begun: {error}")
+                self._fail(batch.requests, Unanswered(503, f"{self.name} has no memory for this request now.", 1.0))
 
-    def _fail(self, requests: Sequence[_Held], why: Unanswered) -> None:
-        version = self.current
+    def _fail(self, requests: Sequence[_Held], why: Unanswered, version: int = 0) -> None:
+        """These have no answer; `version` is the one that failed, where it was one."""
+        stats = self.statistics.get(version or self.current)
         now = self._now()
         for request in requests:
-            if not request.future.done():
-                request.future.set_exception(why)
-            if version in self.statistics:
-                self.statistics[version].failed.add(now - request.came)
+            if request.future.done():
+                continue
+            request.future.set_exception(why)
+            if stats is None:
+                continue
+            if why.status == 503:
+                stats.refused += 1
+            elif why.status == 504:
+                stats.timed_out += 1
+            else:
+                stats.failed.add(now - request.came)
 
     # ------------------------------------------------------------ replicas
 
@@ -264,6 +292,7 @@ class ModelService:
             lambda pid: self._started(number, pid), lambda how: self._gone(number, how)
         )
         joined = ReplicaLink(link, signature.inputs, signature.outputs, batched=signature.batched)
+        self.starts += 1
         self._running[number] = _Running(process, wanted.version, joined)
         self._loop.add_reader(link.fileno(), self._hear, number)
         title = f"holdfast serve: replica {number} of {self.name}, version {wanted.version}"
@@ -308,6 +337,9 @@ class ModelService:
             message = one.link.hear()
         except BlockingIOError:
             return
+        except (ValueError, msgspec.MsgspecError):  # the model's code can write to its link, if it looks for it
+            one.reason = "it said something that cannot be understood"
+            message = None
         if message is None:
             self._loop.remove_reader(one.link.link.fileno())
             self._processes.kill(one.process)  # what holds its link no more is of no use; `_gone` follows
@@ -350,16 +382,18 @@ class ModelService:
             elif mine:
                 not_finite += 1
                 text = "The model gave values that are not finite (NaN or infinite) for this request."
-                self._fail([request], Unanswered(500, text))
+                self._fail([request], Unanswered(500, text), one.version)
             else:
                 stats.succeeded.add(now - request.came)
                 stats.latency.add(now - request.came)
-                stats.queued.add(request.begun - request.came)
-                stats.computed.add(now - request.begun)
+                queued, computed = request.begun - request.came, now - request.begun
+                stats.queued.add(queued)
+                stats.queue_times.add(queued)
+                stats.computed.add(computed)
+                stats.compute_times.add(computed)
                 stats.items += request.items
                 self.recent.append(Recent(now - request.came, batch.items, one.version))
-                queued = request.begun - request.came
-                request.future.set_result(Answer(one.version, tuple(outputs), queued, now - request.begun))
+                request.future.set_result(Answer(one.version, tuple(outputs), queued, computed))
         self._rollout.answered(one.version, answers=len(requests) - not_finite, not_finite=not_finite)
         if not_finite:
             self._do(self._rollout.look(now))
@@ -375,9 +409,12 @@ class ModelService:
         one.batch = None
         failing = self._dispatcher.failed(number)
         if failing:
-            self._note(f"version {one.version} raised {message.kind}: {message.message}")
+            ids = " ".join(request.id for request in failing if request.id)
+            where = f" for request {ids}" if ids else ""
+            self._note_failure(f"version {one.version} raised {message.kind}{where}: {message.message}")
             # What it said may tell of files and code: that is in the log, and the client learns the kind.
-            self._fail(failing, Unanswered(500, f"The model raised {message.kind} for this request."))
+            told = f"The model raised {message.kind} for this request."
+            self._fail(failing, Unanswered(500, told, detail=f"{message.kind}: {message.message}"), one.version)
             self._rollout.answered(one.version, failures=len(failing))
             self._do(self._rollout.look(self._now()))
         if one.ending:
@@ -394,9 +431,11 @@ class ModelService:
         one.link.close()
         lost = self._dispatcher.lose(number)
         if lost.requests:
-            self._fail(lost.requests, Unanswered(500, f"{self.name} could not answer this request: {lost.reason}."))
+            text = f"{self.name} could not answer this request: {lost.reason}."
+            self._fail(lost.requests, Unanswered(500, text), one.version)
             self._rollout.answered(one.version, failures=len(lost.requests))
         if not one.ending:
+            self.losses += 1
             doing = "" if one.batch is None else f"; the {len(one.batch.requests)} requests it had go to others"
             self._note(f"replica {number} is lost: {one.reason or how}{doing}")
             self._do(self._rollout.lost(number, self._now(), one.reason or how))

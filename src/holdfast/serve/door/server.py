@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
+import resource
 import signal
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -18,16 +21,24 @@ from holdfast.serve.dispatch.rollout import RolloutLimits
 from holdfast.serve.door.authorization import Authorization
 from holdfast.serve.door.catalog import Catalog
 from holdfast.serve.door.http_app import HttpInference
-from holdfast.serve.door.http_connection import HttpApp, HttpConnection, HttpLimits, sweep
+from holdfast.serve.door.http_connection import HttpApp, HttpConnection, HttpConnections, HttpLimits, sweep
 from holdfast.serve.door.library_watch import first_version, watch
 from holdfast.serve.door.model_service import ModelService
 from holdfast.serve.door.pages import read_pages
+from holdfast.serve.door.prometheus import MetricsApp, exposition
 from holdfast.serve.door.replica_processes import ReplicaProcesses
+from holdfast.serve.door.request_log import RequestLog, Selection
 from holdfast.serve.door.run_following import RunFollowing, is_run
 from holdfast.serve.options import ServeOptions
 from holdfast.serve.protocol.limits import ProtocolLimits
 
 __all__ = ["Server", "check_exposure"]
+
+_HANDSHAKE = 10.0  # seconds that a client may take over that of TLS
+_FLUSH = 0.25  # seconds between writes of the log of requests
+_FLUSHES_PER_TRIM = 20
+_PARTING = 5.0  # seconds for which clients may read their last answers
+
 
 
 def check_exposure(options: ServeOptions) -> None:
@@ -41,7 +52,12 @@ def check_exposure(options: ServeOptions) -> None:
 
 
 def _loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, which may mean any address
+        return False
 
 
 class Server:
@@ -50,7 +66,8 @@ class Server:
     def __init__(self, options: ServeOptions, directory: Path, scratch: str, say: Callable[[str], None]) -> None:
         self._options, self._directory, self._scratch, self._say = options, directory, scratch, say
         self._catalog = Catalog()
-        self._connections: set[HttpConnection] = set()
+        self._connections, self._scrapers = HttpConnections(), HttpConnections()
+        self._tls_context: ssl.SSLContext | None = None
         self._servers: list[asyncio.Server] = []
         self._stack = contextlib.AsyncExitStack()
         self._ended = asyncio.Event()
@@ -59,8 +76,11 @@ class Server:
     async def run(self, ready: Callable[[dict[str, str]], None]) -> None:
         """Serve until a signal ends it. `ready` is told the addresses once every model answers."""
         check_exposure(self._options)
+        # What clients send, and the token, are in our memory: it goes into no file.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         loop = asyncio.get_running_loop()
         async with self._stack:
+            self._tls_context = self._tls()
             self._bind()  # first: a port in use is said before anything was started
             processes = ReplicaProcesses(self._directory, self._scratch, self._options.threads)
             self._stack.callback(processes.close)
@@ -72,6 +92,8 @@ class Server:
                 return
             addresses = await self._listen()
             tasks.start(sweep(self._connections), "sweep")
+            tasks.start(sweep(self._scrapers), "sweep of scrapers")
+            tasks.start(self._keep_logs(processes), "logs")
             ready(addresses)
             await self._ended.wait()
             await self._drain()
@@ -140,7 +162,9 @@ class Server:
 
     def _bind(self) -> None:
         options = self._options
-        for what, port in (("http", options.port), ("grpc", options.grpc_port)):
+        for what, port in (
+            ("http", options.port), ("grpc", options.grpc_port), ("metrics", options.metrics_port)
+        ):  # fmt: skip
             if port is not None and what != "grpc":
                 self._sockets[what] = _bound(options.host, port)
                 self._stack.callback(self._sockets[what].close)
@@ -150,19 +174,43 @@ class Server:
         loop = asyncio.get_running_loop()
         authorization = Authorization(options.token)
         limits = ProtocolLimits(body=options.body)
-        app = HttpInference(
-            self._catalog, authorization, limits, version=_version(), pages=read_pages(), metrics=None,
+        if options.token is not None and options.certificate is None and not _loopback(options.host):
+            self._say("warning: without TLS the token can be overheard on its way; add --certificate and --key")
+        self._log = RequestLog(
+            self._directory, Selection(options.objective, options.log_requests), self._say
         )  # fmt: skip
-        http_limits = HttpLimits(body=options.body)
+        self._stack.callback(self._log.flush)
+        version = _version()
 
-        def make(app: HttpApp = app) -> HttpConnection:
-            return HttpConnection(app, http_limits, self._connections)
+        def metrics() -> bytes:
+            connections = len(self._connections)
+            return exposition(self._catalog, connections=connections, responses=app.responses, version=version)
 
-        listening = self._sockets["http"]
-        server = await loop.create_server(make, sock=listening, ssl=self._tls(), backlog=1024)
-        self._servers.append(server)
-        scheme = "https" if options.certificate is not None else "http"
-        return {"http": f"{scheme}://{_shown(options.host)}:{listening.getsockname()[1]}"}
+        apart = "metrics" in self._sockets
+        app = HttpInference(
+            self._catalog, authorization, limits, version=version, pages=read_pages(),
+            metrics=None if apart else metrics, log=self._log,
+        )  # fmt: skip
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # half of them are for clients
+        http_limits = HttpLimits(
+            body=options.body, bodies=max(HttpLimits().bodies, 4 * options.body),
+            connections=min(HttpLimits().connections, files // 2),
+        )  # fmt: skip
+        apps: dict[str, HttpApp] = {"http": app}
+        if apart:
+            apps["metrics"] = MetricsApp(authorization, metrics)
+        addresses = {}
+        tls = self._tls_context
+        scheme = "https" if tls else "http"
+        for what, one in apps.items():
+            listening, connections = self._sockets[what], self._connections if what == "http" else self._scrapers
+            server = await loop.create_server(
+                partial(HttpConnection, one, http_limits, connections), sock=listening, backlog=1024, ssl=tls,
+                ssl_handshake_timeout=_HANDSHAKE if tls else None,
+            )  # fmt: skip
+            self._servers.append(server)
+            addresses[what] = f"{scheme}://{_shown(options.host)}:{listening.getsockname()[1]}"
+        return addresses
 
     def _tls(self) -> ssl.SSLContext | None:
         if self._options.certificate is None:
@@ -170,11 +218,12 @@ class Server:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            context.load_cert_chain(self._options.certificate, self._options.key)
+            # A key that asks for a password would be asked for at the terminal, and waited for.
+            context.load_cert_chain(self._options.certificate, self._options.key, password=lambda: "")
         except (OSError, ssl.SSLError) as error:
             raise UsageError(
                 f"--certificate {self._options.certificate}: it cannot be used with --key {self._options.key} "
-                f"({error}). Give a certificate and its private key, both as PEM."
+                f"({error}). Give a certificate and its private key without a password, both as PEM."
             ) from None
         return context
 
@@ -196,9 +245,20 @@ class Server:
         await asyncio.gather(*(service.drain(self._options.drain) for service in self._catalog.services.values()))
         for server in self._servers:
             server.close()
-        for connection in list(self._connections):
-            connection.drain()
-        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _PARTING
+        while (open_ := [*self._connections.open, *self._scrapers.open]) and loop.time() < until:
+            for connection in open_:
+                connection.drain()
+            await asyncio.sleep(0.01)  # an answer is with its client when its connection has ended
+
+    async def _keep_logs(self, processes: ReplicaProcesses) -> None:
+        """Write what requests have left, and let no replica's output fill the disk; for ever."""
+        while True:
+            for _ in range(_FLUSHES_PER_TRIM):
+                await asyncio.sleep(_FLUSH)
+                self._log.flush()
+            await asyncio.to_thread(processes.trim_logs)
 
 
 class _Tasks:
@@ -233,6 +293,9 @@ def _bound(host: str, port: int) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
+    except OverflowError:
+        made.close()
+        raise UsageError(f"Port {port}: a port is between 0 and 65535.") from None
     except OSError as error:
         made.close()
         what = "somebody listens there already" if port else str(error.strerror)

@@ -73,9 +73,14 @@ class VersionStatistics:
     failed: Duration = field(default_factory=Duration)
     queued: Duration = field(default_factory=Duration)  #: until a replica began
     computed: Duration = field(default_factory=Duration)  #: each request counts its batch's whole time
+    refused: int = 0  #: requests that were not taken, or could not be begun
+    cancelled: int = 0  #: whose client was gone before the answer
+    timed_out: int = 0  #: whose time, as the client had set it, was over
     items: int = 0
     batches: dict[int, Duration] = field(default_factory=dict)  #: by their number of items
     latency: Histogram = field(default_factory=Histogram)
+    queue_times: Histogram = field(default_factory=Histogram)
+    compute_times: Histogram = field(default_factory=Histogram)
     last: float = 0.0  #: Unix time of the newest answer
 
     @property
