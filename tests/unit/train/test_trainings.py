@@ -49,6 +49,23 @@ def test_another_training_is_left_to_other_workers() -> None:
     assert said.again is not None
 
 
+def test_what_a_function_returns_is_told_as_it_was_at_the_end_of_the_training() -> None:
+    ours, link = trainings()
+    ours.begin()
+
+    def fold() -> float:
+        best = 0.5
+        ours.close(RESULT, begun=True)
+        return best
+
+    scores = [fold() for _ in range(1)]
+    with pytest.raises(LetGo):
+        ours.begin()
+    told = link.said[0].again
+    assert told is not None and told["best"] == "0.5" and told["scores"] == "[0.5]"
+    assert scores == [0.5]
+
+
 def test_what_is_over_is_gone_through_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     keep(tmp_path, 1, content(8), TrainingEnd(RESULT, []))
     ours, link = trainings(1, tmp_path)
