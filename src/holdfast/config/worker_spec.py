@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from holdfast.core.sync.staleness import COMPENSATION
 
-__all__ = ["OUTER", "WorkerSpec", "of_training"]
+__all__ = ["OUTER", "WorkerSpec"]
 
 #: Learning rate and momentum of the outer step of `local:H`, unless somebody says otherwise.
 OUTER = (0.8, 0.3)
@@ -41,12 +39,3 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     init_from: str = ""
     training: int = 0
     single: str = ""
-
-
-def of_training(folder: Path, training: int) -> Path:
-    """Where files go that each training of a script has for itself.
-
-    >>> str(of_training(Path("logs"), 0)), str(of_training(Path("logs"), 1))
-    ('logs', 'logs/training-2')
-    """
-    return folder / f"training-{training + 1}" if training else folder

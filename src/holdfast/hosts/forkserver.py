@@ -39,7 +39,8 @@ from typing import NoReturn
 import msgspec
 
 from holdfast.config.limits import PROCESS
-from holdfast.config.worker_spec import WorkerSpec, of_training
+from holdfast.config.training_folder import of_training
+from holdfast.config.worker_spec import WorkerSpec
 from holdfast.transport.link import DescriptorsLost, Link, Outcome
 from holdfast.transport.processes import die_with_parent
 

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.reader import found
-from holdfast.config.worker_spec import of_training
+from holdfast.config.training_folder import of_training
 from holdfast.errors import CheckpointError, DirectoryBusy, ResourceError, UsageError
 from holdfast.observe import scratch
 from holdfast.transport import processes

@@ -25,7 +25,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from holdfast.config.limits import CONTROL, STORE
-from holdfast.config.worker_spec import OUTER, WorkerSpec, of_training
+from holdfast.config.training_folder import of_training
+from holdfast.config.worker_spec import OUTER, WorkerSpec
 from holdfast.core.endings import TURN_ENDED
 from holdfast.core.sync.modes import Mode, advised, parse
 from holdfast.core.sync.staleness import COMPENSATION, Staleness, used

@@ -34,7 +34,8 @@ from holdfast.cli.launch.run_checkpoints import RunCheckpoints
 from holdfast.cli.launch.store_service import StoreService
 from holdfast.config.resolve import Resolved
 from holdfast.config.run_config import DEFAULTS_OF_JOIN, RunConfig
-from holdfast.config.worker_spec import WorkerSpec, of_training
+from holdfast.config.training_folder import of_training
+from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.membership.roster import CrewLimits
 from holdfast.control.protocol.commands import EndRun, FailRun
 from holdfast.control.protocol.events import ScaleRequested, ServersRequested, SyncRequested
