@@ -165,7 +165,7 @@ def conduct(directory: RunDirectory, screen: Screen, record: dict[str, Any], mak
 def _see_through(make: _Make, training: int) -> Ending:
     """Run to the end; errors of the shell become an ending too, so that every run gets its summary."""
     try:
-        return asyncio.run(_train(make, training))
+        return asyncio.run(_train(make(training, {}), make, training))
     except HoldfastError as error:
         return Ending(FailRun(type(error).__name__, str(error)))
     except Exception as error:
@@ -173,10 +173,9 @@ def _see_through(make: _Make, training: int) -> Ending:
         return Ending(FailRun("Bug", text, traceback.format_exc()))
 
 
-async def _train(make: _Make, training: int) -> Ending:
+async def _train(one: _Launcher, make: _Make, training: int) -> Ending:
     """One training of the script after the other. Signals are heard all the time."""
     asked: dict[str, Any] = {}
-    one = make(training, asked)
     listened = one.listen(lambda number: one.asked_to_end(number))
     lost, story, began = 0, 0, time.monotonic()
     resumed: WentOnFrom | None = None
