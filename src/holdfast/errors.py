@@ -224,40 +224,82 @@ class NotKept(RunError):
 
     def __init__(self, name: str, *, mine: str, theirs: str, step: int) -> None:
         self.name, self.mine, self.theirs, self.step = name, mine, theirs, step
-        path, _, frame = name.partition(" (")  # best (in main), self.best, counters['steps']
-        words = re.findall(r"[^\W\d]\w*", path if frame else name)
-        kept = words[-1] if words else "value"
         super().__init__(
             f"A worker that came late to step {step} has {name} = {mine} where the others' scripts have {theirs}: what "
-            f"a script changes from turn to turn has to be kept for it. Use `kept = run.keep({kept}=...)` before the "
-            f"loop, and kept.{kept} in place of {path}."
+            f"a script changes from turn to turn has to be kept for it. {_how_to_keep(name)}"
+        )
+
+    @classmethod
+    def between(cls, name: str, *, mine: str, theirs: str, training: int) -> NotKept:
+        """What a script has at the end of a training is lacking in a worker that has not been in it."""
+        return cls._made(
+            (name, mine, theirs, -1),
+            f"A worker that has not been in training {training} has {name} = {mine} when training {training + 1} "
+            f"begins, where the scripts of those that made it have {theirs}: it goes through a training that is over "
+            f"without its steps, so what a script changes in its loops, and reads later, has to be kept for it. "
+            f"{_how_to_keep(name)}",
+        )
+
+    @classmethod
+    def gone(cls, name: str, training: int) -> NotKept:
+        """A script reads what it has set in an earlier training, where it does so in some cases only."""
+        return cls._made(
+            (name, "", "", -1),
+            f"Training {training + 1} reads {name} before it sets it, and workers that have not been in training "
+            f"{training} have no part of what its loops have set. Set {name} after hf.join(), before the first loop; "
+            f"or, where it is to go on with what it was: {_how_to_keep(name)[0].lower()}{_how_to_keep(name)[1:]}",
+        )
+
+    @classmethod
+    def apart(cls, training: int, what: str) -> NotKept:
+        """A script does not go through a training that is over as the workers did that made it."""
+        return cls._made(
+            (f"training {training}", "", "", -1),
+            f"Training {training} of the script is over, and in a worker that goes through it again, without its "
+            f"steps, {what}. What the script decides by (the best score so far, patience) has to be the same there: "
+            "keep it with run.keep, or let it follow from run.evaluate and the script's arguments.",
         )
 
     @classmethod
     def iterator(cls, name: str, step: int, otherwise: str) -> NotKept:
         """Something that counts along with the loop cannot be made to begin where the others' is."""
-        error = cls.__new__(cls)
-        error.name, error.mine, error.theirs, error.step = name, "", "", step
-        RunError.__init__(
-            error,
+        return cls._made(
+            (name, "", "", step),
             f"A worker that came late to step {step} has missed turns that cannot be made up for in the {name} around "
             f"its loop: {otherwise}. Count with `for number, batch in enumerate(loader)` and use what follows from the "
             "number, and leave the loop with `break` on it or on run.step.",
         )
-        return error
 
     @classmethod
     def gradient(cls, name: str, step: int) -> NotKept:
         """The script has set a gradient aside in one phase of a turn, and uses it in a later one."""
-        error = cls.__new__(cls)
-        error.name, error.mine, error.theirs, error.step = f"the gradient of {name}", "", "", step
-        RunError.__init__(
-            error,
+        return cls._made(
+            (f"the gradient of {name}", "", "", step),
             f"A worker that came late to step {step} needs, for the gradient of {name}, the gradient of an earlier "
             "phase of that turn, which is gone: what one phase takes over from another has to be kept for it. Use "
             "`kept = run.keep(gradients=None)` before the loop, and kept.gradients for what you set aside.",
         )
+
+    @classmethod
+    def _made(cls, known: tuple[str, str, str, int], text: str) -> NotKept:
+        error = cls.__new__(cls)
+        error.name, error.mine, error.theirs, error.step = known
+        RunError.__init__(error, text)
         return error
+
+
+def _how_to_keep(name: str) -> str:
+    """What to do about a value that is lacking: best (in main), self.best, counters['steps'], log._newest."""
+    path, _, frame = name.partition(" (")
+    words = re.findall(r"[^\W\d]\w*", path if frame else name)
+    kept = words[-1] if words else "value"
+    plainly = f"Use `kept = run.keep({kept}=...)` before the loop, and kept.{kept} in place of {path}"
+    thing, dot, attribute = path.rpartition(".")
+    if not dot or thing == "self" or not attribute.isidentifier():
+        return f"{plainly}."
+    handed = f"ive the class of {thing} a state_dict and load_state_dict with {attribute} and use run.keep({thing})"
+    means = f"G{handed}" if attribute.startswith("_") else f"{plainly}; or g{handed}"
+    return f'{means}. If nothing follows from it, say so in that class: not_kept = ("{attribute}",).'
 
 
 class Impure(RunError):

@@ -32,7 +32,7 @@ from typing import Any
 from holdfast.control.protocol.requests import Scale, Status
 from holdfast.control.shell.control_client import NotRunning, ask
 
-__all__ = ["MARK", "SCRIPTS", "TRAIN", "Launch", "Trace", "alive", "golden", "holdfast", "until"]
+__all__ = ["MARK", "SCRIPTS", "TRAIN", "Launch", "Trace", "alive", "golden", "holdfast", "printed", "until"]
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -41,9 +41,12 @@ MARK = "HOLDFAST_TEST_LAUNCH"
 GOLDEN = "HOLDFAST_TEST_GOLDEN"  #: a directory, where several processes run tests
 #: What the directory of a run that has ended may hold; whatever else is there was forgotten.
 _KEPT = re.compile(
-    r"run\.json|story\.jsonl|summary\.json|failure\.txt|hang-\d+\.txt|logs|audit|checkpoints|earlier|model|model\.safetensors"
+    r"run\.json|story\.jsonl|summary\.json|failure\.txt|hang-\d+\.txt|logs|audit|checkpoints|trainings|earlier|model|"
+    r"model\.safetensors"
 )
-_KEPT_LOGS = re.compile(r"worker-\d+\.log|worker-\d+\.stack|forkserver(?:-\d+)?\.log|agent-\d+\.log|ray\.log")
+_KEPT_LOGS = re.compile(
+    r"training-\d+|worker-\d+\.log|worker-\d+\.stack|forkserver(?:-\d+)?\.log|agent-\d+\.log|ray\.log"
+)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -106,6 +109,15 @@ def golden(model: str, lanes: int, *options: str) -> str:
         mine.write_text(found[1])
         mine.rename(shared)
     return found[1]
+
+
+@functools.cache
+def printed(script: Path, *args: str) -> list[str]:
+    """What a script prints under plain `python`, line by line."""
+    command = [sys.executable, str(script), *args]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 class Trace:

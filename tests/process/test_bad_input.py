@@ -216,14 +216,48 @@ def test_a_script_that_never_prepares(tmp_path: Path) -> None:
     assert alone.stdout == "done without preparing\n"
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.chaos)])
-def test_a_script_that_joins_again_in_a_crew(tmp_path: Path, workers: int) -> None:
+AGAIN = (
+    "hf.join() was called again after run.close(), and here a run can be one training only: {why}. Start one run for "
+    "each, with its number as an argument of the script (`holdfast run --dir runs/fold-0 train.py 0`), or use plain "
+    "python, where a script may join as often as it closes."
+)
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "why"),
+    [
+        ("listen", ("--listen", "127.0.0.1"),
+         "other machines take part in it, or may, and what a training ends with is on this one"),
+        ("store", (), "the script uses run.store, and what a store holds does not outlive its training"),
+        ("left", (), "a training was left by an exception, so nobody knows what it ended with"),
+    ],
+)  # fmt: skip
+def test_a_script_that_joins_again_where_it_cannot(
+    tmp_path: Path, how: str, options: tuple[str, ...], why: str
+) -> None:
+    told = failed(tmp_path, "join-again", "--workers", 1, *options, code=2, args=how)
+    assert AGAIN.format(why=why) in told
+
+
+def test_a_script_that_joins_again_in_one_worker_only(tmp_path: Path) -> None:
+    assert re.search(
+        r"holdfast: Worker \d calls hf.join\(\) again, for another training, where worker \d has ended the script. "
+        r"Every worker must make the same trainings: let their number follow from the script and its arguments, or "
+        r"from run.evaluate and what run.keep holds.",
+        failed(tmp_path, "join-again", "--workers", 2, code=9, args="apart"),
+    )
+
+
+def test_a_mode_that_was_changed_in_a_training_before(tmp_path: Path) -> None:
+    with Launch(tmp_path, SCRIPTS / "folds.py", "--workers", 1, args="--plain --pace 0.4") as run:
+        run.wait(lambda s: s.get("step", -1) >= 1, "a step")
+        assert holdfast("set", run.dir, "sync=async").returncode == 0
+        assert run.end() == 2, run.err
     assert (
-        "hf.join() was called again after run.close(): a run of `holdfast run`, or of torchrun, is one training, on "
-        "one worker as on several, and ends with it. Start one run for each, with the fold as an argument of the "
-        "script (`holdfast run --dir runs/fold-0 train.py 0`), or use plain python, where a script may join as often "
-        "as it closes."
-    ) in failed(tmp_path, "join-again", "--workers", workers, code=2)
+        "The script calls hf.join() again, for another training, and training 1 was begun with sync = exact and ended "
+        "with async: nobody could go through it again. Keep one mode in a run of several trainings, or start "
+        "one run for each."
+    ) in run.err
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.chaos), 2])

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.process.harness import SCRIPTS, Launch, environment, golden
+from tests.process.harness import SCRIPTS, Launch, golden, printed
 from tests.process.schedules import draw, play
 
 pytestmark = pytest.mark.process
@@ -70,13 +68,7 @@ PLACES = [
 ]  # fmt: skip
 
 
-@functools.cache
-def plain(*args: str) -> list[str]:
-    """What the script prints under plain `python`: what it has drawn, its settings, its weights."""
-    command = [sys.executable, str(TURNS), *args]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+plain = functools.partial(printed, TURNS)  # what it has drawn, its settings, its weights
 
 
 @pytest.mark.sharing

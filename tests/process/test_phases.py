@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.process.harness import SCRIPTS, Launch, environment
+from tests.process.harness import SCRIPTS, Launch, printed
 from tests.process.joined import LOOPBACK, Joined
 
 pytestmark = pytest.mark.process
@@ -23,13 +21,7 @@ PLACES = [
 ]  # fmt: skip
 
 
-@functools.cache
-def plain(*args: str) -> list[str]:
-    """What the script prints under plain `python`: what it keeps and has drawn, its rates, its weights."""
-    command = [sys.executable, str(PHASES), *args]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+plain = functools.partial(printed, PHASES)  # what it keeps and has drawn, its rates, its weights
 
 
 @pytest.mark.sharing

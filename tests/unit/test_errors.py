@@ -172,8 +172,40 @@ def test_not_kept() -> None:
         "place of best."
     )
     assert (error.name, error.mine, error.theirs, error.step) == ("best", "inf", "0.31", 7)
-    elsewhere = str(errors.NotKept("state.best (in main)", mine="inf", theirs="0.31", step=7))
-    assert elsewhere.endswith("Use `kept = run.keep(best=...)` before the loop, and kept.best in place of state.best.")
+    entry = str(errors.NotKept("counts['n'] (in main)", mine="1", theirs="3", step=7))
+    assert entry.endswith("Use `kept = run.keep(n=...)` before the loop, and kept.n in place of counts['n'].")
+    mine = str(errors.NotKept("self._best", mine="1", theirs="3", step=7))
+    assert mine.endswith("Use `kept = run.keep(_best=...)` before the loop, and kept._best in place of self._best.")
+
+
+def test_not_kept_in_an_object_of_the_scripts() -> None:
+    public = str(errors.NotKept("state.best (in main)", mine="inf", theirs="0.31", step=7))
+    assert public.endswith(
+        "has to be kept for it. Use `kept = run.keep(best=...)` before the loop, and kept.best in place of state.best; "
+        "or give the class of state a state_dict and load_state_dict with best and use run.keep(state). If nothing "
+        'follows from it, say so in that class: not_kept = ("best",).'
+    )
+    private = str(errors.NotKept("log._newest", mine="3", theirs="9", step=7))
+    assert private.endswith(
+        "has to be kept for it. Give the class of log a state_dict and load_state_dict with _newest and use "
+        'run.keep(log). If nothing follows from it, say so in that class: not_kept = ("_newest",).'
+    )
+
+
+def test_not_kept_between_trainings() -> None:
+    error = errors.NotKept.between("best", mine="0.0", theirs="0.31", training=2)
+    assert str(error) == (
+        "A worker that has not been in training 2 has best = 0.0 when training 3 begins, where the scripts of those "
+        "that made it have 0.31: it goes through a training that is over without its steps, so what a script changes "
+        "in its loops, and reads later, has to be kept for it. Use `kept = run.keep(best=...)` before the loop, and "
+        "kept.best in place of best."
+    )
+    assert (error.name, error.mine, error.theirs, error.exit_code) == ("best", "0.0", "0.31", 13)
+    assert str(errors.NotKept.apart(2, "it ends with steps = 5, and ended with 8")) == (
+        "Training 2 of the script is over, and in a worker that goes through it again, without its steps, it ends with "
+        "steps = 5, and ended with 8. What the script decides by (the best score so far, patience) has to be the same "
+        "there: keep it with run.keep, or let it follow from run.evaluate and the script's arguments."
+    )
 
 
 def test_not_kept_of_what_counts_along() -> None:

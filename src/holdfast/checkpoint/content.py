@@ -30,6 +30,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int
     seed: int
     threads: int
+    training: int = 1  #: which one of its script's
 
 
 class Script(msgspec.Struct, frozen=True):

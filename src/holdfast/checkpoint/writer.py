@@ -111,6 +111,8 @@ class Save:
         content, item = self._content, next((item for item in self._before if item.manifest is not None), None)
         if item is None or item.manifest is None or item.step != content.facts.step:
             return False
+        if item.manifest.facts.training != content.facts.training:
+            return False
         theirs = item.manifest.tensors
         if item.manifest.control != content.control or item.manifest.weights() != content.weights() or any(
             theirs[name].sha256 != stream.sha256_of(content.tensors[name].data) for name in content.weights()

@@ -17,6 +17,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
     `crew` is how many workers were asked for by name, so that `join()` can refuse more workers than
     lanes in its first line; 0 means that nobody asked for a number. `scratch` is where short-lived files go.
+    `training` is how many trainings of the script are over, and `single` why there cannot be another one, if so.
     """
 
     worker: int
@@ -36,3 +37,5 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     audit: bool = False
     scratch: str = ""
     init_from: str = ""
+    training: int = 0
+    single: str = ""

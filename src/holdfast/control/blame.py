@@ -82,7 +82,7 @@ class Blame:
             "CrewLost",
             f"Processes of the run were lost {len(self._losses)} times in a row without a step of progress (step "
             f"{self.step}); {forgiven} {'is' if forgiven == 1 else 'are'} forgiven. The last ones: {shown}. "
-            f"Look at the end of logs/worker-{worker}.log, and at the memory they need.",
+            f"Look at the end of {self.limits.logs}/worker-{worker}.log, and at the memory they need.",
         )
 
     def lost_unit(self, worker: int, unit: Unit, how: str, samples: list[int]) -> FailRun | None:
@@ -221,7 +221,7 @@ def told_let_go(event: Failed, title: str, *, server: bool) -> tuple[str, str]:
     return f"{why}; {advice}", f"{why}; the run goes on without it; {advice}"
 
 
-def told_together(failures: list[Failed], cast: ProcessNames) -> FailRun:
+def told_together(failures: list[Failed], cast: ProcessNames, logs: str) -> FailRun:
     """One error for many failures: the first in full, the same ones grouped, others in a line each."""
     groups: dict[tuple[str, str], list[Failed]] = {}
     for failure in failures:
@@ -234,7 +234,7 @@ def told_together(failures: list[Failed], cast: ProcessNames) -> FailRun:
         what = f"{title} failed{unit} with {told(first)}"
         lines.append((told_idle(first, title) if idled(first) else what) + others)
     lead = failures[0]
-    output = f"the whole output is in logs/worker-{lead.worker}.log."
+    output = f"the whole output is in {logs}/worker-{lead.worker}.log."
     if lead.kind == "MemoryError":
         lines[0] += (
             ". There was not enough memory: start fewer workers or servers, make the model or the batch smaller, or "

@@ -422,12 +422,32 @@ class Machine:
         if sentence := self._ended_apart(event):
             run.end(FailRun("OutOfSync", sentence))
             return
-        run.happened.append(f"{run.crew.cast.title(worker.number)} has finished the script")
+        through = "the script" if event.again is None else "a training, and begins another one"
+        run.happened.append(f"{run.crew.cast.title(worker.number)} has finished {through}")
         if worker.server:
+            return
+        if sentence := self._goes_on_apart(event):
+            run.end(FailRun("OutOfSync", sentence))
             return
         run.ended_on[event.worker] = worker.host
         if run.lead is None and crew.members and event.worker == min(set(crew.members).difference(crew.servers)):
             run.lead = event.worker
+
+    def _goes_on_apart(self, event: messages.Finished) -> str | None:
+        """The sentence for a script that joins again, for another training, in some workers and not in others."""
+        run, goes_on = self._run, event.again is not None
+        others = [number for number in run.ended_on if (number in run.again) is not goes_on]
+        if event.again is not None:
+            run.again[event.worker] = event.again
+        if not others:
+            return None
+        title = run.crew.cast.title
+        again, ended = (event.worker, others[0]) if goes_on else (others[0], event.worker)
+        return (
+            f"{title(again).capitalize()} calls hf.join() again, for another training, where {title(ended)} has ended "
+            "the script. Every worker must make the same trainings: let their number follow from the script and its "
+            "arguments, or from run.evaluate and what run.keep holds."
+        )
 
     def _ended_apart(self, event: messages.Finished) -> str | None:
         """The sentence for a script that has ended its last turn otherwise than another one, of another host say."""

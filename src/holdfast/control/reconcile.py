@@ -25,7 +25,7 @@ def reconcile(run: RunState, now: float) -> None:
     if run.gather is not None:
         told = {failure.worker for failure in run.failures}
         if now >= run.gather or all(worker.number in told for worker in run.crew.active()):
-            run.end(told_together(run.failures, run.crew.cast))
+            run.end(told_together(run.failures, run.crew.cast, run.limits.logs))
     elif run.running:
         for part in (_end, partitions.judge, staffing.fill, _welcome, catch_up.attend, _turn):
             if not run.over:
@@ -38,8 +38,10 @@ def _end(run: RunState, now: float) -> None:
     if run.drain is not None and not crew.generation:
         run.end(EndRun(f"ended before its first step ({run.drain})", {}, run.signal))
     elif run.lead is not None and all(worker.server for worker in crew.driving()):  # they need no workers to end
-        reason = "the script has ended" if run.drain is None else f"ended early ({run.drain})"
-        run.end(EndRun(reason, _result(run, run.lead), run.signal))
+        ended = "the training has" if run.again else "the script has"
+        reason = f"{ended} ended" if run.drain is None else f"ended early ({run.drain})"
+        again = [*run.again.values()] if run.drain is None else []  # a loop that was left early is not over
+        run.end(EndRun(reason, _result(run, run.lead), run.signal, again))
     elif not crew.generation and run.finished and all(w.stage is Stage.FINISHED for w in crew.workers.values()):
         run.end(EndRun("the script has ended without a training step", run.finished[min(run.finished)]))
 

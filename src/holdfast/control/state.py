@@ -63,6 +63,7 @@ class RunState:
     drain: str | None = None  #: why the run is to end at its next step
     signal: int = 0  #: the number of the signal that asked for that, if one did
     finished: dict[int, Result] = field(default_factory=dict)
+    again: dict[int, dict[str, str]] = field(default_factory=dict)  #: whose script joins again -> its variables there
     lead: int | None = None  #: the worker that finished as the lead of its generation
     gather: float | None = None  #: when failures of the script are told
     failures: list[Failed] = field(default_factory=list)  #: what will be told then
@@ -144,6 +145,7 @@ class RunState:
         self.over = True
         self.crew.out = [command]
         if isinstance(command, EndRun):
-            self.follows.append(f"the run ends ({command.reason})")
+            more = "the script goes on to another training" if command.again else f"the run ends ({command.reason})"
+            self.follows.append(more)
         else:
             self.follows.append(f"the run fails ({command.kind}: {command.message})")

@@ -39,6 +39,7 @@ from typing import NoReturn
 import msgspec
 
 from holdfast.config.limits import PROCESS
+from holdfast.config.training_folder import of_training
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.transport.link import DescriptorsLost, Link, Outcome
 from holdfast.transport.processes import die_with_parent
@@ -74,12 +75,12 @@ Report = WorkerForked | WorkerDied
 
 def log_path(spec: WorkerSpec) -> Path:
     """Where this worker's output goes."""
-    return Path(spec.dir, "logs", f"worker-{spec.worker}.log")
+    return of_training(Path(spec.dir, "logs"), spec.training) / f"worker-{spec.worker}.log"
 
 
 def stack_path(spec: WorkerSpec) -> Path:
     """Where this worker writes its stacks on SIGUSR2."""
-    return Path(spec.dir, "logs", f"worker-{spec.worker}.stack")
+    return log_path(spec).with_suffix(".stack")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -10,8 +10,9 @@
         failure.txt, hang-N.txt   what went wrong, in full
         model.safetensors   the weights that it ended with, under the model's own names
         checkpoints/    what the run can go on from
+        trainings/N/    what the N-th training of its script has ended with, where another one followed
         model/          what the script has exported, a folder for each version
-        earlier/N/      all of the above, but for checkpoints and the audit, of the N-th time the run was started
+        earlier/N/      all of the above, but for checkpoints, trainings and audit, of the N-th time the run was started
 
 A directory belongs to one run for ever. The lock, not a pid, says whether a run is going, so a launcher
 that was killed leaves nothing that blocks anybody; `recover` sweeps up after it.
@@ -33,6 +34,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast.config.training_folder import of_training
 from holdfast.errors import CheckpointError, DirectoryBusy, ResourceError, UsageError
 from holdfast.observe import scratch
 from holdfast.transport import processes
@@ -64,6 +66,7 @@ class RunDirectory:
         self.scratch = scratch.choose()
         self._full = False
         self._closed = False
+        self._training = 0
 
     @classmethod
     def create(cls, path: Path, *, complain: Callable[[str], None], unique: bool = False) -> RunDirectory:
@@ -132,7 +135,7 @@ class RunDirectory:
     @property
     def logs(self) -> Path:
         """Where output of the run's processes goes."""
-        return self.path / "logs"
+        return of_training(self.path / "logs", self._training)
 
     @property
     def socket(self) -> Path:
@@ -150,6 +153,12 @@ class RunDirectory:
                 f"{self.path} cannot be written: {error.strerror}. Make room there, or use another --dir."
             ) from None
         self.scratch = scratch.make(self.scratch)
+
+    def begin_training(self, training: int) -> None:
+        """So many trainings of the script are over: what its processes say now goes beside what they said in those."""
+        self._training = training
+        with contextlib.suppress(OSError):
+            self.logs.mkdir(parents=True, exist_ok=True)
 
     def write(self, name: str, text: str) -> bool:
         """Write a file whole, or not at all; False when the disk does not take it."""
@@ -288,7 +297,7 @@ def _end_processes(path: Path) -> str:
 def _sweep(path: Path) -> None:
     """Remove what only a going run needs, and logs that say nothing. The lock goes last."""
     with contextlib.suppress(OSError):
-        for log in [*(path / "logs").glob("*.stack"), *(path / "logs").glob("forkserver*.log")]:
+        for log in [*(path / "logs").rglob("*.stack"), *(path / "logs").rglob("forkserver*.log")]:
             with contextlib.suppress(FileNotFoundError):
                 if log.stat().st_size == 0:
                     log.unlink()

@@ -40,6 +40,7 @@ class RunView:
     rates: Mapping[int, float] = field(default_factory=dict)  #: worker or server -> bytes it applies in a second
     waiting: Mapping[int, tuple[int, str]] = field(default_factory=dict)  #: who waits -> for whom; why, if known
     held_up: Mapping[int, tuple[int, float]] = field(default_factory=dict)  #: who waits a lot -> for whom, what share
+    training: int = 1  #: of the script's
 
     @property
     def loss(self) -> float | None:
@@ -114,7 +115,7 @@ class Meter:
             samples_per_second=sum(speeds.values()), speeds=speeds,
             waits={worker: _wait(row, first.rows.get(worker)) for worker, row in sorted(here.items())},
             steps={worker: row.step for worker, row in here.items()},
-            ages=plan.ages, units=plan.units,
+            ages=plan.ages, units=plan.units, training=self.view.training,
             owned={worker: row.owned for worker, row in here.items()},
             waiting={worker: (row.waiting_for, why(row.why)) for worker, row in here.items() if row.waiting_for >= 0},
             held_up={worker: late for worker, late in self._held_up.items() if late[1] >= SCREEN.wait_noticed},

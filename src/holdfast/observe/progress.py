@@ -29,7 +29,8 @@ def line(view: RunView, width: int = 0) -> str:
 
 
 def _line(view: RunView, *, bars: bool, most_waits: int) -> str:
-    parts = [f"step {view.step}" + (f"/{view.total_steps}" if view.total_steps else "")]
+    parts = [f"training {view.training}"] if view.training > 1 else []
+    parts.append(f"step {view.step}" + (f"/{view.total_steps}" if view.total_steps else ""))
     if view.epochs:
         parts.append(f"epoch {min(view.epoch + 1, view.epochs)}/{view.epochs}")
     if view.loss is not None:

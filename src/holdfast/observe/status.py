@@ -30,6 +30,7 @@ def of_going(
     return {
         "state": "stopping" if snapshot.stopping else "running" if snapshot.generation else "starting",
         "dir": directory,
+        "training": view.training,
         "step": view.step,
         "total_steps": view.total_steps or None,
         "epoch": view.epoch,
@@ -116,6 +117,7 @@ def of_ended(summary: Mapping[str, Any], directory: str) -> dict[str, Any]:
         "units": summary.get("units"),
         **{name: summary.get(name) for name in _STALENESS},
         "weights_sha256": summary.get("weights_sha256"),
+        "trainings": summary.get("trainings"),
         "coordinator": {"pid": None, "host": summary.get("host")},
         "workers": [],
         "hosts": [],

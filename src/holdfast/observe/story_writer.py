@@ -21,9 +21,11 @@ class RunStoryWriter:
     def __init__(self, directory: RunDirectory, screen: Screen) -> None:
         self._directory, self._screen = directory, screen
         self.length = 0
+        self.before = 0.0  #: seconds of the run before the first of these entries
 
     def tell(self, entries: Sequence[Sentence], *, aloud: bool = True) -> None:
         """Write these entries down, and say them."""
+        entries = [msgspec.structs.replace(entry, now=self.before + entry.now) for entry in entries]
         self._directory.append("story.jsonl", b"".join(_encode(entry) + b"\n" for entry in entries))
         self.length += len(entries)
         for entry in entries if aloud else ():

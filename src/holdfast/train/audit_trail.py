@@ -26,7 +26,7 @@ class AuditTrail:
     """Writes one worker's part of the trail. Resources: `close` closes its file."""
 
     def __init__(self, directory: Path, worker: int) -> None:
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         self._file = open(directory / f"worker-{worker}.txt", "ab", buffering=0)  # noqa: SIM115
 
     def note(self, order: int, step: int, lane: int, ids: Sequence[int]) -> None:

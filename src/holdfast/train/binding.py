@@ -14,6 +14,8 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from holdfast.checkpoint.capture import restore
+from holdfast.checkpoint.ended_trainings import EndedTraining
 from holdfast.config.run_config import board_rows
 from holdfast.control.membership import blueprint
 from holdfast.control.membership.blueprint import Part
@@ -26,6 +28,7 @@ from holdfast.core.sync.weights import parted
 from holdfast.dataplane.memory import board as cells
 from holdfast.dataplane.memory import manifest
 from holdfast.dataplane.memory.arena import Arena, PrivateSection, Sections
+from holdfast.dataplane.memory.arena_view import ArenaView
 from holdfast.dataplane.memory.board import Board, ModeRecord
 from holdfast.dataplane.memory.sections import lay_out, lay_out_mode, measure, passing
 from holdfast.dataplane.memory.space import Space, dtype_name, typed
@@ -65,6 +68,7 @@ class CrewSettings(Protocol):
     worker: int
     row: int
     steered: ControlLink | None  #: None in a run of one process
+    past: EndedTraining | None  #: a training that is over, and was made by others
     mode: Mode  #: with which the run was started
     scalers: Scalers
     outer: tuple[float, float]  #: learning rate and momentum of the step after local ones
@@ -142,6 +146,10 @@ class Binding:
             self._seed()
         manifest.write_manifest(self.arena, self.board, self._manifest)
         self.board.claim(self._crewing.row, self._crewing.worker, os.getpid())
+        if self._crewing.past is not None:
+            found = manifest.read_manifest(self.arena.memory)
+            assert found is not None
+            restore(self._crewing.past.checkpoint, ArenaView(self.arena.memory, found))
         if not self.catch_up():
             self._look()
         self.settings.attach(self.arena, self._crewing.row)
@@ -150,6 +158,8 @@ class Binding:
             lanes = self._crewing.lanes
             self.member.guarded = False
             self.member.install(0, Assignment([0], [self._crewing.row], [0] * lanes))
+            if self._crewing.past is not None:
+                self._come_late()
             return
         if self._seeds:
             self._steered.seeded()
@@ -158,6 +168,10 @@ class Binding:
             self._steered.send(say.StaysExact(self._crewing.worker, why))
         self._steered.installed = self._installed
         self._steered.cluster_hosts(self._ready)
+        self._come_late()
+
+    def _come_late(self) -> None:
+        """Take over what others have made, if they have."""
         self.late = self.board.op()[0] >= 0 or self.board.epoch()[0] >= 0
         self.buffers.load(min(self.board.versions()), everything=True)
 

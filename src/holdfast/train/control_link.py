@@ -158,6 +158,10 @@ class ControlLink:
         finally:
             self._link.setblocking(False)
 
+    def leave(self, reason: str) -> NoReturn:
+        """This worker has said all that it had to say, and ends, also if the script swallows that."""
+        self._end(LetGo, reason)
+
     # ------------------------------------------------------------ the link
 
     def _say_leaving(self) -> None:

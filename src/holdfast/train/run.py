@@ -25,6 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from holdfast.config.limits import CONTROL, STORE
+from holdfast.config.training_folder import of_training
 from holdfast.config.worker_spec import OUTER, WorkerSpec
 from holdfast.core.endings import TURN_ENDED
 from holdfast.core.sync.modes import Mode, advised, parse
@@ -49,10 +50,12 @@ from holdfast.train.numerics import keep_freed_memory
 from holdfast.train.patches import refuse_lane_clipping
 from holdfast.train.torchrun import ranks
 from holdfast.train.training import Training
+from holdfast.train.trainings import Trainings
 from holdfast.train.weights.final_weights import save_weights, write_final
 from holdfast.train.weights.loaded_weights import Loaded, load_weights
 
 if TYPE_CHECKING:  # loaded by those who use it
+    from holdfast.checkpoint.ended_trainings import EndedTraining
     from holdfast.store.client.store import Store
     from holdfast.store.handlers import Handler
     from holdfast.train.run_store import RunStore
@@ -64,20 +67,21 @@ _NEVER_PREPARED = (
     "all of it by itself. Hand over what is trained: model, optimizer, loader = run.prepare(model, optimizer, loader)."
 )
 _enlisted: tuple[WorkerSpec, ControlLink] | None = None
+_trainings: Trainings | None = None
 _current: Run | None = None
 _watcher: Callable[[Run, Sequence[nn.Module]], None] | None = None
-_ended: dict[str, Any] | None = None  # what there is to say of a run that the script of a worker has closed
 
 
-def ended() -> dict[str, Any] | None:
-    """What there is to say of the run that this worker's script has closed, if it has."""
-    return _ended
+def trainings() -> Trainings:
+    """Those of this worker's script."""
+    assert _trainings is not None
+    return _trainings
 
 
 def enlist(spec: WorkerSpec, steered: ControlLink) -> None:
     """Make `join` in this process join a crew. Called by the worker process, before the script."""
-    global _enlisted
-    _enlisted = spec, steered
+    global _enlisted, _trainings
+    _enlisted, _trainings = (spec, steered), Trainings(spec, steered)
 
 
 def watch_models(watcher: Callable[[Run, Sequence[nn.Module]], None]) -> None:
@@ -87,8 +91,8 @@ def watch_models(watcher: Callable[[Run, Sequence[nn.Module]], None]) -> None:
 
 
 def current() -> Run | None:
-    """The run this process has joined, if it has."""
-    return _current
+    """The run this process has joined, if it has, and has a part in."""
+    return None if _current is None or _current.past is not None else _current
 
 
 def join(
@@ -116,9 +120,11 @@ def join(
             1% of the time.
 
     Raises:
-        ConfigError: a value that cannot be, or a second `join` in one process.
+        ConfigError: a value that cannot be.
+        UsageError: the run before is not closed, or there cannot be another training.
 
-    `holdfast run` overrides `lanes`, `seed`, `threads` and `verify` where its options say so.
+    A script may join again once it has closed the run, for another training. `holdfast run` overrides `lanes`, `seed`,
+    `threads` and `verify` where its options say so.
     """
     global _current
     if _current is not None:
@@ -127,13 +133,9 @@ def join(
             "end it first with run.close()."
         )
     spec, steered = _enlisted if _enlisted is not None else (None, None)
-    if steered is not None and _ended is not None:
-        raise UsageError(
-            "hf.join() was called again after run.close(): a run of `holdfast run`, or of torchrun, is one training, "
-            "on one worker as on several, and ends with it. Start one run for each, with the fold as an argument of "
-            "the script (`holdfast run --dir runs/fold-0 train.py 0`), or use plain python, where a script may join as "
-            "often as it closes."
-        )
+    past = trainings().begin() if steered is not None else None
+    if past is not None:
+        steered = None
     world = ranks.world(os.environ, os.getpid()) if spec is None else None
     found = seeding.by_hand()
     taken = seed is None and found is not None and getattr(spec, "seed", None) is None
@@ -177,7 +179,7 @@ def join(
     seeding.start(said["seed"], taken=taken)
     _current = Run(
         said["lanes"], said["seed"], said["threads"], finite=finite, reduction=reduction, verify=verify, spec=spec,
-        steered=steered,
+        steered=steered, past=past,
     )  # fmt: skip
     _current.own_threads = own
     if rank_exit is not None:
@@ -221,13 +223,16 @@ class Run:
 
     def __init__(
         self, lanes: int, seed: int, threads: int, *, finite: bool, reduction: str | None, verify: float | None,
-        spec: WorkerSpec | None, steered: ControlLink | None,
+        spec: WorkerSpec | None, steered: ControlLink | None, past: EndedTraining | None,
     ) -> None:  # fmt: skip
+        self.past = past  #: a training that is over, and was made by others (`trainings`)
+        self._alone = steered is None and past is None
         self.lanes, self.seed, self.threads, self.finite, self.verify = lanes, seed, threads, finite, verify
         self.own_threads = threads  #: of a plain loop in a run of one process
         self.reduction = reduction or MEAN
         self.losses = LossCheck(self.reduction, lanes, trusted=reduction is not None)
-        self.mode = _mode(spec.sync if spec is not None else "exact", lanes)
+        sync = past.checkpoint.manifest.facts.sync if past is not None else spec.sync if spec is not None else "exact"
+        self.mode = _mode(sync, lanes)
         self._stale = (spec.staleness, spec.compensation) if spec is not None else ("auto", COMPENSATION)
         self.outer = spec.outer if spec is not None else OUTER
         self.steered = steered
@@ -240,7 +245,9 @@ class Run:
         self._training: Training | None = None
         self._models: list[nn.Module] = []
         self._undo: list[Callable[[], None]] = []
-        self._trail = AuditTrail(Path(spec.dir, "audit"), spec.worker) if spec is not None and spec.audit else None
+        self._trail: AuditTrail | None = None
+        if spec is not None and spec.audit and past is None:
+            self._trail = AuditTrail(of_training(Path(spec.dir, "audit"), spec.training), spec.worker)
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
         keep_freed_memory()
@@ -264,6 +271,8 @@ class Run:
     @property
     def lead(self) -> bool:
         """True in exactly one process of the crew: print, save and plot there."""
+        if self.past is not None:  # as where it rehearses
+            return False
         if self._training is None or self._training._bound is None or self.steered is None:
             return self.worker == 0
         if self._training.turns.rehearses:  # others have printed what it would
@@ -430,6 +439,8 @@ class Run:
         if self._storing is None:
             from holdfast.train.run_store import RunStore
 
+            if not self._alone:
+                trainings().note_store()
             self._storing = RunStore(self.steered, self.worker, self.row, self._script)
         return self._storing.open(servers, handler, memory, timeout)
 
@@ -627,12 +638,15 @@ class Run:
     def close(self) -> None:
         """End this run: put back what `prepare` changed on your objects. Done at the script's end by itself.
 
-        Under plain `python` the script may then join anew, for another training.
+        The script may then join anew, for another training.
         """
-        global _ended
-        if self.steered is not None and self._training is not None and sys.exc_info()[0] is None:
-            _ended = self.end()
+        if self._alone or self._training is None:
+            self._close()
+            return
+        begun = self._training.begun
+        result = self.end() if sys.exc_info()[0] is None else None
         self._close()
+        trainings().close(result, begun=begun)
 
     def end(self) -> dict[str, str | int | float | bool | list[int] | None]:
         """Close it, and say what the summary says, and how the newest turn was ended."""
@@ -654,7 +668,7 @@ class Run:
         for undo in self._undo:
             undo()
         self._undo.clear()
-        if self.steered is None and torch.get_num_threads() == self.threads:  # else the script has chosen since
+        if self._alone and torch.get_num_threads() == self.threads:  # else the script has chosen since
             torch.set_num_threads(self._threads_before)
         if self._trail is not None:
             self._trail.close()
@@ -668,7 +682,7 @@ class Run:
 
     def _exit(self, pid: int) -> None:
         """The process ends. Alone, nobody else sees how the script has used the run."""
-        unused = self.steered is None and self._training is None and self._storing is None
+        unused = self._alone and self._training is None and self._storing is None
         self._close()
         if unused and pid == os.getpid() and not hasattr(sys, "last_type") and not hasattr(sys, "ps1"):
             with contextlib.suppress(OSError, ValueError):

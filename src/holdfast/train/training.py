@@ -36,7 +36,7 @@ from holdfast.dataplane.reduce.finite import unclean
 from holdfast.dataplane.reduce.schema import pin
 from holdfast.dataplane.reduce.several_optimizers import each, owner
 from holdfast.dataplane.reduce.work import StepWork, UnitResult
-from holdfast.errors import NonFinite, NotExact, UsageError
+from holdfast.errors import NonFinite, NotExact, NotKept, UsageError
 from holdfast.train.binding import Binding, CrewSettings, check_parts
 from holdfast.train.control_link import ControlLink
 from holdfast.train.loop.kept_modules import KeptModules
@@ -312,6 +312,7 @@ class Training:
             if binding.late or binding.relaxed is not None:  # there others may have gone on without this worker
                 binding.settings.restore(self.step, ordinal(self.op) if self.step == first else None)
         else:
+            self._refuse_beyond()
             self.first_step = self.step
             binding.settings.enter(self.step, ordinal(self.op))
             binding.board.begin_op(self.op, self.step, kind)
@@ -344,6 +345,12 @@ class Training:
         board.put(cells.R_LINE, script_line())
         board.put(cells.R_OP, self.op)
         return True
+
+    def _refuse_beyond(self) -> None:
+        """Refuse an operation that a training which is over has not had."""
+        if (past := self._crewing.past) is not None:
+            what = f"the script makes one loop or evaluation more than it did, at line {script_line()}"
+            raise NotKept.apart(past.number, what)
 
     def reseed(self) -> None:
         """After an operation: what the script draws next follows from where it is, not from who did which part."""

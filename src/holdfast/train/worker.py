@@ -63,11 +63,13 @@ def main(spec: WorkerSpec, link_fd: int) -> None:
         print(f"This worker ends because the run has failed elsewhere. {stopped}", file=sys.stderr)
         raise SystemExit(1) from None
     except BaseException as error:
+        runs.trainings().unmute()
         steered.say_last(_failure(spec, steered, error))
         traceback.print_exc()
         sys.stderr.flush()
         raise SystemExit(getattr(error, "exit_code", 1)) from None
     finally:
+        runs.trainings().unmute()
         sys.stdout.flush()
 
 
@@ -106,7 +108,9 @@ def _result() -> dict[str, str | int | float | bool | list[int] | None]:
     run = runs.current()
     if run is not None:
         run.check_used()
-    told = run.end() if run is not None else runs.ended()  # the script may have closed it
+    else:
+        runs.trainings().check_come()
+    told = run.end() if run is not None else runs.trainings().result  # the script may have closed it
     return {"joined": told is not None, **(told or {})}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -104,9 +105,23 @@ def main() -> None:
             optimizer.zero_grad()
     if run.lead:
         print(f"weights_sha256 {run.weights_sha256()}")
-    if WHAT in ("close", "join-again"):
-        run.close()
     if WHAT == "join-again":
+        join_again(run, sys.argv[2])
+    elif WHAT == "close":
+        run.close()
+
+
+def join_again(run: hf.Run, how: str) -> None:
+    lead = run.lead
+    if how == "store":
+        run.store()
+    with contextlib.suppress(ValueError):
+        try:
+            if how == "left":
+                raise ValueError
+        finally:
+            run.close()
+    if how != "apart" or lead:
         hf.join()
 
 

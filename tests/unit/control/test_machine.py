@@ -197,6 +197,36 @@ def test_the_end_has_the_result_of_the_lead() -> None:
     assert run(Finished(0, 1, {"loss": 1.0})) == [EndRun("the script has ended", {"loss": 1.0})]
 
 
+def test_the_script_goes_on_to_another_training() -> None:
+    run = Driven().begun()
+    assert run(Finished(1, 1, {"loss": 2.0}, {"n": "3"})) == []
+    assert run.told == "worker 1 has finished a training, and begins another one"
+    end = EndRun("the training has ended", {"loss": 1.0}, again=[{"n": "3"}, {"n": "4"}])
+    assert run(Finished(0, 1, {"loss": 1.0}, {"n": "4"})) == [end]
+    assert run.told.endswith(": the script goes on to another training")
+
+
+def test_no_training_follows_one_that_was_ended_early() -> None:
+    run = Driven(workers=1).begun()
+    run(DrainRequested("Ctrl-C", 2))
+    run.quiet(2, 0)
+    assert run(Finished(0, 2, {}, {"n": "3"})) == [EndRun("ended early (Ctrl-C)", {}, 2)]
+
+
+@pytest.mark.parametrize("again", [None, {"n": "3"}])
+def test_a_script_that_goes_on_in_one_worker_only(again: dict[str, str] | None) -> None:
+    run = Driven().begun()
+    run(Finished(1, 1, {}, again))
+    (failed,) = run(Finished(0, 1, {}, {"n": "3"} if again is None else None))
+    goes_on, ends = (0, 1) if again is None else (1, 0)
+    assert failed == FailRun(
+        "OutOfSync",
+        f"Worker {goes_on} calls hf.join() again, for another training, where worker {ends} has ended the script. "
+        "Every worker must make the same trainings: let their number follow from the script and its arguments, or from "
+        "run.evaluate and what run.keep holds.",
+    )
+
+
 def test_how_stale_pushes_were_is_said_by_whoever_has_seen_them() -> None:
     """On a machine that only mirrors the state nobody has, and the lead may be there."""
     run = Driven(workers=2, sync="async").begun()

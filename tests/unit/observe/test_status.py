@@ -39,6 +39,12 @@ def test_status_has_the_promised_names() -> None:
     assert table[3].split() == ["0", "100", "member", "0,1", "7", "10", "0%", "lead"]
 
 
+def test_status_says_which_training_of_its_script_a_run_is_at() -> None:
+    told = status.of_going(snapshot(), RunView(step=7, training=2), pid=9, host="here", seconds=1.5, directory="runs/x")
+    assert told["training"] == 2 and told["progress"] == "training 2  step 7"
+    assert status.of_ended({"outcome": "ok", "trainings": [{"steps": 7}]}, "runs/x")["trainings"] == [{"steps": 7}]
+
+
 def test_status_shows_what_servers_own_and_how_fast_they_apply() -> None:
     meter = Meter()
     for second in range(1, 3):

@@ -182,7 +182,7 @@ def test_sys_exit_in_a_unit_is_answered_with_what_works_in_this_mode(
 ) -> None:
     bound = SimpleNamespace(relaxed=relaxed, mode=parse("async"))
     training = SimpleNamespace(_bound=bound, bound=bound)
-    monkeypatch.setattr(run, "_current", SimpleNamespace(unit=(5, 0, []), step=5, _training=training))
+    monkeypatch.setattr(run, "_current", SimpleNamespace(past=None, unit=(5, 0, []), step=5, _training=training))
     with pytest.raises(ScriptFailed) as caught:
         worker._left(SystemExit(0))
     assert str(caught.value) == (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.config.run_config import SAID_BY_JOIN
 from holdfast.control.protocol.commands import EndRun, FailRun
@@ -12,10 +12,21 @@ from holdfast.observe.meter import RunView
 from holdfast.observe.progress import short_number
 from holdfast.observe.stacks import user_frames
 
-__all__ = ["Ending", "last_line", "present", "summary"]
+__all__ = ["Ending", "WentOnFrom", "last_line", "present", "summary"]
 
 #: Of what is printed when a run fails; and of that, frames of the script.
 _MOST_LINES, _MOST_FRAMES = 14, 4
+#: Of each training, in the summary.
+_OF_EACH = ("steps", "epochs", "samples", "weights_sha256", "loss", "lanes", "seed", "threads", "units")
+
+
+class WentOnFrom(NamedTuple):
+    """Where a run went on that had come to an end."""
+
+    step: int
+    samples: int
+    checkpoint: str
+    training: int = 1
 
 
 @dataclass(slots=True)
@@ -30,7 +41,9 @@ class Ending:
     story: int = 0
     trained: float = 0.0  #: seconds since the first generation began
     modes: Sequence[tuple[int, str]] = ()  #: (step, how lanes kept step from there on)
-    resumed: tuple[int, int, str] | None = None  #: (step, samples, checkpoint) that the run went on from
+    resumed: WentOnFrom | None = None
+    training: int = 1  #: of the script, the last one that was begun
+    trainings: Sequence[Mapping[str, Any]] = ()  #: what those before it have led to
 
     @property
     def outcome(self) -> str:
@@ -38,6 +51,11 @@ class Ending:
         if isinstance(self.end, FailRun):
             return "stopped" if self.end.kind == "Stopped" else "failed"
         return "stopped" if self.signal else "ok"
+
+    @property
+    def goes_on(self) -> bool:
+        """Another training follows."""
+        return isinstance(self.end, EndRun) and bool(self.end.again) and not self.signal
 
     @property
     def exit_code(self) -> int:
@@ -77,10 +95,13 @@ def summary(ending: Ending, record: dict[str, Any], seconds: float) -> dict[str,
     # A worker that came late knows less about time than we do: all of it, and what of it was training.
     told["seconds"] = round(seconds, 3)
     if ending.trained > 0 and isinstance(told["samples"], int):
-        before = ending.resumed[1] if ending.resumed is not None else 0
+        went_on = ending.resumed
+        before = went_on.samples if went_on is not None and went_on.training == ending.training else 0
         told["samples_per_second"] = round((told["samples"] - before) / ending.trained, 1)
     if ending.resumed is not None:
-        told["resumed"] = {"step": ending.resumed[0], "checkpoint": ending.resumed[2]}
+        told["resumed"] = {"step": ending.resumed.step, "checkpoint": ending.resumed.checkpoint}
+    last = [] if failed else [told]
+    told["trainings"] = [{name: one.get(name) for name in _OF_EACH} for one in (*ending.trainings, *last)]
     config = dict(record["config"])
     for name, default in SAID_BY_JOIN.items():  # the script may have stated its own
         if config.get(name, default) is None:
@@ -94,8 +115,11 @@ def last_line(facts: dict[str, Any], ending: Ending, directory: str) -> str:
     how = "done" if ending.outcome == "ok" else f"stopped ({facts['reason']})"
     rate = short_number(float(facts["samples_per_second"] or 0.0))
     lost = f", {ending.lost} workers lost" if ending.lost > 1 else ", 1 worker lost" if ending.lost else ""
+    made = f"{facts['steps']} steps"
+    if ending.training > 1:
+        made = f"{ending.training} trainings, {made} in the last one, all"
     return (
-        f"{how}: {facts['steps']} steps in {facts['seconds']:.1f} s, {rate} samples/s{lost}; "
+        f"{how}: {made} in {facts['seconds']:.1f} s, {rate} samples/s{lost}; "
         f"weights_sha256 {facts['weights_sha256'] or 'unknown'}\nsummary: {directory}/summary.json"
     )
 

@@ -16,24 +16,25 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from holdfast.checkpoint.ended_trainings import TrainingEnd, ended_trainings, forget
 from holdfast.cli.launch.cluster_hosts import ClusterHosts
 from holdfast.cli.launch.display import Display
-from holdfast.cli.launch.ending import Ending, last_line, present, summary
+from holdfast.cli.launch.ending import Ending, WentOnFrom, last_line, present, summary
 from holdfast.cli.launch.first_weights import with_first_weights
 from holdfast.cli.launch.invitation import Invitation, near
 from holdfast.cli.launch.notice import Notice
 from holdfast.cli.launch.resumption import Resumption, hash_of, open_resumption
 from holdfast.cli.launch.run_checkpoints import RunCheckpoints
 from holdfast.cli.launch.store_service import StoreService
-from holdfast.config.checkpoint_interval import parse as parse_interval
 from holdfast.config.resolve import Resolved
 from holdfast.config.run_config import DEFAULTS_OF_JOIN, RunConfig
+from holdfast.config.training_folder import of_training
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.membership.roster import CrewLimits
 from holdfast.control.protocol.commands import EndRun, FailRun
@@ -52,7 +53,7 @@ from holdfast.hosts.local_host import LocalHost
 from holdfast.observe import agent_directory, status
 from holdfast.observe.audit import trim
 from holdfast.observe.directory import RunDirectory, default_path, host, recover, recover_siblings
-from holdfast.observe.meter import Meter
+from holdfast.observe.meter import Meter, RunView
 from holdfast.observe.monitor import BoardMonitor
 from holdfast.observe.screen import Screen
 from holdfast.observe.story_writer import RunStoryWriter
@@ -89,6 +90,13 @@ def launch(
         path = resumption.directory
         for sentence in resumption.passed_over:
             screen.say(f"warning: {sentence}")
+        config = resumption.as_started(config)
+        if resumption.training > 1 and (config.listen or cluster_hosts is not None):
+            where = "--listen" if config.listen else f"--on {config.on}"
+            raise UsageError(
+                f"{where}: the run goes on in training {resumption.training} of its script, and what those before it "
+                "have ended with is on this machine only. Leave it out."
+            )
     config = with_first_weights(config, resumption, screen.say)
     run = f"{path.name}-{secrets.token_hex(4)}"
     invitation = Invitation(config, run) if config.listen and cluster_hosts is None else None
@@ -102,36 +110,46 @@ def launch(
             else RunDirectory.reopen(path, complain=screen.say)
         )
         if resumption is not None:
-            # In relaxed modes lanes are at different steps; a unit that is made again has the samples that it had.
-            exact = resumption.resumed.modes[-1].sync == "exact"
-            trim(directory.path / "audit", resumption.resumed.step if exact else sys.maxsize)
+            forget(directory.path, resumption.training)
+            steps, resumed = 0, resumption.resumed
+            if resumed is not None:
+                # In relaxed modes lanes are at different steps; a unit that is made again has the samples that it had.
+                steps = resumed.step if resumed.modes[-1].sync == "exact" else sys.maxsize
+            trim(of_training(directory.path / "audit", resumption.training - 1), steps)
         record: dict[str, Any] = {
             "run": run, "pid": os.getpid(), "host": host(), "started": began, "argv": sys.argv, "cwd": os.getcwd(),
             "scratch": directory.scratch, "config": msgspec.to_builtins(config), "sources": resolved.sources,
             "script_sha256": hash_of(config.script),
         }
 
-        def make() -> _Launcher:
+        def make(training: int, asked: Mapping[str, Any]) -> _Launcher:
+            going = resumption if resumption is not None and resumption.training == training else None
             if cluster_hosts is None:
+                now = msgspec.structs.replace(config, **asked)
                 return _Launcher(
-                    config, run, directory, screen, invitation=invitation, entry=entry, resumption=resumption
+                    now, run, directory, screen, invitation=invitation, entry=entry, resumption=going, training=training
                 )
             hosts = cluster_hosts(config, directory.logs)
             stack.callback(hosts.close)
             there = hosts.connect(screen.say)
             return _Launcher(
                 there, run, directory, screen, invitation=Invitation(there, run), cluster_hosts=hosts, entry=entry,
-                resumption=resumption, asked=config,
+                resumption=going, asked=config, training=training,
             )
 
-        return conduct(directory, screen, record, make)
+        return conduct(directory, screen, record, make, resumption.training if resumption is not None else 1)
 
 
-def conduct(directory: RunDirectory, screen: Screen, record: dict[str, Any], make: Callable[[], _Launcher]) -> int:
-    """Begin a run in its directory, see it to its end, and tell how it ended; the exit code."""
+def conduct(directory: RunDirectory, screen: Screen, record: dict[str, Any], make: _Make, training: int = 1) -> int:
+    """Begin a run in its directory, see it to its end, and tell how it ended; the exit code.
+
+    `make` makes what conducts one training of the script: by its number, and what of the configuration people have
+    asked for otherwise since the run began. The run begins with this one.
+    """
     directory.begin(msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n")
     began = time.monotonic()
-    ending = _see_through(make)
+    ending = _see_through(make, training)
+    ending.trainings = [one.end.result for one in ended_trainings(directory.path)]
     seconds = time.monotonic() - began
     screen.end()
     if isinstance(ending.end, FailRun):
@@ -144,11 +162,10 @@ def conduct(directory: RunDirectory, screen: Screen, record: dict[str, Any], mak
     return ending.exit_code
 
 
-def _see_through(make: Callable[[], _Launcher] | _Launcher) -> Ending:
+def _see_through(make: _Make, training: int) -> Ending:
     """Run to the end; errors of the shell become an ending too, so that every run gets its summary."""
     try:
-        one = make if isinstance(make, _Launcher) else make()
-        return asyncio.run(one.run())
+        return asyncio.run(_train(make(training, {}), make, training))
     except HoldfastError as error:
         return Ending(FailRun(type(error).__name__, str(error)))
     except Exception as error:
@@ -156,15 +173,42 @@ def _see_through(make: Callable[[], _Launcher] | _Launcher) -> Ending:
         return Ending(FailRun("Bug", text, traceback.format_exc()))
 
 
+async def _train(one: _Launcher, make: _Make, training: int) -> Ending:
+    """One training of the script after the other. Signals are heard all the time."""
+    asked: dict[str, Any] = {}
+    listened = one.listen(lambda number: one.asked_to_end(number))
+    lost, story, began = 0, 0, time.monotonic()
+    resumed: WentOnFrom | None = None
+    try:
+        while True:
+            ending = await one.run()
+            ending.lost, ending.story = ending.lost + lost, ending.story + story
+            ending.resumed = resumed = ending.resumed or resumed
+            if not ending.goes_on:
+                return ending
+            lost, story, training = ending.lost, ending.story, training + 1
+            asked |= one.asked
+            one = make(training, asked)
+            one.follow(time.monotonic() - began)
+    finally:
+        for number in listened:
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+
+_Make = Callable[[int, Mapping[str, Any]], "_Launcher"]
+
+
 class _Launcher:
-    """One run, from its first process to its last."""
+    """One training of a run, from its first process to its last."""
 
     def __init__(
         self, config: RunConfig, run: str, directory: RunDirectory, screen: Screen, *, invitation: Invitation | None,
         cluster_hosts: ClusterHosts | None = None, entry: str = DEFAULT_ENTRY, resumption: Resumption | None = None,
-        asked: RunConfig | None = None,
+        asked: RunConfig | None = None, training: int = 1,
     ) -> None:  # fmt: skip
-        self._resumption = resumption
+        directory.begin_training(training - 1)
+        self._resumption, self._training = resumption, training
+        self._first = training == 1 or resumption is not None  #: of those that this process conducts
         self._asked = asked or config  # on a cluster, this machine itself runs otherwise than the whole
         self._config, self._run, self._directory, self._screen = config, run, directory, screen
         self._invitation, self._cluster_hosts, self._entry = invitation, cluster_hosts, entry
@@ -174,13 +218,16 @@ class _Launcher:
             worker=-1, row=-1, script=config.script, args=config.args, dir=str(directory.path),
             crew=config.workers or 0, scratch=directory.scratch, audit=config.audit, verify=config.verify,
             sync=config.sync, staleness=config.staleness, compensation=config.compensation,
-            outer=(config.local.lr, config.local.momentum), init_from=config.init_from, **config.overrides(),
+            outer=(config.local.lr, config.local.momentum), init_from=config.init_from, training=training - 1,
+            single=self._single(), **config.overrides(),
         )
         self._story_writer = RunStoryWriter(directory, screen)
-        self._meter = Meter()
+        self._meter = Meter(RunView(training=training))
+        self._before = 0.0  # seconds that the trainings before it have taken
         self._store_service = self._make_store_service()
+        logs = str(directory.logs.relative_to(directory.path))
         self._server = Coordinator(
-            _limits(config, self._workers, alone), story_writer=self._story_writer,
+            _limits(config, self._workers, alone, logs), story_writer=self._story_writer,
             store_service=self._store_service,
         )
         self._display = Display(screen, self._server, self._meter, directory.logs)
@@ -188,20 +235,28 @@ class _Launcher:
         self._host: LocalHost | None = None
         self._checkpoints: RunCheckpoints | None = None
         self._signal = 0
+        self.asked: dict[str, Any] = {}  #: for how many workers or servers, or which mode, while it goes
+
+    def follow(self, seconds: float) -> None:
+        """Trainings before this one have taken so long, by the run's clock."""
+        self._before = self._story_writer.before = seconds
 
     async def run(self) -> Ending:
-        """The whole run. What is opened here is closed here."""
+        """All of the training. What is opened here is closed here."""
         control: ControlSocket | None = None
-        listened: list[int] = []
         notice: Notice | None = None
         try:
-            self._screen.say(f"run directory: {near(self._directory.path)}")
-            self._story_writer.note(0.0, "Limits", told_limits(self._config.crew))
+            if self._first:
+                self._screen.say(f"run directory: {near(self._directory.path)}")
+                self._story_writer.note(0.0, "Limits", told_limits(self._config.crew))
+            if self._training > 1:
+                goes_on = self._resumption is not None and self._resumption.resumed is not None
+                does = "goes on" if goes_on else "begins"
+                self.note(f"training {self._training} of the script {does}", aloud=True)
             self._open_admission()
             self._open_host()
             self._open_checkpoints()
             control = self._open_control()
-            listened = self._listen()
             notice = Notice(self._config.notice, self._say_soon()) if self._config.notice else None
             async with asyncio.TaskGroup() as group:
                 shower = group.create_task(self._display.show(), name="screen")
@@ -214,8 +269,6 @@ class _Launcher:
         except ExceptionGroup as several:
             raise several.exceptions[0] from None
         finally:
-            for number in listened:
-                asyncio.get_running_loop().remove_signal_handler(number)
             if notice is not None:
                 notice.close()
             if control is not None:
@@ -237,7 +290,7 @@ class _Launcher:
         return Ending(
             end, self._signal, self._meter.view, generations=snapshot.generation, lost=snapshot.lost,
             story=self._story_writer.length, trained=0.0 if since is None else ended - since, modes=snapshot.modes,
-            resumed=None if self._resumption is None else self._resumption.went_on_from(),
+            resumed=None if self._resumption is None else self._resumption.went_on_from(), training=self._training,
         )
 
     def _make_store_service(self) -> StoreService:
@@ -281,18 +334,40 @@ class _Launcher:
         )  # fmt: skip
 
     def _open_checkpoints(self) -> None:
-        """Take checkpoints every now and then, unless nobody wants any."""
-        if parse_interval(self._config.checkpoint).off:
-            return
+        """Take checkpoints every now and then, where that is wanted, and of what a training has ended with."""
         self._checkpoints = RunCheckpoints(
-            self._asked, self._run, self._directory, self._server, (self._host, self._admission), self.note
-        )
+            self._asked, self._run, self._directory, self._server, (self._host, self._admission), self.note,
+            self._training,
+        )  # fmt: skip
         self._server.before_end = self._take_final
 
-    async def _take_final(self) -> None:
-        """A checkpoint of what the script has ended with, from which it may go on for longer."""
-        if self._checkpoints is not None and not self._signal:
+    async def _take_final(self, end: EndRun) -> None:
+        """A checkpoint of what the script has ended with, from which it may go on for longer, or to another training.
+
+        Raises UsageError, CheckpointError: it cannot go on to that.
+        """
+        if self._checkpoints is None or self._signal:
+            return
+        if not end.again:
             await asyncio.to_thread(functools.partial(self._checkpoints.take_last, ended=True))
+            return
+        if len(modes := self._server.snapshot().modes) > 1:
+            raise UsageError(
+                f"The script calls hf.join() again, for another training, and training {self._training} was begun with "
+                f"sync = {modes[0][1]} and ended with {modes[-1][1]}: nobody could go through it again. Keep one mode "
+                "in a run of several trainings, or start one run for each."
+            )
+        await asyncio.to_thread(self._checkpoints.keep_training, TrainingEnd(self._told(end), end.again))
+
+    def _told(self, end: EndRun) -> dict[str, Any]:
+        """What the summary says of this training."""
+        return {name: value for name, value in end.result.items() if name != "joined"}
+
+    def _single(self) -> str:
+        """Why the script can have one training only; empty where it can have several."""
+        if self._invitation is None:
+            return ""
+        return "other machines take part in it, or may, and what a training ends with is on this one"
 
     def spawner(self) -> Spawner:
         """What starts the workers of this machine."""
@@ -343,12 +418,12 @@ class _Launcher:
 
     # ------------------------------------------------------------ what people want
 
-    def _listen(self) -> list[int]:
-        """First signal: drain. Second: kill the tree."""
+    def listen(self, hear: Callable[[signal.Signals], None]) -> list[int]:
+        """Hear signals that ask for the run's end; those that are heard."""
         loop, taken = asyncio.get_running_loop(), []
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-                loop.add_signal_handler(number, self._asked_to_end, number)
+                loop.add_signal_handler(number, hear, number)
                 taken.append(int(number))
         return taken
 
@@ -361,7 +436,8 @@ class _Launcher:
 
         return say
 
-    def _asked_to_end(self, number: signal.Signals) -> None:
+    def asked_to_end(self, number: signal.Signals) -> None:
+        """First signal: drain. Second: kill the tree."""
         name = "Ctrl-C" if number == signal.SIGINT else number.name
         if self._signal:
             self._screen.say(f"{name} again: killing every process of the run")
@@ -371,6 +447,8 @@ class _Launcher:
         if self._cluster_hosts is not None:
             self._cluster_hosts.rest()
         self._screen.say(f"{name}: the run ends at its next step and keeps what it has; once more kills it at once")
+        if self._server.over:  # of this training: none follows
+            return
         asyncio.get_running_loop().create_task(self._end_in_order(name, number), name="drain")
 
     async def _end_in_order(self, name: str, number: signal.Signals) -> None:
@@ -396,7 +474,7 @@ class _Launcher:
             return self._set(ask)
         return status.of_going(
             self._server.snapshot(), self._meter.view, pid=os.getpid(), host=host(),
-            seconds=self._server.now(), directory=str(self._directory.path),
+            seconds=self._before + self._server.now(), directory=str(self._directory.path),
             peers=self._admission.peer_addresses() if self._admission is not None else {},
         )
 
@@ -406,6 +484,7 @@ class _Launcher:
         now = self._server.snapshot().sync_wanted
         if now != ask.sync:
             return {"error": f"The mode stays {now}: {sentence}."}
+        self.asked["sync"] = now
         return {"sync": now, "before": before, "sentence": sentence}
 
     def _scale(self, ask: Scale) -> dict[str, Any]:
@@ -418,6 +497,7 @@ class _Launcher:
             now = getattr(self._server.snapshot(), _WANTED[what])
             if now != wanted:
                 return {"error": f"The number of {what} stays {now}: {sentence}."}
+            self.asked[what] = now
             told |= {what: now, "before": before, "sentence": "\n".join(filter(None, (told["sentence"], sentence)))}
         return told
 
@@ -439,9 +519,9 @@ def _alone(machine: str) -> str:
     return f"several workers share memory in an order that {machine} does not promise (x86-64 does)"
 
 
-def _limits(config: RunConfig, workers: int, alone: str) -> CrewLimits:
+def _limits(config: RunConfig, workers: int, alone: str, logs: str) -> CrewLimits:
     return CrewLimits(
         lanes=config.lanes or max(DEFAULTS_OF_JOIN["lanes"], workers), workers=workers, servers=config.servers,
         sync=config.sync, alone=alone, hosts=config.hosts, listening=bool(config.listen), replicas=config.replicas,
-        staleness=config.staleness, sums_only=config.optimizer == "workers", crew=config.crew,
+        staleness=config.staleness, sums_only=config.optimizer == "workers", logs=logs, crew=config.crew,
     )

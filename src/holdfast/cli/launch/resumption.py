@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.checkpoint.capture import restore, state_of
+from holdfast.checkpoint.ended_trainings import TRAININGS, ended_trainings, open_ended
 from holdfast.checkpoint.manifest import CheckpointManifest
 from holdfast.checkpoint.reader import Checkpoint, found, newest, open_checkpoint
+from holdfast.cli.launch.ending import WentOnFrom
 from holdfast.config.run_config import SECTIONS, RunConfig
 from holdfast.control.protocol.events import Resumed
 from holdfast.errors import ConfigError, NotACheckpoint, UsageError
@@ -35,24 +37,36 @@ class Resumption(NamedTuple):
     """What a run goes on from."""
 
     directory: Path  #: of the run
-    checkpoint: Checkpoint
-    resumed: Resumed
+    training: int  #: of its script that goes on, from 1
+    checkpoint: Checkpoint  #: of that training; or what the one before it has ended with
+    resumed: Resumed | None  #: None: that training begins
     passed_over: list[str]  #: why newer checkpoints are not used
 
-    def first(self) -> FirstState:
+    def first(self) -> FirstState | None:
         """Its state, for a host elsewhere."""
+        if self.resumed is None:
+            return None
         reading = functools.partial(state_of, self.checkpoint, ended=self.resumed.ended)
         return FirstState(reading, self.resumed.modes[-1])
 
-    def restoration(self) -> Restoration:
+    def restoration(self) -> Restoration | None:
         """Of its state, on this machine."""
+        if self.resumed is None:
+            return None
         restoring = functools.partial(restore, self.checkpoint, ended=self.resumed.ended)
         return Restoration(restoring, self.resumed.modes[-1])
 
-    def went_on_from(self) -> tuple[int, int, str]:
-        """Step, samples, and name of the checkpoint."""
+    def as_started(self, config: RunConfig) -> RunConfig:
+        """The configuration, with what its script stated for itself left to that: each training may state another."""
+        began = self.checkpoint.manifest.config
+        return msgspec.structs.replace(config, **{name: began.get(name) for name in ("lanes", "seed", "threads")})
+
+    def went_on_from(self) -> WentOnFrom:
+        """Where the run went on."""
         facts = self.checkpoint.manifest.facts
-        return facts.step, facts.samples, self.checkpoint.path.name
+        if self.resumed is None:
+            return WentOnFrom(0, 0, f"{TRAININGS}/{self.training - 1}", self.training)
+        return WentOnFrom(facts.step, facts.samples, self.checkpoint.path.name, self.training)
 
 
 def fetched(path: str, directory: str | None) -> str:
@@ -79,7 +93,7 @@ def settings(path: str) -> dict[str, Any]:
             told |= {f"{name}.{field}": inner for field, inner in value.items()}
         elif name in known and value is not None:
             told[name] = tuple(value) if isinstance(value, list) else value
-    return told | {"lanes": manifest.facts.lanes, "seed": manifest.facts.seed, "threads": manifest.facts.threads}
+    return told
 
 
 def open_resumption(config: RunConfig) -> Resumption:
@@ -91,6 +105,10 @@ def open_resumption(config: RunConfig) -> Resumption:
     else:
         root = _root(path)
         best = newest(root)
+        ended = ended_trainings(root.parent)
+        if ended and (best.checkpoint is None or best.checkpoint.manifest.facts.training <= len(ended)):
+            _check(config, ended[-1].checkpoint.manifest)
+            return Resumption(root.parent.resolve(), len(ended) + 1, ended[-1].checkpoint, None, best.passed_over)
         if best.checkpoint is None:
             why = best.passed_over[-1] if best.passed_over else "it has none"
             raise NotACheckpoint(root, f"there is none that could be used: {why}")
@@ -106,7 +124,10 @@ def open_resumption(config: RunConfig) -> Resumption:
         raise UsageError(
             f"{checkpoint.path} is not in a run's directory, in which it could go on. Move it to checkpoints/ of one."
         )
-    return Resumption(directory, checkpoint, resumed, passed_over)
+    training = manifest.facts.training
+    for before in range(1, training):
+        open_ended(directory, before)  # without it no worker gets to the training at hand
+    return Resumption(directory, training, checkpoint, resumed, passed_over)
 
 
 def hash_of(script: str) -> str:
@@ -121,7 +142,8 @@ def _check(config: RunConfig, manifest: CheckpointManifest) -> None:
     facts = manifest.facts
     for name in _FIXED:
         now, then = getattr(config, name), getattr(facts, name)
-        if now != then:
+        # What the script states, it states again; it may be another value in another training.
+        if now is not None and now != then:
             raise ConfigError(
                 name, now, f"the run was started with {then}, and with another value its result would be another one",
                 source=f"--{name}", fix="Leave it out.",
@@ -144,8 +166,11 @@ def _any_manifest(path: Path) -> CheckpointManifest:
         return open_checkpoint(path).manifest
     if not path.is_dir():
         raise NotACheckpoint(path, "there is nothing" if not path.exists() else "it is a file")
-    every = found(_root(path))
+    root = _root(path)
+    every = found(root)
     usable = next((one.manifest for one in every if one.manifest is not None), None)
+    if usable is None and (ended := ended_trainings(root.parent)):
+        return ended[-1].checkpoint.manifest
     if usable is None:
         raise NotACheckpoint(path, every[0].why if every else "that run has written no checkpoint")
     return usable

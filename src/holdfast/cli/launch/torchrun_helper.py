@@ -118,7 +118,7 @@ def _coordinate(task: say.HelperTask, rank_listener: RankListener) -> int:
         }  # fmt: skip
         return launcher.conduct(
             directory, screen, record,
-            lambda: _Adopting(
+            lambda *_: _Adopting(
                 config, run, directory, screen, invitation=invitation, task=task, rank_listener=rank_listener
             ),
         )  # fmt: skip
@@ -163,12 +163,16 @@ class _Adopting(launcher._Launcher):
 
     def _act(self, verdict: SignalVerdict) -> None:
         if verdict.everybody:
-            self._asked_to_end(signal.Signals[verdict.signal])
+            self.asked_to_end(signal.Signals[verdict.signal])
         for event in self._rank_supervisor.leaving(verdict):
             self._server.heard(0, event)
 
-    def _listen(self) -> list[int]:
+    def listen(self, hear: Callable[[signal.Signals], None]) -> list[int]:
+        """None."""
         return []  # the ranks hear signals, and pass them on
+
+    def _single(self) -> str:
+        return "its workers are ranks, which their launcher starts once"
 
     def _open_admission(self) -> None:
         """Listen for the other nodes. Nobody else is invited: who has a part in this run, its launcher says."""

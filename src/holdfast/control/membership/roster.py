@@ -35,6 +35,7 @@ class CrewLimits:
     replicas: int = 0  #: in relaxed modes: how many hosts besides the primary hold a copy of the state
     staleness: str = "auto"  #: what becomes of stale pushes (`core.sync.staleness`)
     sums_only: bool = False  #: servers sum gradients, and the workers run the optimizer
+    logs: str = "logs"  #: where the output of its processes is, in the run's directory
     crew: CrewConfig = field(default_factory=CrewConfig)  #: how long it waits
 
     def __post_init__(self) -> None:

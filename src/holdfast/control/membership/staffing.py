@@ -54,7 +54,7 @@ def fill(run: RunState, now: float) -> None:
         run.end(run.blame.untried() or FailRun(
             "CrewLost",
             f"No worker is left at step {run.blame.step}, and nobody can take their place: all that were started are "
-            "gone. Look at the ends of logs/worker-*.log, and start the run again.",
+            f"gone. Look at the ends of {run.limits.logs}/worker-*.log, and start the run again.",
         ))
     elif run.refused and _hopeless(run, target):
         first = next(iter(run.refused.values()))

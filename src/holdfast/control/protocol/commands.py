@@ -56,11 +56,15 @@ class Send(_Command, frozen=True):
 
 
 class EndRun(_Command, frozen=True):
-    """All is done: write the summary, end every process. `signal` is the number of the one that wanted it, if any."""
+    """All is done: write the summary, end every process. `signal` is the number of the one that wanted it, if any.
+
+    Where another training of the script follows, `again` has what each worker's script has in its variables there.
+    """
 
     reason: str
     result: dict[str, str | int | float | bool | list[int] | None]
     signal: int = 0
+    again: list[dict[str, str]] = []
 
 
 class FailRun(_Command, frozen=True):

@@ -118,11 +118,15 @@ class Leaving(_Message, frozen=True):
 
 
 class Finished(_Message, frozen=True):
-    """The script came to its end. `result` goes into the summary."""
+    """The script came to its end, or to that of a training. `result` goes into the summary.
+
+    Where the script joins `again`, for another training, that is what it has in its simple variables there.
+    """
 
     worker: int
     generation: int
     result: dict[str, str | int | float | bool | list[int] | None]
+    again: dict[str, str] | None = None
 
 
 class Failed(_Message, frozen=True):

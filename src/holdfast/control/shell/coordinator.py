@@ -77,7 +77,7 @@ class Coordinator:
         self.training_since: float | None = None  #: when the first generation began
         self.failed: set[int] = set()  #: workers whose script raised: their traces are told at the end
         self.before_generation: Callable[[], None] = lambda: None  #: called before its members hear of a new generation
-        self.before_end: Callable[[], Awaitable[None]] = _nothing  #: awaited when the script has ended in all workers
+        self.before_end: Callable[[EndRun], Awaitable[None]] = _nothing  #: awaited when all workers have come there
         self._newest = 0  # the newest generation that was ordered
         self._hosts: dict[int, HostPort] = {}
         self._numbered = 0
@@ -174,7 +174,7 @@ class Coordinator:
                 end = await self._end
                 # Hosts are attended to until they are closed: who hears nothing of us counts us as lost.
                 if isinstance(end, EndRun):
-                    await self.before_end()
+                    await self.before_end(end)
                     await self._let_go()
                 else:
                     await self._stop(end)
@@ -347,5 +347,5 @@ class Coordinator:
         self._homes.clear()
 
 
-async def _nothing() -> None:
+async def _nothing(end: EndRun) -> None:
     """Nobody has anything to do."""

@@ -85,6 +85,11 @@ class Arena:
             self._map = mmap.mmap(fd, sections.size, offset=begin)
         self._fd, self._begin = fd, begin
 
+    @property
+    def memory(self) -> memoryview:
+        """All of it."""
+        return memoryview(self._map)
+
     def section(self, name: str) -> memoryview:
         """The bytes of one section, writable."""
         start, size = self.sections.spans[name]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.launch.ending import Ending, present, summary
+from holdfast.cli.launch.ending import Ending, WentOnFrom, last_line, present, summary
 from holdfast.control.protocol.commands import EndRun, FailRun
 from holdfast.dataplane.relaxed.ages import Ages
 from holdfast.observe.meter import RunView
@@ -32,6 +32,40 @@ def test_staleness_as_far_as_anybody_has_seen_it(end: EndRun | FailRun, told: di
 
 def test_nothing_of_it_in_a_run_without_pushes() -> None:
     assert not any(name.startswith("staleness") for name in summary(Ending(FailRun("Hang", "x")), RECORD, 1.0))
+
+
+# ------------------------------------------------------------ several trainings
+
+FIRST = {"steps": 8, "samples": 64, "weights_sha256": "ab", "loss": 0.5, "lanes": 4, "seed": 0}
+
+
+def test_each_training_of_a_script() -> None:
+    """At the top is what there is to say of the last one, and of the run as a whole."""
+    last = {**FIRST, "weights_sha256": "cd", "seed": 1}
+    ending = Ending(EndRun("the script has ended", last), lost=3, trained=2.0, training=2, trainings=[FIRST])
+    found = summary(ending, RECORD, 9.0)
+    assert [(one["weights_sha256"], one["seed"]) for one in found["trainings"]] == [("ab", 0), ("cd", 1)]
+    assert found["weights_sha256"] == "cd" and found["seconds"] == 9.0 and found["samples_per_second"] == 32.0
+    assert last_line(found, ending, "runs/x").startswith("done: 2 trainings, 8 steps in the last one, all in 9.0 s, 32")
+    failed = summary(Ending(FailRun("Hang", "x"), training=2, trainings=[FIRST]), RECORD, 1.0)
+    assert [one["weights_sha256"] for one in failed["trainings"]] == ["ab"]
+
+
+def test_samples_of_a_training_before_the_one_that_went_on_do_not_count() -> None:
+    ending = Ending(EndRun("the script has ended", FIRST), trained=2.0, resumed=WentOnFrom(4, 32, "step-4", 2))
+    ending.training = 2
+    assert summary(ending, RECORD, 9.0)["samples_per_second"] == 16.0
+    ending.training = 3
+    assert summary(ending, RECORD, 9.0)["samples_per_second"] == 32.0
+
+
+@pytest.mark.parametrize(
+    ("end", "signal", "goes_on"),
+    [(EndRun("x", {}, again=[{}]), 0, True), (EndRun("x", {}, again=[{}]), 2, False), (EndRun("x", {}), 0, False),
+     (FailRun("Hang", "x"), 0, False)],
+)  # fmt: skip
+def test_whether_another_training_follows(end: EndRun | FailRun, signal: int, goes_on: bool) -> None:
+    assert Ending(end, signal).goes_on is goes_on
 
 
 # ------------------------------------------------------------ a failure

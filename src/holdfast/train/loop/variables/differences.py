@@ -101,8 +101,8 @@ def counting(told: Mapping[int, Sequence[Table]]) -> set[str]:
 
 
 def _may_measure(told: str) -> bool:
-    """May it be a measured time, as it is told: a fraction, or a text with a number?"""
-    if told[:1] in "'\"":
+    """May it be a measured time, as it is told: a fraction, or a text or a list with a number?"""
+    if told[:1] in "'\"[(":
         return any(letter.isdigit() for letter in told)
     number = told.lstrip("-")
     return number in ("inf", "nan") or (number[:1].isdigit() and not number.isdigit())

@@ -38,7 +38,7 @@ from holdfast.train.loop.variables.differences import (
 )  # fmt: skip
 from holdfast.train.loop.variables.script_values import holder, loop_frame, values_around
 
-__all__ = ["LateVariables", "LoopVariables", "is_clock"]
+__all__ = ["Clock", "LateVariables", "LoopVariables", "as_told", "is_clock"]
 
 _MOST, _LONG = 64, 40  #: so many values are left, each with so many letters
 _FIRST, _EACH = 8, 16  #: turns in which workers look what they have alike: the first ones, and then each so many
@@ -124,7 +124,7 @@ class LoopVariables:
             if before is not None and before[0] is value:
                 text = before[1]
             else:
-                text = _told(value)
+                text = as_told(value)
                 self._texts[name] = value, text
             if mark & ALIKE or not clock.is_near(value):
                 if room:
@@ -200,7 +200,7 @@ class LateVariables:
         if late:
             self._known = set(values)
             clock = Clock()
-            mine = {name: _told(value) for name, value in values.items() if not clock.is_near(value)}
+            mine = {name: as_told(value) for name, value in values.items() if not clock.is_near(value)}
             self._compare(step, mine, plain=plain)
         elif self._looks:
             self._variables.learn(self._left[1], self._settings.of_others(self._left[0]))
@@ -299,7 +299,8 @@ def _equal(one: Any, other: Any) -> bool:
     return type(one) is type(other) and (one == other or one != one)
 
 
-def _told(value: Any) -> str:
+def as_told(value: Any) -> str:
+    """A value as it is left: short, and another text for each."""
     text = repr(value)
     return text if len(text) <= _LONG else f"{text[: _LONG - 12]}...#{zlib.crc32(text.encode()):08x}"
 

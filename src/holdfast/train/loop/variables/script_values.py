@@ -22,7 +22,9 @@ from typing import Any
 import numpy
 import torch
 
-__all__ = ["holder", "loop_frame", "script_line", "values_around"]
+from holdfast.train.loop.variables.live_names import live_locals
+
+__all__ = ["holder", "is_looked_at", "is_script", "loop_frame", "script_line", "values_around"]
 
 _HERE = Path(__file__).resolve()
 _OURS = str(_HERE.parents[2])
@@ -58,34 +60,45 @@ def script_line() -> int:
     return frame.f_lineno if frame is not None else 0
 
 
-def values_around(loop: FrameType | None) -> dict[str, Any]:
-    """The simple values of a loop with this frame, of its callers, and of what they hold."""
+def values_around(loop: FrameType | None, *, ahead: bool = False) -> dict[str, Any]:
+    """The simple values of a loop with this frame, of its callers, and of what they hold.
+
+    With `ahead`, those that the script may still read before it sets them anew, wherever it stands; and lists of them.
+    """
     found: dict[str, Any] = {}
     if loop is None:
         return found
     seen: set[int] = set()
     free: set[str] = set()  # variables that an inner function has of an outer one
     modules: dict[int, tuple[dict[str, Any], str]] = {}
+    read: dict[int, set[str] | None] = {}  # of modules that are being run: what they may still read
     frame: FrameType | None = loop
     while frame is not None:
         code, in_file = frame.f_code, frame.f_globals
-        if frame is loop or _is_script(code.co_filename):
-            if id(in_file) not in modules and _is_script(code.co_filename):
+        if frame is loop or is_script(code.co_filename):
+            if id(in_file) not in modules and is_script(code.co_filename):
                 modules[id(in_file)] = in_file, code.co_filename
+            live = live_locals(frame) if ahead else None
             if frame.f_locals is not in_file:
-                values: Mapping[str, Any] = frame.f_locals
+                values = _only(frame.f_locals, live)
                 if free:
                     values = {name: value for name, value in values.items() if name not in free}
                 free.update(code.co_freevars)
-                _add(found, values, "" if frame is loop else f" (in {code.co_name})", seen)
+                _add(found, values, "" if frame is loop else f" (in {code.co_name})", seen, lists=ahead)
             elif frame is loop:
-                _add(found, in_file, "", seen)
+                _add(found, _only(in_file, live), "", seen, lists=ahead)
                 modules[id(in_file)] = {}, ""
+            else:
+                read[id(in_file)] = live
         frame = frame.f_back
-    for in_file, file in modules.values():
+    for number, (in_file, file) in modules.items():
         main = in_file.get("__name__") == "__main__"
-        _add(found, in_file, "" if main else f" (in {Path(file).name})", seen)
+        _add(found, _only(in_file, read.get(number)), "" if main else f" (in {Path(file).name})", seen, lists=ahead)
     return found
+
+
+def _only(values: Mapping[str, Any], names: set[str] | None) -> Mapping[str, Any]:
+    return values if names is None else {name: value for name, value in values.items() if name in names}
 
 
 def holder(name: str) -> str:
@@ -101,14 +114,16 @@ def holder(name: str) -> str:
 
 def _add(
     found: dict[str, Any], values: Mapping[Any, Any], after: str, seen: set[int], before: str = "", close: str = "",
-    level: int = 0,
+    level: int = 0, *, lists: bool = False,
 ) -> None:  # fmt: skip
-    """Add simple values, and what is simple in objects and dicts among them."""
+    """Add simple values, and what is simple in objects and dicts among them; `lists` of simple values as one."""
     kinds, bare = _kinds, not (before or after)
     for name, value in [*values.items()]:  # threads may add to it
         kind = kinds.get(type(value))
         if kind is None:
             kind = kinds[type(value)] = _kind(type(value))
+        if lists and type(value) in (list, tuple) and all(kinds.get(type(one)) == _SIMPLE for one in value):
+            kind = _SIMPLE
         if not kind or type(name) is not str or name[:2] == "__":
             continue
         if kind <= _NUMPY:
@@ -122,9 +137,16 @@ def _add(
             seen.add(id(value))
             within = f"{before}{name}{close}"
             if kind != _DICT:
-                _add(found, _members(value), after, seen, f"{within}.", "", level + 1)
+                _add(found, _members(value), after, seen, f"{within}.", "", level + 1, lists=lists)
             elif len(value) <= _SMALL:
-                _add(found, value, after, seen, f"{within}['", "']", level + 1)
+                _add(found, value, after, seen, f"{within}['", "']", level + 1, lists=lists)
+
+
+def is_looked_at(name: str, value: Any) -> bool:
+    """Is a variable one of those that are compared, or may hold such?"""
+    found: dict[str, Any] = {}
+    _add(found, {name: value}, "", set())
+    return bool(found)
 
 
 def _members(thing: Any) -> Mapping[str, Any]:
@@ -137,6 +159,11 @@ def _members(thing: Any) -> Mapping[str, Any]:
     own: dict[str, Any] = getattr(thing, "__dict__", {})
     if type(own) is not dict or len(own) > _SMALL:
         return {}
+    without = getattr(kind, "not_kept", None)  # its class says that nothing follows from these
+    without = (without,) if isinstance(without, str) else without
+    if isinstance(without, tuple | list | set | frozenset):
+        own = {name: value for name, value in own.items() if name not in without}
+        slots = tuple(name for name in slots if name not in without)
     if slots:
         missing = object()
         held = {name: getattr(thing, name, missing) for name in slots if not name.startswith("__")}
@@ -151,14 +178,15 @@ def _kind(kind: type) -> int:
         return _OTHER
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
-    if kind.__module__ != "__main__" and (file is None or not _is_script(file)):
+    if kind.__module__ != "__main__" and (file is None or not is_script(file)):
         return _OTHER
     if not hasattr(kind, "__dict__") or issubclass(kind, types.FunctionType | types.ModuleType):
         return _OTHER
     return _HANDED if any(one.__module__.partition(".")[0] == "torch" for one in kind.__mro__) else _OBJECT
 
 
-def _is_script(file: str) -> bool:
+def is_script(file: str) -> bool:
+    """Is this file one of the script's own?"""
     known = _scripts.get(file)
     if known is None:
         known = _scripts[file] = not (
