@@ -67,7 +67,8 @@ def _parser() -> Parser:
     it = Parser("serve", "Answer requests with a model.", _EPILOG)
     it.add_argument("models", nargs="+", metavar="MODEL", help="a model's folder, one version in it, or a run")
     it.add_argument("--name", default="", help="under which clients ask for it; by default the model's own")
-    it.add_argument("--replicas", type=int, default=1, metavar="N", help="processes that compute (default 1)")
+    it.add_argument("--replicas", default="1", metavar="N", help="processes that compute (default 1); MIN:MAX: as many "
+                    "as the requests ask for")  # fmt: skip
     it.add_argument("--slo", default="50ms", metavar="TIME", help="within which nearly all answers are to be given; "
                     "batches follow from it (default 50ms)")  # fmt: skip
     it.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1)")
@@ -95,7 +96,8 @@ def _parser() -> Parser:
 def _options(given: argparse.Namespace) -> ServeOptions:
     from holdfast.transport.auth import token
 
-    for name, least in (("replicas", 1), ("threads", 1), ("max_batch", 1)):
+    replicas, most_replicas = _replicas(given.replicas)
+    for name, least in (("threads", 1), ("max_batch", 1)):
         if getattr(given, name) < least:
             raise UsageError(f"--{name.replace('_', '-')} {getattr(given, name)}: must be at least {least}.")
     if given.name and len(given.models) > 1:
@@ -111,7 +113,8 @@ def _options(given: argparse.Namespace) -> ServeOptions:
         return token.check(token.read_private(path), str(path))
 
     return ServeOptions(
-        models=tuple(Path(model) for model in given.models), name=given.name, replicas=given.replicas,
+        models=tuple(Path(model) for model in given.models), name=given.name, replicas=replicas,
+        most_replicas=most_replicas,
         objective=Duration(given.slo).seconds, host=given.host, port=given.port,
         grpc_port=None if given.grpc_port < 0 else given.grpc_port, token=secret(given.token_file),
         certificate=given.certificate, key=given.key, admin_port=given.admin_port,
@@ -120,3 +123,15 @@ def _options(given: argparse.Namespace) -> ServeOptions:
         hang=Duration(given.hang).seconds, prove=Duration(given.prove).seconds, drain=Duration(given.drain).seconds,
         directory=given.dir,
     )  # fmt: skip
+
+
+def _replicas(text: str) -> tuple[int, int]:
+    """The least and the most; the most is 0 where the number is to stay."""
+    least, colon, most = text.partition(":")
+    numbers = [int(part) if part.isascii() and part.isdigit() and len(part) < 5 else 0 for part in (least, most or "1")]
+    if numbers[0] < 1 or numbers[1] < 1 or (colon and (not most or numbers[1] < numbers[0])):
+        raise UsageError(
+            f"--replicas {text}: write how many, such as --replicas 2, or the least and the most, such as --replicas "
+            "1:8. At least one is needed."
+        )
+    return numbers[0], numbers[1] if colon else 0

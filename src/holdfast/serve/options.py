@@ -13,7 +13,8 @@ class ServeOptions(NamedTuple):
 
     models: tuple[Path, ...]
     name: str = ""  #: of the only model; else its folder's
-    replicas: int = 1
+    replicas: int = 1  #: at first, and at the least
+    most_replicas: int = 0  #: to which their number may grow; 0: it stays
     objective: float = 0.05  #: seconds within which nearly all answers are to be given
     host: str = "127.0.0.1"
     port: int = 0  #: 0: the system chooses one

@@ -86,6 +86,7 @@ class ModelService:
         self.manifest: ModelManifest | None = None  #: of the version that answers
         self.statistics: dict[int, VersionStatistics] = {}
         self.refusals = 0
+        self.items = 0  #: that have come, taken or not
         self._running: dict[int, _Running] = {}
         self._assigning = False
         self._draining = False
@@ -146,6 +147,22 @@ class ModelService:
         """Versions that are not used, and why."""
         return self._rollout.refused
 
+    @property
+    def rate(self) -> float:
+        """Items a second that its replicas can compute; 0: not known."""
+        return self._dispatcher.rate
+
+    @property
+    def answering(self) -> int:
+        """Replicas that take requests."""
+        return len(self._dispatcher.routed())
+
+    @property
+    def oldest_wait(self) -> float:
+        """Seconds for which the oldest request has waited that no replica has begun."""
+        oldest = self._dispatcher.waiting.oldest()
+        return self._now() - oldest.came if oldest is not None else 0.0
+
     def replicas(self) -> list[dict[str, object]]:
         """What there is to say of every replica."""
         return [
@@ -187,6 +204,7 @@ class ModelService:
         ])  # fmt: skip
         future: asyncio.Future[Answer] = self._loop.create_future()
         request = _Held(inputs, items, now, deadline, version, future, key)
+        self.items += items
         if (refusal := self._dispatcher.admit(request, now)) is not None:
             self._refuse(refusal.reason, refusal.retry_after)
         self._held += 1

@@ -15,7 +15,9 @@ from holdfast.errors import ModelError, UsageError
 from holdfast.model.manifest import model_name
 from holdfast.serve.dispatch.dispatcher import DispatchLimits
 from holdfast.serve.dispatch.rollout import RolloutLimits
+from holdfast.serve.dispatch.scaling import Scaling, ScalingLimits
 from holdfast.serve.door.authorization import Authorization
+from holdfast.serve.door.autoscaler import autoscale
 from holdfast.serve.door.catalog import Catalog
 from holdfast.serve.door.http_app import HttpInference
 from holdfast.serve.door.http_connection import HttpApp, HttpConnection, HttpLimits, sweep
@@ -122,6 +124,10 @@ class Server:
             tasks.start(watch(path, service, self._say), f"watch {name}")
         if following is not None:
             tasks.start(following.follow(service), f"follow {name}")
+        if options.most_replicas > options.replicas:
+            limits = ScalingLimits(options.replicas, options.most_replicas)
+            scaling = Scaling(limits, options.objective, options.replicas)
+            tasks.start(autoscale(service, scaling, self._say), f"scale {name}")
 
     async def _until_ready(self, service: ModelService) -> None:
         """Wait until a model answers. Raises ModelError where it cannot be served."""
