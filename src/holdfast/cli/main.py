@@ -24,6 +24,7 @@ COMMANDS = {
     "explain": "tell a run's story: what was decided, and why",
     "checkpoint": "what a run has saved: list, verify, show, export, diff",
     "serve": "answer requests with a model: Open Inference Protocol, plain JSON, a page",
+    "replica": "compute for a server that is going elsewhere",
     "export": "make a model that can be served, from a run or a file",
     "doctor": "check this machine, and say what to do about it",
     "bench": "run the benchmarks of this checkout",

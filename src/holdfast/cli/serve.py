@@ -81,6 +81,16 @@ def _parser() -> Parser:
     it.add_argument("--admin-port", type=int, metavar="P", help="of the control plane (load, unload); off without it")
     it.add_argument("--admin-token-file", type=Path, metavar="FILE", help="its own token")
     it.add_argument("--metrics-port", type=int, metavar="P", help="of /metrics, apart from all else")
+    it.add_argument("--listen", default="", metavar="ADDRESS[:PORT]", help="let other machines compute for this server "
+                    "(`holdfast replica`); it says how, and makes the secret they need")  # fmt: skip
+    it.add_argument("--machine-token-file", type=Path, metavar="FILE", help="that secret, instead of a new one")
+    it.add_argument("--tls", action="store_true", help="between machines")
+    it.add_argument("--here", type=int, metavar="K", help="replicas that this machine has room for, where others "
+                    "compute, too (default: one per CPU; with --on ray: 0)")  # fmt: skip
+    it.add_argument("--on", default="local", choices=("local", "ray"), help="who starts replicas: this machine, or a "
+                    "Ray cluster (its address: RAY_ADDRESS)")  # fmt: skip
+    it.add_argument("--hosts", type=int, default=1, metavar="H", help="with --on ray: nodes to have replicas on; each "
+                    "has room for its share of --replicas, --threads CPUs each (default 1)")  # fmt: skip
     it.add_argument("--threads", type=int, default=1, metavar="T", help="of torch, in each replica (default 1)")
     it.add_argument("--max-batch", type=int, default=256, metavar="N", help="items computed together at the most")
     it.add_argument("--max-body", default="64MiB", metavar="SIZE", help="of a request (default 64MiB)")
@@ -97,11 +107,20 @@ def _options(given: argparse.Namespace) -> ServeOptions:
     from holdfast.transport.auth import token
 
     replicas, most_replicas = _replicas(given.replicas)
-    for name, least in (("threads", 1), ("max_batch", 1)):
+    for name, least in (("threads", 1), ("max_batch", 1), ("hosts", 1)):
         if getattr(given, name) < least:
             raise UsageError(f"--{name.replace('_', '-')} {getattr(given, name)}: must be at least {least}.")
     if given.name and len(given.models) > 1:
         raise UsageError(f"--name {given.name}: there are {len(given.models)} models. Each has its own name then.")
+    if given.here is not None and given.here < 0:
+        raise UsageError(f"--here {given.here}: must be 0 or more.")
+    elsewhere = bool(given.listen) or given.on != "local"
+    for option, value in (("--here", given.here is not None), ("--tls", given.tls), ("--machine-token-file",
+                          given.machine_token_file is not None)):  # fmt: skip
+        if value and not elsewhere:
+            raise UsageError(f"{option} is about other machines, and there are none without --listen or --on ray.")
+    if given.hosts > 1 and given.on == "local":
+        raise UsageError(f"--hosts {given.hosts} needs --on ray: nobody else starts anything on other machines.")
     if (given.certificate is None) != (given.key is None):
         raise UsageError("--certificate and --key go together: give both for TLS, or none.")
 
@@ -114,7 +133,8 @@ def _options(given: argparse.Namespace) -> ServeOptions:
 
     return ServeOptions(
         models=tuple(Path(model) for model in given.models), name=given.name, replicas=replicas,
-        most_replicas=most_replicas,
+        most_replicas=most_replicas, listen=given.listen, machine_secret=given.machine_token_file, tls=given.tls,
+        here=given.here, on=given.on, hosts=given.hosts,
         objective=Duration(given.slo).seconds, host=given.host, port=given.port,
         grpc_port=None if given.grpc_port < 0 else given.grpc_port, token=secret(given.token_file),
         certificate=given.certificate, key=given.key, admin_port=given.admin_port,

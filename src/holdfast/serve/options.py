@@ -25,6 +25,12 @@ class ServeOptions(NamedTuple):
     admin_port: int | None = None  #: None: there is no control plane
     admin_token: str | None = None
     metrics_port: int | None = None  #: None: beside everything else, at /metrics
+    listen: str = ""  #: address for other machines that compute; empty: none may
+    machine_secret: Path | None = None  #: what lets them in; None: made
+    tls: bool = False  #: between machines
+    here: int | None = None  #: replicas that this machine has room for, beside others; None: one for every CPU
+    on: str = "local"  #: or `ray`, which starts machines
+    hosts: int = 1  #: that it starts
     threads: int = 1  #: of torch, in each replica
     batch: int = 256  #: items that are computed together at the most
     body: int = 64 << 20  #: bytes of a request

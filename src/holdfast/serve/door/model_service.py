@@ -21,7 +21,7 @@ from holdfast.serve.dispatch.rollout import Command, End, Flip, Note, Rejected, 
 from holdfast.serve.dispatch.waiting import WaitingRequest
 from holdfast.serve.door.answers import Answer, Unanswered
 from holdfast.serve.door.replica_link import ReplicaLink
-from holdfast.serve.door.replica_processes import ReplicaProcesses
+from holdfast.serve.door.replica_processes import ReplicaStarter
 from holdfast.serve.door.statistics import Duration, VersionStatistics
 from holdfast.serve.protocol.requests import InferInput
 from holdfast.serve.replica import messages as say
@@ -72,7 +72,7 @@ class ModelService:
     """Serves one model under one name."""
 
     def __init__(
-        self, name: str, processes: ReplicaProcesses, note: Callable[[str], None], *, replicas: int,
+        self, name: str, processes: ReplicaStarter, note: Callable[[str], None], *, replicas: int,
         limits: DispatchLimits, rollout: RolloutLimits, memory: int = 0,
     ) -> None:  # fmt: skip
         self.name, self._processes, self._memory = name, processes, memory
@@ -176,6 +176,14 @@ class ModelService:
     def want(self, replicas: int) -> None:
         """Have so many replicas from now on."""
         self._do(self._rollout.want(replicas, self._now()))
+
+    def replace(self, process: int, reason: str) -> bool:
+        """Have another replica in the place of this one, which goes when that is ready. Whether it is going to be."""
+        for number, one in self._running.items():
+            if one.process == process and self._rollout.stage(number) == "ready":
+                self._do(self._rollout.leave(number, self._now(), reason))
+                return True
+        return False
 
     # ------------------------------------------------------------ requests
 

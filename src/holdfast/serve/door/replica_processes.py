@@ -6,16 +6,26 @@ import asyncio
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.events import WorkerStarted
 from holdfast.hosts.fork_spawner import ForkSpawner
 from holdfast.transport.link import Link
 
-__all__ = ["ReplicaProcesses"]
+__all__ = ["ReplicaProcesses", "ReplicaStarter"]
 
 _ENTRY = "holdfast.serve.replica.process:main"
+
+
+class ReplicaStarter(Protocol):
+    """Starts replicas, wherever they are: on this machine (`ReplicaProcesses`), or on several (`places.Places`)."""
+
+    def start(self, started: Callable[[int], None], gone: Callable[[str], None]) -> tuple[int, Link]:
+        """Start one: its number and our end of its link. It calls back with its pid, and when it is gone."""
+
+    def kill(self, number: int) -> None:
+        """End one at once, also one that is stopped."""
 
 
 class _Process(NamedTuple):

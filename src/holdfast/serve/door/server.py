@@ -22,8 +22,9 @@ from holdfast.serve.door.catalog import Catalog
 from holdfast.serve.door.http_app import HttpInference
 from holdfast.serve.door.http_connection import HttpApp, HttpConnection, HttpLimits, sweep
 from holdfast.serve.door.library_watch import first_version, watch
+from holdfast.serve.door.machines import Machines
 from holdfast.serve.door.model_service import ModelService
-from holdfast.serve.door.replica_processes import ReplicaProcesses
+from holdfast.serve.door.replica_processes import ReplicaProcesses, ReplicaStarter
 from holdfast.serve.door.run_following import RunFollowing, is_run
 from holdfast.serve.options import ServeOptions
 from holdfast.serve.protocol.limits import ProtocolLimits
@@ -69,7 +70,9 @@ class Server:
                 loop.add_signal_handler(number, self._asked_to_end, number)
                 self._stack.callback(loop.remove_signal_handler, number)
             tasks = await self._stack.enter_async_context(_Tasks())
-            if not await self._unless_ended(self._open_models(processes, tasks)):
+            machines = Machines(self._options, processes, self._directory, self._say, self._move)
+            self._stack.push_async_callback(machines.close)
+            if not await self._unless_ended(self._open_models(machines, processes, tasks)):
                 return
             addresses = await self._listen()
             tasks.start(sweep(self._connections), "sweep")
@@ -92,13 +95,17 @@ class Server:
 
     # ------------------------------------------------------------ models
 
-    async def _open_models(self, processes: ReplicaProcesses, tasks: _Tasks) -> None:
+    async def _open_models(self, machines: Machines, local: ReplicaProcesses, tasks: _Tasks) -> None:
+        processes: ReplicaStarter = local
+        if machines.wanted:
+            processes = await machines.open()
+            tasks.start(machines.watch(), "machines")
         for path in self._options.models:
             await self._open_model(path, processes, tasks)
         for service in self._catalog.services.values():
             await self._until_ready(service)
 
-    async def _open_model(self, path: Path, processes: ReplicaProcesses, tasks: _Tasks) -> None:
+    async def _open_model(self, path: Path, processes: ReplicaStarter, tasks: _Tasks) -> None:
         options = self._options
         following = None
         if is_run(path):
@@ -128,6 +135,10 @@ class Server:
             limits = ScalingLimits(options.replicas, options.most_replicas)
             scaling = Scaling(limits, options.objective, options.replicas)
             tasks.start(autoscale(service, scaling, self._say), f"scale {name}")
+
+    def _move(self, process: int, reason: str) -> bool:
+        """Have a replica replaced, whichever model's it is."""
+        return any(service.replace(process, reason) for service in self._catalog.services.values())
 
     async def _until_ready(self, service: ModelService) -> None:
         """Wait until a model answers. Raises ModelError where it cannot be served."""
