@@ -17,16 +17,16 @@ from tests.process.serving import Served, _below
 __all__ = ["Cable", "Machine", "gateway_of", "serve"]
 
 
-def serve(library: Path, directory: Path, *options: str, **more: str) -> Served:
+def serve(library: Path, directory: Path, *options: str, listen: str = "127.0.0.1", **more: str) -> Served:
     """A server that lets machines in; it may not answer yet, but they can dial."""
     before = dict(os.environ)
     os.environ.update(more)
     try:
-        served = Served(library, directory=directory, options=("--listen", "127.0.0.1", *options))
+        served = Served(library, directory=directory, options=(*(("--listen", listen) if listen else ()), *options))
     finally:
         os.environ.clear()
         os.environ.update(before)
-    until(lambda: (directory / "address").exists() or served.process.poll() is not None, "it listens for machines")
+    until(lambda: (directory / "address").exists() or served.process.poll() is not None, "it listens", 60)
     assert (directory / "address").exists(), served.stop()
     return served
 

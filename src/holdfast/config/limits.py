@@ -271,6 +271,7 @@ class _Serving(_Section, frozen=True):
     leave: Seconds = 30.0  #: for the replicas of a machine that leaves to be replaced elsewhere
     avoided: Seconds = 0.5  #: for which a machine is avoided where a replica was lost; twice, 4x, ... where it failed
     doublings: int = 6  #: of that, at the most
+    gather: Seconds = 3.0  #: after a machine has joined, for others to come before it takes more than it has room for
     farewell: Seconds = 2.0  #: for machines to be told that the server ends
     file_piece: int = 4 * 2**20  #: bytes of a model's file in one message
     batch_bytes: int = 2**32  #: of one batch between machines: more is a mistake

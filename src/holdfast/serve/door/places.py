@@ -59,6 +59,7 @@ class Places:
         self._machines = {_HERE: _Machine("this machine", here)}
         self._replicas: dict[int, _Replica] = {}
         self._numbers = 0
+        self._joined = 0.0  # when the last machine did
         self._gateway: GatewayProcess | None = None
 
     @property
@@ -101,11 +102,14 @@ class Places:
 
     def _place_waiting(self) -> None:
         """Send replicas that wait to machines."""
+        gathering = time.monotonic() < self._joined + SERVING.gather
         for number, one in self._replicas.items():
             if one.machine is not None or one.link is None or self._gateway is None:
                 continue
             machine = self._choose()
             if machine is None or machine == _HERE:
+                return
+            if gathering and len(self._machines[machine].replicas) >= self._machines[machine].slots:
                 return
             one.machine, link, one.link = machine, one.link, None
             self._machines[machine].replicas.add(number)
@@ -147,6 +151,7 @@ class Places:
         if isinstance(message, said.MachineJoined):
             self._machines[message.machine] = _Machine(message.name, message.slots)
             self._say(f"{message.name} has joined, with room for {message.slots} replicas")
+            self._joined = time.monotonic()
             self._place_waiting()
         elif isinstance(message, said.MachineLeaving):
             self._machines[message.machine].slots = 0
@@ -178,6 +183,7 @@ class Places:
             await asyncio.sleep(SERVING.look)
             if self._gateway is not None:
                 self._gateway.end_if_stopped()
+            self._place_waiting()
             self._relieve()
 
     def _relieve(self) -> None:
