@@ -44,11 +44,17 @@ BENCHMARKS = {
     "hosts_strangers": 3,
     "tls": 7,
     "on_ray": 5,
+    "serving.throughput": 5,
+    "serving.latency": 5,
+    "serving.overload": 5,
+    "serving.swaps": 50,
+    "serving.losses": 12,
 }
 QUICK = {
     "all_reduce": 2, "training": 1, "overhead": 1, "loops": 1, "verify": 1, "checkpoints": 1, "slow_worker": 1,
     "pause": 2, "memory": 1, "leftovers": 6, "store": 2, "modes": 1, "servers": 1, "hosts_all_reduce": 2,
     "hosts_training": 1, "hosts_pause": 1, "failover": 1, "hosts_strangers": 1, "tls": 2, "on_ray": 1,
+    "serving.throughput": 1, "serving.latency": 1, "serving.overload": 1, "serving.swaps": 6, "serving.losses": 3,
 }  # fmt: skip
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -59,7 +65,8 @@ def main(argv: Sequence[str]) -> int:
     names = ", ".join(BENCHMARKS)
     parser.add_argument("--only", action="append", choices=sorted(BENCHMARKS), metavar="NAME", help=names)
     parser.add_argument("--quick", action="store_true", help="show that everything works; the numbers mean little")
-    parser.add_argument("--repeats", type=int, metavar="N", help="rounds (for pause and leftovers: kills)")
+    told = "rounds (for pause, leftovers and serving.losses: kills; for serving.swaps: versions)"
+    parser.add_argument("--repeats", type=int, metavar="N", help=told)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results into one file, too")
     options = parser.parse_args(argv)
     facts, results = machine(), []

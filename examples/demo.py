@@ -6,6 +6,7 @@
 2. About halfway one worker is killed with SIGKILL. Somebody else takes over its lanes.
 3. The same training runs again on one worker that nobody disturbs.
 4. The weights of both are compared, byte for byte. The exit status says whether they are the same.
+5. `holdfast serve` answers one request with the model that was trained.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,9 +69,12 @@ def main() -> int:
     print("\nThe weights are " + ("the same, byte for byte." if same else "DIFFERENT: a bug, please report it."))
     if not disturbed["workers_lost"]:
         print("But no worker was killed: the run was over before that. Use more --epochs.")
-    print(f"The whole demo took {time.monotonic() - began:.0f} s.")
+
+    title("4. One prediction from the model of the first run")
+    right = predict_one(crew, data)
+    print(f"\nThe whole demo took {time.monotonic() - began:.0f} s.")
     print(f"What was decided, and why: {command()} explain {crew}")
-    return 0 if same and disturbed["workers_lost"] else DIFFERENT
+    return 0 if same and right and disturbed["workers_lost"] else DIFFERENT
 
 
 def available() -> str:
@@ -133,6 +138,46 @@ def kill_halfway(child: Child, directory: Path) -> None:
             who, step = victim["worker"], status["step"]
             print(f">>> demo: kill -9 {victim['pid']}   (worker {who}, at step {step})", flush=True)
             return
+
+
+# ---------------------------------------------------------------- the endpoint
+
+
+def predict_one(run: Path, data: str) -> bool:
+    """Serve a run's model, send it the first test image, print the answer; whether there was one of the right kind."""
+    try:
+        import httptools  # noqa: F401
+    except ImportError:
+        print("This part needs pip install 'holdfast[serve]'; it is left out.")
+        return True
+    from fashion_mnist import load  # beside this script; the images as it has trained on them
+
+    test = load(data, "test")
+    image, truth = test[0]
+    directory = Path(f"{run}-served")
+    options = ["serve", str(run), "--name", "demo", "--dir", str(directory)]
+    print(f"$ holdfast {' '.join(options)}", flush=True)
+    child = subprocess.Popen([sys.executable, "-m", "holdfast.cli.main", *options])
+    try:
+        addresses = directory / "addresses.json"
+        while not addresses.exists():
+            if child.poll() is not None:
+                return False
+            time.sleep(0.05)
+        url = json.loads(addresses.read_text())["http"] + "/predict"
+        print(f"$ curl -d '[[[0.0, ...]]]' {url}", flush=True)
+        began = time.monotonic()
+        with urllib.request.urlopen(url, json.dumps(image.tolist()).encode()) as answer:
+            told = json.load(answer)
+        took = 1000 * (time.monotonic() - began)
+        scores = next(iter(told["outputs"].values()))
+        best = max(range(len(scores)), key=scores.__getitem__)
+        said, right = test.classes[best], test.classes[int(truth)]
+        print(f"the answer of version {told['version']}, after {took:.1f} ms: {said} (it is {right})")
+        return len(scores) == len(test.classes)
+    finally:
+        child.terminate()
+        child.wait()
 
 
 # ---------------------------------------------------------------- what people see

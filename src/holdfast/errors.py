@@ -7,6 +7,7 @@
     ├── RunError                      a run that was going could not go on
     │   ├── ScriptFailed              your script raised, or left early           exit 1
     │   ├── BadUnit                   one piece of work fails wherever it runs    exit 3
+    │   ├── BadRow                    a row of a data set that a model cannot do  exit 3
     │   ├── NonFinite                 a loss or gradient is NaN or infinite       exit 4
     │   ├── Hang                      no progress, and we can say where           exit 5
     │   ├── CrewLost                  workers die faster than they make progress  exit 6
@@ -140,6 +141,23 @@ class BadUnit(RunError):
         super().__init__(
             f"Unit (step {step}, lane {lane}) failed on {attempts}: {cause}. {which} Look at them first; the rest of "
             "the data got through."
+        )
+
+
+class BadRow(RunError):
+    """A model fails on one row of a data set, or the row cannot be read.
+
+    >>> str(BadRow(4711, "ValueError: no such word", "out.csv", 4608))[:60]
+    'Row 4711 has no outputs: ValueError: no such word. The 4,608'
+    """
+
+    exit_code = 3
+
+    def __init__(self, row: int, why: str, out: object, done: int) -> None:
+        self.row, self.why = row, why
+        super().__init__(
+            f"Row {row} has no outputs: {why.rstrip('.')}. The {done:,} rows before its block are kept: look at it, "
+            f"and run the same command with --bad skip to leave such rows out and list them in {out}.bad.jsonl."
         )
 
 

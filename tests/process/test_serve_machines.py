@@ -183,8 +183,9 @@ def test_who_may_not_come_in(library: Path, tmp_path: Path) -> None:
 
 
 SLOW = """
-import os
+import tempfile
 import time
+from pathlib import Path
 
 import numpy
 
@@ -195,7 +196,8 @@ class Slow:
     batched = True
 
     def predict(self, x):
-        seconds = float(os.environ.get("HOLDFAST_TEST_SLOW", "0.002"))
+        own = Path(tempfile.gettempdir()) / "seconds"
+        seconds = float(own.read_text()) if own.exists() else 0.002
         time.sleep(seconds)
         return {"where": numpy.full((len(x), 1), seconds, "float32")}
 """
@@ -235,9 +237,12 @@ def answers_from(served: Served, count: int) -> list[float]:
 def test_a_slow_machine_gets_less(tmp_path: Path) -> None:
     library = python_model(tmp_path)
     served = serve(library, tmp_path / "served", "--replicas", "2", "--here", "0", "--slo", "200ms")
+    for name, seconds in (("fast", "0.004"), ("slow", "0.04")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "seconds").write_text(seconds)
     with (
-        Machine(served, tmp_path / "fast", "--replicas", "1", HOLDFAST_TEST_SLOW="0.004") as fast,
-        Machine(served, tmp_path / "slow", "--replicas", "1", HOLDFAST_TEST_SLOW="0.04") as slow,
+        Machine(served, tmp_path / "fast", "--replicas", "1") as fast,
+        Machine(served, tmp_path / "slow", "--replicas", "1") as slow,
     ):
         together(served, fast, slow)
         given = {0.004: 0, 0.04: 0}

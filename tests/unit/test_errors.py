@@ -16,6 +16,7 @@ EXIT_CODES = {
     "RunError": 1,
     "ScriptFailed": 1,
     "BadUnit": 3,
+    "BadRow": 3,
     "NonFinite": 4,
     "Hang": 5,
     "CrewLost": 6,
@@ -47,6 +48,15 @@ EXIT_CODES = {
     "CheckpointFailed": 15,
     "NoAtomicRename": 15,
     "BadRequest": 1,
+    "ModelError": 16,
+    "NotAModel": 16,
+    "DamagedModel": 16,
+    "NewerModel": 16,
+    "UnreadableModel": 16,
+    "NotLoaded": 16,
+    "NotExportable": 16,
+    "OtherAnswers": 16,
+    "ModelFailed": 16,
     "Refused": 11,
     "WrongToken": 11,
     "OtherVersion": 11,
@@ -59,7 +69,8 @@ PARENTS = {
     "NotExact": errors.UsageError,
     "RunError": errors.HoldfastError,
     **dict.fromkeys(
-        ("ScriptFailed", "BadUnit", "NonFinite", "Hang", "CrewLost", "OutOfSync", "NotKept", "Impure", "Stopped"),
+        ("ScriptFailed", "BadUnit", "BadRow", "NonFinite", "Hang", "CrewLost", "OutOfSync", "NotKept", "Impure",
+         "Stopped"),
         errors.RunError,
     ),
     "ResourceError": errors.HoldfastError,
@@ -79,6 +90,14 @@ PARENTS = {
     ),
     "NoAtomicRename": errors.CheckpointFailed,
     "BadRequest": errors.HoldfastError,
+    "ModelError": errors.HoldfastError,
+    **dict.fromkeys(
+        (
+            "NotAModel", "DamagedModel", "NewerModel", "UnreadableModel", "NotLoaded", "NotExportable", "OtherAnswers",
+            "ModelFailed",
+        ),
+        errors.ModelError,
+    ),
     "Refused": errors.HoldfastError,
     **dict.fromkeys(("WrongToken", "OtherVersion", "OtherRun"), errors.Refused),
 }
@@ -114,9 +133,10 @@ def test_every_class_says_when_it_is_raised(name: str) -> None:
 
 #: These build their text themselves; each has a test of its own below.
 BUILT = {
-    "ConfigError", "NotExact", "BadUnit", "FrameError", "WrongToken", "OtherVersion", "OtherRun", "NotKept",
+    "ConfigError", "NotExact", "BadUnit", "BadRow", "FrameError", "WrongToken", "OtherVersion", "OtherRun", "NotKept",
     "NotACheckpoint", "DamagedCheckpoint", "NewerCheckpoint", "UnreadableCheckpoint", "CheckpointFailed",
-    "NoAtomicRename", "OtherState", "NoWeights", "OtherModel", "BadRequest",
+    "NoAtomicRename", "OtherState", "NoWeights", "OtherModel", "BadRequest", "NotAModel", "DamagedModel", "NewerModel",
+    "UnreadableModel", "NotLoaded", "NotExportable", "OtherAnswers", "ModelFailed",
 }  # fmt: skip
 
 
@@ -223,6 +243,15 @@ def test_bad_unit() -> None:
     assert "Its samples are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ... (40 in all). Look" in many
 
 
+def test_bad_row() -> None:
+    error = errors.BadRow(4711, "ValueError: no such word.", "out.csv", 4608)
+    assert str(error) == (
+        "Row 4711 has no outputs: ValueError: no such word. The 4,608 rows before its block are kept: look at it, and "
+        "run the same command with --bad skip to leave such rows out and list them in out.csv.bad.jsonl."
+    )
+    assert (error.row, error.why) == (4711, "ValueError: no such word.")
+
+
 def test_frame_error() -> None:
     error = errors.FrameError("the checksum of its header is wrong")
     assert str(error) == (
@@ -318,4 +347,35 @@ def test_checkpoint_failed() -> None:
         "No checkpoint could be written to /mnt/bucket: its file system cannot rename a folder (Operation not "
         "supported). The older ones are as they were. Keep checkpoints on a local disk or on NFS, and have copies of "
         "them sent elsewhere."
+    )
+
+
+def test_models() -> None:
+    assert str(errors.NotAModel("m/3", "it has no model.json")) == (
+        "m/3 is no model: it has no model.json. Give a folder that `holdfast export ... --to DIR` has made, or one "
+        "version in it, as DIR/3."
+    )
+    assert str(errors.DamagedModel("m/3", "program.json", "is missing")) == (
+        "The model m/3 is damaged: program.json is missing. Use another version or export it again, and look at the "
+        "disk: what was written here was read back and was right."
+    )
+    assert str(errors.NewerModel("m/3", format=2, known=1, version="4.0")) == (
+        "The model m/3 has format 2, and this version of Holdfast reads formats up to 1. It was written by Holdfast "
+        "4.0: install that version or a later one."
+    )
+    assert str(errors.UnreadableModel("m/3", "Permission denied")) == (
+        "m/3 cannot be read: Permission denied. Look at its permissions, or use another version."
+    )
+    assert str(errors.NotLoaded("m/3", "skops is not installed", "Install it.")) == (
+        "The model m/3 is whole and cannot be loaded here: skops is not installed. Install it."
+    )
+    assert str(errors.NotExportable("LeNet", "it has no weights", "Add some.")) == (
+        "LeNet cannot be exported: it has no weights. Add some."
+    )
+    assert str(errors.OtherAnswers("lenet", "y differs", "Look.")) == (
+        "lenet, exported and loaded again, does not answer as before: y differs. It was removed. Look."
+    )
+    assert str(errors.ModelFailed("m", "no space left on device")) == (
+        "No version of a model could be written to m: no space left on device. The older ones are as they were. Make "
+        "room there, or look at the disk."
     )

@@ -279,7 +279,7 @@ def _arguments(text: str) -> Any:
 # ---------------------------------------------------------------- what is said
 
 
-def _tell(options: argparse.Namespace, to: Path, path: Path, line: str, timed: Sequence[float]) -> None:
+def _tell(options: argparse.Namespace, to: Path, path: Path, line: str, timed: Sequence[float | None]) -> None:
     from holdfast.model.library import version_at
 
     shown = to / path.name

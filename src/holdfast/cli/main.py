@@ -26,6 +26,7 @@ COMMANDS = {
     "serve": "answer requests with a model: Open Inference Protocol, plain JSON, a page",
     "replica": "compute for a server that is going elsewhere",
     "export": "make a model that can be served, from a run or a file",
+    "predict": "what a model says of every row of a data set: resumable, in order",
     "doctor": "check this machine, and say what to do about it",
     "bench": "run the benchmarks of this checkout",
     "version": "print the version",

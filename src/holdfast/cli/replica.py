@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import signal
 import sys
@@ -34,6 +35,8 @@ def main(argv: Sequence[str]) -> int:
     for name in ("replicas", "threads"):
         if (value := getattr(options, name)) is not None and value < 1:
             raise UsageError(f"--{name} {value}: must be at least 1.")
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError(f"{sys.executable} has no torch, which models need: pip install torch.")
     from holdfast.cli.join import credentials
     from holdfast.transport.endpoint import parse
 

@@ -39,7 +39,8 @@ def main(argv: Sequence[str]) -> int:
     except ImportError as error:
         missing = f"{error.name} is missing, which holdfast serve needs: pip install 'holdfast[serve]'."
         raise UsageError(missing) from None
-    from holdfast.serve.door.server import Server, check_exposure
+    from holdfast.serve.door.exposure import check_exposure
+    from holdfast.serve.door.server import Server
 
     check_exposure(options)
 
@@ -79,6 +80,7 @@ def _parser() -> Parser:
     it.add_argument("--certificate", type=Path, metavar="FILE", help="for TLS, as PEM")
     it.add_argument("--key", type=Path, metavar="FILE", help="of the certificate")
     it.add_argument("--admin-port", type=int, metavar="P", help="of the control plane (load, unload); off without it")
+    it.add_argument("--admin-grpc-port", type=int, metavar="P", help="of the same over gRPC; off without it")
     it.add_argument("--admin-token-file", type=Path, metavar="FILE", help="its own token")
     it.add_argument("--metrics-port", type=int, metavar="P", help="of /metrics, apart from all else")
     it.add_argument("--listen", default="", metavar="ADDRESS[:PORT]", help="let other machines compute for this server "
@@ -91,6 +93,8 @@ def _parser() -> Parser:
                     "Ray cluster (its address: RAY_ADDRESS)")  # fmt: skip
     it.add_argument("--hosts", type=int, default=1, metavar="H", help="with --on ray: nodes to have replicas on; each "
                     "has room for its share of --replicas, --threads CPUs each (default 1)")  # fmt: skip
+    it.add_argument("--log-requests", action="store_true", help="write every request to DIR/requests.jsonl, not only "
+                    "those that failed, were refused or were slow")  # fmt: skip
     it.add_argument("--threads", type=int, default=1, metavar="T", help="of torch, in each replica (default 1)")
     it.add_argument("--max-batch", type=int, default=256, metavar="N", help="items computed together at the most")
     it.add_argument("--max-body", default="64MiB", metavar="SIZE", help="of a request (default 64MiB)")
@@ -138,10 +142,11 @@ def _options(given: argparse.Namespace) -> ServeOptions:
         objective=Duration(given.slo).seconds, host=given.host, port=given.port,
         grpc_port=None if given.grpc_port < 0 else given.grpc_port, token=secret(given.token_file),
         certificate=given.certificate, key=given.key, admin_port=given.admin_port,
-        admin_token=secret(given.admin_token_file), metrics_port=given.metrics_port, threads=given.threads,
+        admin_grpc_port=given.admin_grpc_port, admin_token=secret(given.admin_token_file),
+        metrics_port=given.metrics_port, threads=given.threads,
         batch=given.max_batch, body=Size(given.max_body).bytes, memory=Size(given.memory).bytes if given.memory else 0,
         hang=Duration(given.hang).seconds, prove=Duration(given.prove).seconds, drain=Duration(given.drain).seconds,
-        directory=given.dir,
+        log_requests=given.log_requests, directory=given.dir,
     )  # fmt: skip
 
 

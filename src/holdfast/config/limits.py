@@ -268,6 +268,7 @@ class _Serving(_Section, frozen=True):
     look: Seconds = 0.2  #: between two looks whether replicas were stopped, and are well placed
     gateway: Seconds = 20.0  #: for the process that holds the connections to be up
     gateway_again: Seconds = 0.5  #: until that is started again, once it was lost
+    trim: Seconds = 5.0  #: between two looks whether replicas have printed too much
     leave: Seconds = 30.0  #: for the replicas of a machine that leaves to be replaced elsewhere
     avoided: Seconds = 0.5  #: for which a machine is avoided where a replica was lost; twice, 4x, ... where it failed
     doublings: int = 6  #: of that, at the most

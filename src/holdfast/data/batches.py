@@ -86,6 +86,16 @@ class Batches:
         self._counts: dict[int, tuple[int, ...]] = {}
         self._stream: _Stream | None = None
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What its data set calls the labels, if it says so, as torchvision's data sets do."""
+        data: Any = self._loader.dataset
+        while not hasattr(data, "classes") and hasattr(data, "dataset"):  # a part of one: Subset
+            data = data.dataset
+        names = getattr(data, "classes", ())
+        known = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+        return tuple(names) if known else ()
+
     def described(self) -> str:
         """What all workers must agree on."""
         order = "shuffled" if self._shuffled else "in order"

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -56,8 +56,10 @@ class _Request(NamedTuple):
 class ForkSpawner:
     """Starts workers on this machine. See `control.protocol.ports.Spawner` for the contract."""
 
-    def __init__(self, spec: WorkerSpec, *, logs: Path, entry: str = DEFAULT_ENTRY) -> None:
-        self._spec, self._logs, self._entry = spec, logs, entry
+    def __init__(
+        self, spec: WorkerSpec, *, logs: Path, entry: str = DEFAULT_ENTRY, environment: Mapping[str, str] = os.environ
+    ) -> None:
+        self._spec, self._logs, self._entry, self._told = spec, logs, entry, environment
         self._forkserver: subprocess.Popen[bytes] | None = None
         self._watch = -1  #: the forkserver's pidfd
         self._control: Link | None = None  #: None also while a forkserver is on its way out
@@ -191,8 +193,8 @@ class ForkSpawner:
             return open(os.devnull, "wb")
 
     def _environment(self) -> dict[str, str]:
-        """Our own environment, with what must be fixed before a process starts."""
-        environment = dict(os.environ, PYTHONHASHSEED="0", PYTHONUNBUFFERED="1")
+        """The environment that workers are to have, with what must be fixed before a process starts."""
+        environment = dict(self._told, PYTHONHASHSEED="0", PYTHONUNBUFFERED="1")
         if self._spec.threads is not None:
             environment["OMP_NUM_THREADS"] = environment["MKL_NUM_THREADS"] = str(self._spec.threads)
         return environment

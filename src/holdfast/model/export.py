@@ -44,6 +44,7 @@ class ExportOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = ""
     classes: tuple[str, ...] = ()
+    classes_of_data: tuple[str, ...] = ()  #: as its data set calls them: used where they fit, and none are named
     variable: dict[str, tuple[int, ...]] = {}  #: dimensions of inputs, besides the first, that may have any size
     batched: bool = True
     module: str = ""  #: how it is built: package.module:Class or FILE.py:Class; empty: it is traced
@@ -56,7 +57,8 @@ class Exported(NamedTuple):
     """A version that was written, loaded again and asked."""
 
     version: Version
-    difference: float  #: the greatest one between its answers and the module's, as a part of the greatest answer
+    #: The greatest between its answers and the module's, as a part of the greatest answer; None: nothing to compare.
+    difference: float | None
     load_seconds: float
     one_seconds: float  #: the median for one item, or one request
     many_seconds: float  #: and for 32; 0 where the model takes one request at a time
@@ -74,7 +76,7 @@ def export_module(
     for name, tensor in tensors.items():
         _known(what, name, tensor)
     example = Example(
-        {name: from_torch(tensor) for name, tensor in tensors.items()},
+        {name: from_torch(tensor.detach().clone()) for name, tensor in tensors.items()},
         {name: datatype_of_tensor(tensor) for name, tensor in tensors.items()},
     )
     check_variable(example, options.variable)
@@ -83,6 +85,7 @@ def export_module(
         signature = observe(
             what, lambda given: _shapes(what, answer(given)), example, options.variable, batched=options.batched
         )
+        classes = _classes(options, signature)
         state = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
         try:
             files: dict[str, Any] = {WEIGHTS: as_stored(state)}
@@ -94,7 +97,7 @@ def export_module(
         kind, build = _built(module, call, example, options, files)
         files[EXAMPLE] = encode_example(of_size(example, 1 if options.batched else -1))
         draft = Draft(
-            name=options.name or model_name(what), kind=kind, signature=signature, files=files, classes=options.classes,
+            name=options.name or model_name(what), kind=kind, signature=signature, files=files, classes=classes,
             source=options.source, build=build, frameworks=frameworks("torch"),
         )  # fmt: skip
         return write_checked(root, draft, example, lambda given: {n: from_torch(v) for n, v in answer(given).items()})
@@ -104,7 +107,7 @@ def write_checked(
     root: Path, draft: Draft, example: Example, answer: Callable[[Example], Arrays] | None = None
 ) -> Exported:
     """Write a version that answers the example as it should. Raises OtherAnswers, NotLoaded, ModelFailed."""
-    told: list[tuple[float, float, float, float]] = []
+    told: list[tuple[float | None, float, float, float]] = []
 
     def attempt(version: Version) -> None:
         told.append(checked(version, example, answer))
@@ -115,7 +118,7 @@ def write_checked(
 
 def checked(
     version: Version, example: Example, answer: Callable[[Example], Arrays] | None = None
-) -> tuple[float, float, float, float]:
+) -> tuple[float | None, float, float, float]:
     """Load it and ask it; what `Exported` says besides the version. Raises OtherAnswers, NotLoaded."""
     began = time.perf_counter()
     model = load_version(version)
@@ -130,7 +133,7 @@ def checked(
         difference = max(difference, _compared(version, signature, expected, now, size))
     one = _latency(model, of_size(example, 1 if signature.batched else -1))
     many = _latency(model, of_size(example, _MANY)) if signature.batched else 0.0
-    return difference, loaded, one, many
+    return difference if answer is not None else None, loaded, one, many
 
 
 def _built(
@@ -153,6 +156,16 @@ def _built(
     if traced.constants:
         files[CONSTANTS] = as_stored(traced.constants)
     return "program", build
+
+
+def _classes(options: ExportOptions, signature: Signature) -> tuple[str, ...]:
+    """What the entries of an output stand for. Raises UsageError: other names were given than there are entries."""
+    sizes = {spec.shape[-1] for spec in signature.outputs if len(spec.shape) > signature.batched}
+    named = options.classes
+    if named and sizes and -1 not in sizes and len(named) not in sizes:
+        told = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in signature.outputs)
+        raise UsageError(f"{len(named)} classes were named, and no output has as many entries: {told}.")
+    return named or (options.classes_of_data if len(options.classes_of_data) in sizes else ())
 
 
 def _source(where: ClassName) -> bytes:
@@ -214,7 +227,7 @@ def _compared(version: Version, signature: Signature, expected: Arrays, now: Arr
             raise OtherAnswers(
                 version.manifest.name, why,
                 "A model that draws random numbers in eval mode, or computes another thing for other values, cannot be "
-                "traced: export how it is built (--module), or a Python class around it.",
+                "traced: export how it is built (--module), or serve a Python class around it.",
             )  # fmt: skip
     return worst
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Container
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,9 +47,12 @@ class Version:
 
     def __init__(self, path: Path, manifest: ModelManifest, disk: Disk = DISK) -> None:
         self.path, self.manifest, self._disk = path, manifest, disk
+        self._kept: dict[str, memoryview] = {}
 
     def read(self, name: str) -> memoryview:
         """The bytes of one of its files, proven by their hash. Raises DamagedModel, UnreadableModel."""
+        if name in self._kept:
+            return self._kept.pop(name)
         if name not in self.manifest.files:
             raise DamagedModel(self.path, NAME, f"names no file {name}, which a model of this kind has")
         record = self.manifest.files[name]
@@ -66,15 +68,16 @@ class Version:
             raise DamagedModel(self.path, name, "has other bytes than were written")
         return into
 
-    def verify(self, *, but: Container[str] = ()) -> None:
-        """Read all its files, `but` those. What else lies in the folder is not part of it.
+    def verify(self, *, keep: bool = False) -> None:
+        """Read all its files; those that you `keep` the next `read` gives. What else is in the folder is no part of it.
 
         Raises:
             DamagedModel: a file is missing, is no ordinary file, or has other bytes.
             UnreadableModel: the system does not let us.
         """
         for name, record in self.manifest.files.items():
-            if name in but:
+            if keep:
+                self._kept[name] = self.read(name)
                 continue
             self._check(name, record)
             if self._hash(name, record) != record.sha256:
@@ -161,16 +164,20 @@ def version_at(path: Path, *, disk: Disk = DISK) -> Version:
     return Version(path, manifest, disk)
 
 
-def resolve(path: Path, *, disk: Disk = DISK) -> tuple[Version, list[str]]:
+def resolve(path: Path, *, keep: bool = False, disk: Disk = DISK) -> tuple[Version, list[str]]:
     """The version that a path means, proven whole, and a sentence for each newer one that is not.
+
+    With `keep` what was read for that is used, so that a large file is read once; not of kind `python`, whose files are
+    opened by the user's code.
 
     Raises:
         NotAModel: there is none.
         ModelError: the one that was named, or every one in the folder, cannot be used.
     """
-    if number_of(Path(os.path.abspath(path)).name) or NAME in _names(path, disk, there=True):
+    names = _names(path, disk, there=True)
+    if NAME in names or (number_of(Path(os.path.abspath(path)).name) and not any(map(number_of, names))):
         version = version_at(path, disk=disk)
-        version.verify()
+        version.verify(keep=keep and version.manifest.kind != "python")
         return version, []
     passed_over: list[str] = []
     for found in versions(path, disk=disk):
@@ -179,7 +186,7 @@ def resolve(path: Path, *, disk: Disk = DISK) -> tuple[Version, list[str]]:
             continue
         version = Version(found.path, found.manifest, disk)
         try:
-            version.verify()
+            version.verify(keep=keep and found.manifest.kind != "python")
         except ModelError as error:
             passed_over.append(str(error))
             continue

@@ -71,7 +71,7 @@ def load(path: Path) -> LoadedModel:
         NotAModel, DamagedModel, NewerModel, UnreadableModel: it cannot be used.
         NotLoaded: it is whole, and a library is missing, or its own code fails.
     """
-    version, _ = resolve(Path(path))
+    version, _ = resolve(Path(path), keep=True)
     return load_version(version)
 
 

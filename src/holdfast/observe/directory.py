@@ -10,6 +10,7 @@
         failure.txt, hang-N.txt   what went wrong, in full
         model.safetensors   the weights that it ended with, under the model's own names
         checkpoints/    what the run can go on from
+        model/          what the script has exported, a folder for each version
         earlier/N/      all of the above, but for checkpoints and the audit, of the N-th time the run was started
 
 A directory belongs to one run for ever. The lock, not a pid, says whether a run is going, so a launcher

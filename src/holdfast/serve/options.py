@@ -23,6 +23,7 @@ class ServeOptions(NamedTuple):
     certificate: Path | None = None  #: with its key, for TLS
     key: Path | None = None
     admin_port: int | None = None  #: None: there is no control plane
+    admin_grpc_port: int | None = None  #: of the same over gRPC
     admin_token: str | None = None
     metrics_port: int | None = None  #: None: beside everything else, at /metrics
     listen: str = ""  #: address for other machines that compute; empty: none may
@@ -38,4 +39,5 @@ class ServeOptions(NamedTuple):
     hang: float = 10.0  #: seconds after which a replica that computes one batch is taken for hung
     prove: float = 10.0  #: seconds for which the version before a new one is kept
     drain: float = 30.0  #: seconds that requests are waited for at the end
+    log_requests: bool = False  #: all of them, not only those that went wrong
     directory: Path | None = None  #: for logs

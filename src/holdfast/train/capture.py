@@ -20,12 +20,11 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.checkpoint.forms.weights import open_weights
 from holdfast.core.keys import STREAM_START, key
 from holdfast.data.randomness import seed_everything
-from holdfast.errors import HoldfastError, NotExportable, OtherModel, ScriptFailed, UsageError
+from holdfast.errors import HoldfastError, NotExportable, ScriptFailed, UsageError
 from holdfast.model.calls import call_of
 from holdfast.model.conversion import to_torch
 from holdfast.model.example import decode_example
@@ -54,7 +53,7 @@ class CaptureResult(msgspec.Struct, frozen=True):
     """What `holdfast export` tells."""
 
     path: str
-    difference: float
+    difference: float | None
     load_seconds: float
     one_seconds: float
     many_seconds: float
@@ -72,6 +71,7 @@ class _Capture:
         self._chosen = chosen
         self._handles: list[Any] = []
         self.models: list[nn.Module] = []
+        self.classes: tuple[str, ...] = ()  #: as its data set calls them
         self.model: nn.Module | None = None
         self.called: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.error: HoldfastError | None = None
@@ -79,24 +79,29 @@ class _Capture:
     def watch(self, run: runs.Run, models: Sequence[nn.Module]) -> None:
         """The models are prepared."""
         self.models = list(models)
+        loaders = run._training.loaders if run._training is not None else []
+        self.classes = next(filter(None, (batches.classes for batches in loaders)), ())
         try:
             self.model = _chosen(self.models, self._chosen)
         except UsageError as error:
             self.error = error
             raise _Reached from None
         self._handles.append(self.model.register_forward_pre_hook(self._call, with_kwargs=True))
-        self._handles.append(register_optimizer_step_pre_hook(self._step))
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                self._handles.append(parameter.register_post_accumulate_grad_hook(self._trained))
 
     def _call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.called = _copied(args), _copied(kwargs)
         raise _Reached
 
-    def _step(self, *_: object) -> None:
+    def _trained(self, _: torch.Tensor) -> None:
+        """It has a gradient. After a whole step nobody needs to wait for a call of it any more."""
         run = runs.current()
-        if run is None or run.step == 0:  # optimizers are tried on a few numbers before the first step
+        if run is None or run.step == 0:
             return
         self.error = NotExportable(
-            type(self.model).__name__, "the script has made a step without calling it, so what goes in is not known",
+            type(self.model).__name__, "the script trains it without calling it, so what goes in is not known",
             "Let the script call the model itself (model(x)), or call run.export(model, example) in it.",
         )  # fmt: skip
         raise _Reached
@@ -163,7 +168,10 @@ def _export(request: CaptureRequest, capture: _Capture) -> Exported:
     names = names_in_run(capture.models, model)
     theirs = {names.get(name, name) for name in model.state_dict()}
     if apart := [*(name for name in (*loaded.missing, *loaded.differing) if name in theirs)]:
-        raise OtherModel(weights.path, f"{', '.join(apart[:5])} of the model is not there, or is another one")
+        raise NotExportable(
+            type(model).__name__, f"{', '.join(apart[:5])} of it is not in {weights.path}, or is another one there",
+            "Let the script build the model that the run has trained.",
+        )  # fmt: skip
     args, kwargs = called
     if request.example:
         call, _ = call_of(model, args, kwargs)
@@ -178,7 +186,7 @@ def _export(request: CaptureRequest, capture: _Capture) -> Exported:
         args = tuple(tensors.get(a.input, a.value) for a in call.arguments if not a.keyword)
         kwargs = {a.keyword: tensors.get(a.input, a.value) for a in call.arguments if a.keyword}
     model.cpu()
-    options = msgspec.structs.replace(request.options, names=names)
+    options = msgspec.structs.replace(request.options, names=names, classes_of_data=capture.classes)
     return export_module(model, args, Path(request.to), options, kwargs)
 
 

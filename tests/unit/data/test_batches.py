@@ -306,3 +306,13 @@ def test_a_data_set_whose_length_changes_is_refused() -> None:
     data.n = 21
     with pytest.raises(NotExact, match=r"the data set had 20 samples when it was prepared and has 21 now\. Keep its"):
         batches.fetch(batches.request(0, 0, 0, 0), lambda: iter(()))
+
+
+def test_labels_are_called_as_the_data_set_calls_them_also_in_a_part_of_it():
+    data = torch.utils.data.TensorDataset(torch.zeros(8, 2))
+    assert Batches(DataLoader(data, batch_size=4), num_lanes=2, seed=0).classes == ()
+    data.classes = ["cat", "dog"]
+    part = torch.utils.data.Subset(data, range(6))
+    assert Batches(DataLoader(part, batch_size=2), num_lanes=2, seed=0).classes == ("cat", "dog")
+    data.classes = 2
+    assert Batches(DataLoader(data, batch_size=4), num_lanes=2, seed=0).classes == ()

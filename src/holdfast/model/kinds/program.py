@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import DamagedModel, NotExportable, NotLoaded
-from holdfast.model.calls import Call, outputs_of
+from holdfast.model.calls import Argument, Call, outputs_of
 from holdfast.model.conversion import as_tensors, from_torch, to_torch
 from holdfast.model.library import Version
 from holdfast.model.manifest import CONSTANTS, PROGRAM, WEIGHTS
 
-__all__ = ["Traced", "load", "other_road", "trace"]
+__all__ = ["Traced", "load", "other_road", "trace", "warm_up"]
 
 Arrays = dict[str, numpy.ndarray[Any, Any]]
 _PREFIX = "module."  #: of names in the program, which has the model in a wrapper
@@ -101,16 +101,25 @@ def load(version: Version) -> Any:
     return compute
 
 
+def warm_up() -> None:
+    """Import all that reading a program takes, which torch puts off: seconds, once for all processes forked later."""
+    call = Call((Argument(input="x"),))
+    traced = trace(nn.Linear(1, 1), call, {"x": torch.zeros(2, 1)}, {"x": (0,)})
+    state = {_PREFIX + name: value for name, value in nn.Linear(1, 1).state_dict().items()}
+    with _quiet(), torch.inference_mode():
+        _module(traced.program, state, traced.constants)[0](torch.zeros(1, 1))
+
+
 def other_road(module: object) -> str:
     """What to do where a model cannot be traced."""
     return (
-        f"Export how it is built instead: --module FILE.py:{type(module).__name__} --args JSON, in the script "
-        "run.export(..., module=..., arguments=...); or serve a Python class around it."
+        f"Export how it is built instead (holdfast export RUN --to DIR --module FILE.py:{type(module).__name__} --args "
+        "JSON), or serve a Python class around it."
     )
 
 
 def _module(program: bytes, state: dict[str, Tensor], constants: dict[str, Tensor]) -> tuple[Any, bool]:
-    """What computes it, and whether it writes into its inputs."""
+    """What computes it, and whether it may write into its inputs."""
     from torch._export.serde.schema import ExportedProgram
     from torch._export.serde.serialize import ExportedProgramDeserializer, _bytes_to_dataclass
 
@@ -121,7 +130,8 @@ def _module(program: bytes, state: dict[str, Tensor], constants: dict[str, Tenso
         name: nn.Parameter(value, requires_grad=False) if name in parameters else value for name, value in state.items()
     }
     exported = ExportedProgramDeserializer().deserialize(written, state, constants, None)
-    writes = bool(exported.graph_signature.user_inputs_to_mutate)
+    # Traced as it was written, so what works in place does so here, and some of it may on what goes in.
+    writes = any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in exported.graph.nodes)
     try:  # what goes in is compared with the signature before: once is enough
         return exported.module(check_guards=False), writes
     except TypeError:  # before torch 2.9

@@ -1,7 +1,8 @@
 """The kind `sklearn`: an estimator of scikit-learn, as skops writes it, without a pickle that would be run.
 
-What skops reads is a schema in JSON and arrays of NumPy; it makes objects of types that are known to be harmless only.
-A file with any other type is refused, by name.
+What skops reads is a schema in JSON and arrays of NumPy; it makes objects of types that it knows to be harmless, and of
+those named here: classes of scikit-learn that hold numbers. A file with any other type is refused, by name. Trees and
+neighbours are searched by compiled code that believes their numbers: a file from a stranger may still crash a process.
 """
 
 from __future__ import annotations
@@ -25,6 +26,19 @@ __all__ = ["ESTIMATOR", "draft", "load"]
 Arrays = dict[str, numpy.ndarray[Any, Any]]
 ESTIMATOR = "estimator.skops"
 _EXTRA = "pip install 'holdfast[sklearn]'."
+_TRUSTED = frozenset({
+    "numpy.dtype", "sklearn._loss.loss.HalfTweedieLossIdentity", "sklearn.calibration._CalibratedClassifier",
+    "sklearn.calibration._SigmoidCalibration", "sklearn.cluster._bisect_k_means._BisectingTree",
+    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+    "sklearn.feature_selection._univariate_selection.f_classif",
+    "sklearn.gaussian_process._gpc._BinaryGaussianProcessClassifierLaplace",
+    "sklearn.gaussian_process.kernels.ConstantKernel", "sklearn.gaussian_process.kernels.Product",
+    "sklearn.gaussian_process.kernels.RBF", "sklearn.gaussian_process.kernels.Sum",
+    "sklearn.gaussian_process.kernels.WhiteKernel", "sklearn.metrics._dist_metrics.EuclideanDistance64",
+    "sklearn.neighbors._ball_tree.BallTree", "sklearn.neighbors._kd_tree.KDTree",
+    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+    "sklearn.neural_network._stochastic_optimizers.SGDOptimizer", "sklearn.tree._tree.Tree",
+})  # fmt: skip
 
 
 def draft(data: bytes, where: object, name: str, example: Example | None) -> tuple[Draft, Example]:
@@ -69,7 +83,7 @@ def load(version: Version) -> Any:
     except ImportError as error:
         raise NotLoaded(version.path, f"{error.name} is not installed", _EXTRA) from None
     except NotExportable as error:
-        raise DamagedModel(version.path, ESTIMATOR, f"has {error.why}") from None
+        raise DamagedModel(version.path, ESTIMATOR, error.why.removeprefix("it ")) from None
     except Exception as error:
         made = version.manifest.frameworks.get("scikit-learn", "unknown")
         fix = f"Use scikit-learn {made}, or export it again."
@@ -87,13 +101,13 @@ def _read(data: bytes) -> Any:
     """The estimator. Raises NotExportable where it has types that nobody vouches for."""
     importlib.import_module("sklearn")
     skops = importlib.import_module("skops.io")
-    odd = skops.get_untrusted_types(data=data)
-    if odd:
+    asked = skops.get_untrusted_types(data=data)
+    if odd := sorted(set(asked) - _TRUSTED):
         raise NotExportable(
-            "The estimator", f"types that are neither scikit-learn's nor NumPy's: {', '.join(odd)}",
+            "The estimator", f"it has types that are neither scikit-learn's nor NumPy's: {', '.join(odd)}",
             "Leave them out, or serve a Python class around it.",
         )  # fmt: skip
-    return skops.loads(data, trusted=[])
+    return skops.loads(data, trusted=list(asked))
 
 
 def _answers(estimator: Any, arrays: Arrays) -> Arrays:

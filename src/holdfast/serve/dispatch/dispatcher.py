@@ -5,8 +5,8 @@ an answer waits for at most one other batch, and a slow machine takes smaller ba
 become full: where requests come faster than they are computed, batches grow by themselves.
 
 A request that was taken is answered. If its replica is lost, it goes back to the head of the queue. So what cannot be
-answered in time is refused when it comes (`admit`), before anything was done for it. How good that forecast is follows
-from how late answers were (`_margin`).
+answered in time is refused when it comes (`admit`), before anything was done for it. Where requests wait too long all
+the same, fewer may wait (`_share`).
 
 Lives here: all that changes when a request, a batch or a replica comes or goes. Which replicas there should be is
 decided in `rollout`.
@@ -59,16 +59,21 @@ class Lost(NamedTuple, Generic[R]):
 
 
 class _Replica(Generic[R]):
-    __slots__ = ("batch", "cap", "cost", "rate", "routed")
+    __slots__ = ("batch", "cap", "cost", "rate", "routed", "way")
 
     def __init__(self, cost: Cost) -> None:
         self.cost, self.routed = cost, False
         self.batch: Batch[R] | None = None
         self.cap, self.rate = 1, 0.0
+        self.way = 0.0  # seconds that a batch takes besides: to the replica, back, and until the answer is looked at
+
+    def slow(self, items: int) -> float:
+        """Seconds after which a batch that is given to it now is nearly always answered."""
+        return self.cost.slow(items) + self.way
 
 
 _LATE = 0.05  # seconds that a batch takes at least before anybody looks whether its replica has been stopped
-_MOST_MARGIN = 4.0
+_LEAST_SHARE = 0.25  # of the room, however late answers are
 
 
 class Dispatcher(Generic[R]):
@@ -78,8 +83,9 @@ class Dispatcher(Generic[R]):
         self.limits = limits
         self.waiting: Waiting[R] = Waiting()
         self._replicas: dict[int, _Replica[R]] = {}
-        self._rate = 0.0  # items a second of all replicas that take requests; 0: not known yet
-        self._margin = 1.0  # forecasts are multiplied by this
+        # Of all replicas that take requests: items a second, and items that they take at once. 0: not known yet.
+        self._rate, self._room = 0.0, 0
+        self._share = 1.0  # of that room that may be waited for
 
     # ------------------------------------------------------------ replicas
 
@@ -122,9 +128,9 @@ class Dispatcher(Generic[R]):
 
     # ------------------------------------------------------------ requests
 
-    def admit(self, request: R, now: float, lag: float = 0.0) -> Refusal | None:
-        """Take a request, or say why not. `lag` is how far the front door itself is behind."""
-        if refusal := self.refuses(request.items, request.deadline, now, lag):
+    def admit(self, request: R, now: float) -> Refusal | None:
+        """Take a request, or say why not."""
+        if refusal := self.refuses(request.items, request.deadline, now):
             return refusal
         limits = self.limits
         if self.waiting.items + request.items > limits.items or self.waiting.bytes + request.size > limits.bytes:
@@ -132,20 +138,26 @@ class Dispatcher(Generic[R]):
         self.waiting.append(request)
         return None
 
-    def refuses(self, items: int, deadline: float, now: float, lag: float = 0.0) -> Refusal | None:
-        """Would a request of so many items be answered too late? It can be asked before the request was read."""
-        if deadline <= now:
-            return Refusal("its time is over", 0.0)
-        forecast = lag + self.forecast(items, now)
+    def refuses(self, items: int, deadline: float, now: float) -> Refusal | None:
+        """Would a request of so many items be answered too late? It can be asked before the request was read.
+
+        What waits is to be begun within half of the objective, as a batch takes the other half: so much as replicas
+        compute in that time, and at least the next batch of each. So there is always one for a replica that becomes
+        free, however many are turned away.
+        """
         if deadline < math.inf:
-            allowed = deadline - now
-        else:
-            quickest = min((one.cost.slow(items) for one in self._replicas.values() if one.routed), default=0.0)
-            allowed = max(self.limits.objective, 2.5 * quickest)
-        if forecast <= allowed:
+            forecast = self.forecast(items, now)
+            if deadline <= now:
+                return Refusal("its time is over", 0.0)
+            if forecast <= deadline - now:
+                return None
+            allowed = f"and {1000 * (deadline - now):.0f} ms are allowed"
+            return Refusal(f"it would be answered after {1000 * forecast:.0f} ms, {allowed}", forecast)
+        room = max(self._room, self._rate * self.limits.objective / 2) * self._share
+        if not self.waiting.items or not self._room or self.waiting.items + items <= room:
             return None
-        reason = f"it would be answered after {1000 * forecast:.0f} ms, and {1000 * allowed:.0f} ms are allowed"
-        return Refusal(reason, forecast - allowed)
+        late = f"it could not be answered within {1000 * self.limits.objective:.0f} ms"
+        return Refusal(f"{late}, as {self.waiting.items} items are waiting already", self.forecast(items, now))
 
     def forecast(self, items: int, now: float) -> float:
         """In how many seconds a request that comes now is likely to be answered; 0 where nothing is known."""
@@ -159,12 +171,12 @@ class Dispatcher(Generic[R]):
             if one.batch is None:
                 free = True
             else:
-                left += max(0.0, one.batch.since + one.cost.expected(one.batch.items) - now)
+                left += max(0.0, one.batch.since + one.way + one.cost.expected(one.batch.items) - now)
                 busy += 1
-            slowest = max(slowest, one.cost.slow(min(one.cap, ahead + items)))
+            slowest = max(slowest, one.slow(min(one.cap, ahead + items)))
         if free and not ahead:
             return slowest
-        return self._margin * (left / max(1, busy) + ahead / self._rate + slowest)
+        return left / max(1, busy) + ahead / self._rate + slowest
 
     def assign(self, now: float) -> list[Batch[R]]:
         """Give free replicas what is waiting. The shell sends each batch to its replica."""
@@ -172,7 +184,7 @@ class Dispatcher(Generic[R]):
             return []
         free = [(number, one) for number, one in self._replicas.items() if one.routed and one.batch is None]
         if len(free) > 1:
-            free.sort(key=lambda item: item[1].cost.expected(1))
+            free.sort(key=lambda item: item[1].way + item[1].cost.expected(1))
         given = []
         for at, (number, one) in enumerate(free):
             if not self.waiting:
@@ -184,13 +196,19 @@ class Dispatcher(Generic[R]):
         return given
 
     def computed(self, replica: int, now: float, seconds: float) -> list[R]:
-        """A replica has computed its batch, in so many seconds by its own clock. The requests in their order."""
+        """A replica has computed its batch, in so many seconds by its own clock. The requests in their order.
+
+        What it took besides is learned apart: it does not grow with the batch, and where the front door itself is
+        behind, small batches would be the wrong conclusion.
+        """
         one = self._replicas[replica]
         batch = self._end(one)
         one.cost.learn(batch.items, seconds)
+        one.way += 0.1 * (max(0.0, now - batch.since - seconds) - one.way)
         self._rated(one)
-        late = any(now - request.came > self.limits.objective for request in batch.requests)
-        self._margin = min(_MOST_MARGIN, self._margin * 1.05) if late else max(1.0, self._margin * 0.995)
+        # Half of the objective is for the batch. What the machine takes besides is not shorter with a shorter queue.
+        late = batch.since - batch.requests[0].came > self.limits.objective / 2
+        self._share = max(_LEAST_SHARE, 0.95 * self._share) if late else min(1.0, 1.01 * self._share)
         return batch.requests
 
     def failed(self, replica: int) -> list[R]:
@@ -210,7 +228,7 @@ class Dispatcher(Generic[R]):
         return [
             number for number, one in self._replicas.items()
             if one.batch is not None
-            and now - one.batch.since > max(_LATE, 4.0 * one.cost.slow(one.batch.items) if one.cost.known else 1.0)
+            and now - one.batch.since > max(_LATE, 4.0 * one.slow(one.batch.items) if one.cost.known else 1.0)
         ]  # fmt: skip
 
     def hung(self, now: float) -> list[int]:
@@ -218,7 +236,7 @@ class Dispatcher(Generic[R]):
         return [
             number for number, one in self._replicas.items()
             if one.batch is not None
-            and now - one.batch.since > max(self.limits.hang, 20.0 * one.cost.slow(one.batch.items))
+            and now - one.batch.since > max(self.limits.hang, 20.0 * one.slow(one.batch.items))
         ]  # fmt: skip
 
     def remove_if_over(self, now: float) -> list[R]:
@@ -251,11 +269,13 @@ class Dispatcher(Generic[R]):
         return batch
 
     def _rated(self, one: _Replica[R]) -> None:
-        before = one.rate
+        rate, cap = one.rate, one.cap
         one.cap = min(self.limits.batch, one.cost.fitting(self.limits.objective / 2))
-        one.rate = one.cap / one.cost.expected(one.cap) if one.cost.known else 0.0
+        one.rate = one.cap / (one.cost.expected(one.cap) + one.way) if one.cost.known else 0.0
         if one.routed:
-            self._rate += one.rate - before
+            self._rate += one.rate - rate
+            self._room += one.cap - cap
 
     def _sum_rates(self) -> None:
-        self._rate = sum(one.rate for one in self._replicas.values() if one.routed)
+        routed = [one for one in self._replicas.values() if one.routed]
+        self._rate, self._room = sum(one.rate for one in routed), sum(one.cap for one in routed)

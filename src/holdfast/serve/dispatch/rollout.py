@@ -107,6 +107,7 @@ class Rollout:
     previous: VersionRecord | None = None
     candidate: VersionRecord | None = None
     refused: dict[int, str] = field(default_factory=dict)
+    pinned: int = 0  #: the only version that is wanted, and not to be judged; 0: the newest one that was offered
     _replicas: dict[int, _Replica] = field(default_factory=dict)
     _retry: dict[int, _Retry] = field(default_factory=dict)
     _numbers: int = 0
@@ -116,14 +117,26 @@ class Rollout:
     def offer(self, version: int, now: float) -> list[Command]:
         """There is a version on disk that may be served. The newest one that was offered is wanted."""
         known = {record.number for record in (self.current, self.candidate) if record is not None}
-        if version in self.refused or version in known:
+        if version in self.refused or version in known or version != (self.pinned or version):
             return []
+        if self.previous is not None and self.previous.number == version:
+            self.previous = None  # its replicas stay, and are the candidate's
         done: list[Command] = []
         if self.candidate is not None:
             done += self._drop(self.candidate, f"version {version} is newer")
         self.candidate = VersionRecord(version)
         self._retry[version] = _Retry()
         return done + self.look(now)
+
+    def demand(self, version: int, now: float, *, only: bool) -> list[Command]:
+        """An operator wants this version, also an older or a refused one; `only`: and no other from now on."""
+        self.refused.pop(version, None)
+        self.pinned = version if only else 0
+        done: list[Command] = []
+        if self.candidate is not None and self.candidate.number != version:
+            done += self._drop(self.candidate, f"version {version} is wanted")
+            self.candidate = None
+        return done + self.offer(version, now)
 
     def ready(self, replica: int, now: float, seconds: float = 0.0) -> list[Command]:
         """A replica has loaded its version, and would take so long for one item."""
@@ -246,7 +259,7 @@ class Rollout:
         new, old = self.current, self.previous
         if new is None or old is None:
             return []
-        if reason := self._regression(new, old):
+        if new.number != self.pinned and (reason := self._regression(new, old)):
             self.current, self.previous = old, None
             self.refused[new.number] = reason
             back: list[Command] = [Rejected(new.number, reason), self._flip()]

@@ -22,9 +22,9 @@ class Unanswered(Exception):
     """There is no answer. Only 503 says that the request may be sent again: nothing was computed for it.
 
     `status` is that of HTTP: 404 the version is not served (any more), 500 the model failed, 503 there is no room or no
-    replica, 504 the client's time is over.
+    replica, 504 the client's time is over. `detail` is what a model has said itself: not for clients.
     """
 
-    def __init__(self, status: int, message: str, retry_after: float = 0.0) -> None:
-        self.status, self.retry_after = status, retry_after
+    def __init__(self, status: int, message: str, retry_after: float = 0.0, *, detail: str = "") -> None:
+        self.status, self.retry_after, self.detail = status, retry_after, detail
         super().__init__(message)

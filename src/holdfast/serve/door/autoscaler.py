@@ -14,9 +14,9 @@ __all__ = ["autoscale"]
 
 
 async def autoscale(service: ModelService, scaling: Scaling, say: Callable[[str], None]) -> None:
-    """Keep the number of replicas right; for ever."""
+    """Keep the number of replicas right, until the service is closed."""
     meter = _Meter(service)
-    while True:
+    while not service.closed:
         await asyncio.sleep(SERVING.scaling_look)
         decision = scaling.look(meter.read(), time.monotonic())
         if decision is not None:

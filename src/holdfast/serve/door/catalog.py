@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from holdfast.model.library import Version
+from holdfast.model.manifest import EXAMPLE
 from holdfast.serve.door.answers import Unanswered
 from holdfast.serve.door.model_service import ModelService
 from holdfast.serve.door.statistics import Duration
@@ -12,18 +16,38 @@ from holdfast.serve.protocol.metadata import BatchStatistics, ModelIndex, ModelS
 
 __all__ = ["Catalog"]
 
+_MOST_EXAMPLE = 4 << 20
+
 
 class Catalog:
     """All models that are served."""
 
     def __init__(self) -> None:
         self.services: dict[str, ModelService] = {}
+        self.unloaded: set[str] = set()  #: names of models that an operator has taken away for now
         self.draining = False
+        self.closed = False  #: everything is answered, and nobody listens any more
+
+    def add(self, service: ModelService) -> None:
+        """A model is served from now on."""
+        self.services[service.name] = service
+        self.unloaded.discard(service.name)
+
+    def remove(self, name: str) -> None:
+        """A model is not served any more."""
+        del self.services[name]
+        self.unloaded.add(name)
+
+    def held_versions(self, name: str) -> set[int]:
+        """The versions of a model that replicas hold."""
+        return self.services[name].held_versions if name in self.services else set()
 
     def service(self, name: str, version: str = "") -> ModelService:
         """The model of that name, if it answers with that version. Raises Unanswered: it does not."""
         service = self.services.get(name)
         if service is None:
+            if name in self.unloaded:
+                raise Unanswered(404, f"{name} is not loaded: an operator has unloaded it.")
             raise Unanswered(404, f"There is no model {name!r}; there is {', '.join(self.services) or 'none'}.")
         if version and version != str(service.current):
             raise Unanswered(
@@ -63,6 +87,18 @@ class Catalog:
             "objective_ms": 1000 * service.limits.objective, "source": manifest.source,
         }  # fmt: skip
 
+    def overview(self) -> dict[str, Any]:
+        """All models and how they are doing, as the page shows it."""
+        return {"models": [_overview(service) for service in self.services.values()]}
+
+    def example(self, name: str) -> Callable[[], memoryview]:
+        """What reads the request that lies beside a model as an example. Raises Unanswered where there is none."""
+        service = self._loaded(name, "")
+        if not _has_example(service):
+            raise Unanswered(404, f"{name} has no example of at most {_MOST_EXAMPLE >> 20} MiB.")
+        version = service.versions[service.current]
+        return partial(Version(version.path, version.manifest).read, EXAMPLE)
+
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
         """What versions have done; of one model or of all, of one version or of those that are known."""
         services = [self.service(name)] if name else list(self.services.values())
@@ -86,7 +122,7 @@ class Catalog:
                 elif number in service.refused_versions:
                     state, reason = "UNAVAILABLE", service.refused_versions[number]
                 else:
-                    state, reason = ("LOADING", "") if number > service.current else ("UNAVAILABLE", "unloaded")
+                    state, reason = ("LOADING", "") if number == service.coming else ("UNAVAILABLE", "unloaded")
                 entries.append(ModelIndex(name, str(number), state, reason))
         return metadata.repository_index(entries, ready=ready)
 
@@ -95,6 +131,29 @@ class Catalog:
         if service.manifest is None:
             raise Unanswered(503, f"{name} is not ready: no version of it has been loaded yet.", 1.0)
         return service
+
+
+def _has_example(service: ModelService) -> bool:
+    file = service.manifest.files.get(EXAMPLE) if service.manifest is not None else None
+    return file is not None and file.bytes <= _MOST_EXAMPLE
+
+
+def _overview(service: ModelService) -> dict[str, Any]:
+    stats = service.statistics.values()
+    now = service.statistics.get(service.current)
+    return {
+        "name": service.name, "version": str(service.current) if service.current else "", "ready": service.ready,
+        "newest": str(max(service.versions, default=0)), "rejected": sorted(service.refused_versions),
+        "waiting": service.waiting, "objective_ms": 1000 * service.limits.objective,
+        "requests": sum(one.succeeded.count for one in stats), "failed": sum(one.failed.count for one in stats),
+        "refused": service.refusals, "example": _has_example(service),
+        "replicas": [
+            {key: told for key, told in replica.items() if key in ("replica", "version", "stage", "busy", "memory")}
+            for replica in service.replicas()
+        ],
+        "batches": sorted((size, batch.count) for size, batch in now.batches.items()) if now is not None else [],
+        "recent": [(round(1000 * one.seconds, 3), one.items, one.version) for one in service.recent],
+    }  # fmt: skip
 
 
 def _statistics(service: ModelService, number: int) -> ModelStatistics:

@@ -9,16 +9,22 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import secrets
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 from holdfast.serve.door.answers import Answer, Unanswered
 from holdfast.serve.door.authorization import Authorization
 from holdfast.serve.door.catalog import Catalog
 from holdfast.serve.door.http_connection import HttpRequest
 from holdfast.serve.door.model_service import ModelService
+from holdfast.serve.door.pages import Page
+from holdfast.serve.door.prometheus import CONTENT_TYPE
+from holdfast.serve.door.request_log import LoggedRequest, RequestLog
 from holdfast.serve.protocol import metadata
 from holdfast.serve.protocol.errors import BadRequest, error_body
 from holdfast.serve.protocol.fit import Fitted, fit
@@ -31,10 +37,24 @@ __all__ = ["HttpInference"]
 
 _MODEL = re.compile(rb"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(infer|ready|config|stats))?")
 _JSON = tuple(JSON_HEADERS)
-#: A page of ours holds no secrets, and a browser cannot show a token when it is opened; what it asks for needs one.
-_OPEN = frozenset({b"/"})
+_EXAMPLE = b"/example/"
+
+#: An id that a header can carry.
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
+#: Fields of a request whose refusal shows nothing of a tensor.
+_TOLD = re.compile(r".*\.(shape|datatype|name)|inputs|outputs|[A-Z][A-Za-z-]+|")
 
 Route = Callable[[HttpRequest], None]
+
+
+class _Facts(NamedTuple):
+    """What the log says of a request for inference."""
+
+    model: str
+    items: int
+    version: int = 0
+    queued: float = 0.0
+    computed: float = 0.0
 
 
 class HttpInference:
@@ -42,43 +62,73 @@ class HttpInference:
 
     def __init__(
         self, catalog: Catalog, authorization: Authorization, limits: ProtocolLimits, *, version: str,
-        pages: dict[bytes, tuple[bytes, bytes]], metrics: Callable[[], bytes] | None,
+        pages: Mapping[bytes, Page], metrics: Callable[[], bytes] | None, log: RequestLog | None = None,
     ) -> None:  # fmt: skip
-        """`pages` are bodies and their types by path; `metrics` is None where they are to be had elsewhere."""
+        """`pages` are what anybody may have, by path; `metrics` is None where they are to be had elsewhere."""
+        self._log, self.responses = log, Counter[int]()
+        self._ids = (f"{mine}-{number:x}" for mine in [secrets.token_hex(4)] for number in count(1))
         self._catalog, self._authorization, self._limits = catalog, authorization, limits
         self._version, self._pages, self._metrics = version, pages, metrics
         self._now = time.monotonic
         self._routes: dict[bytes, Route] = {
             b"/v2": self._server, b"/v2/": self._server, b"/v2/health/live": self._health,
             b"/v2/health/ready": self._health, b"/v2/models/stats": self._statistics, b"/metrics": self._tell_metrics,
-            b"/predict": self._predict,
+            b"/predict": self._predict, b"/page.json": self._overview,
         }  # fmt: skip
+
+    @property
+    def paths(self) -> list[bytes]:
+        """Everything there is to ask for, of a model called `m`; whoever adds a route, adds it here or to the table."""
+        models = [b"/v2/models/m" + version + what for version in (b"", b"/versions/1")
+                  for what in (b"", b"/infer", b"/ready", b"/config", b"/stats")]  # fmt: skip
+        return [*self._routes, *self._pages, b"/predict/m", _EXAMPLE + b"m", *models]
 
     # ------------------------------------------------------------ HttpApp
 
     def look(self, request: HttpRequest) -> None:
         """Turn away who may not ask, and what could not be answered in time: before the body is read."""
-        if not self._authorization.permits(request.headers.get(b"authorization")) and request.path not in _OPEN:
+        request.came = self._now()
+        given = request.headers.get(b"x-request-id", b"").decode("latin-1")
+        request.id = given if _ID.fullmatch(given) else next(self._ids)
+        # A page of ours holds no secrets, and a browser opens it without a token; what the page asks for needs one.
+        permitted = self._authorization.permits(request.headers.get(b"authorization"))
+        if not permitted and not (request.path in self._pages and request.method in ("GET", "HEAD")):
             told = (*_JSON, (b"www-authenticate", b"Bearer"))
+            request.reason = "no token, or a wrong one"
             request.refusal = 401, error_body("This server asks for its token: Authorization: Bearer TOKEN."), told
             return
         if request.method == "POST" and (found := _MODEL.fullmatch(request.path)) and found[3] == b"infer":
             try:
-                self._catalog.service(_text(found[1]), _text(found[2])).check_room()
+                service = self._catalog.service(_text(found[1]), _text(found[2]))
+                request.facts = _Facts(service.name, 0)
+                service.check_room()
             except Unanswered as why:
+                request.reason = str(why)
                 request.refusal = why.status, error_body(why), (*_JSON, *_retry(why))
 
     def handle(self, request: HttpRequest) -> None:
         """Answer a request."""
         try:
             self._route(request)
-        except BadRequest as error:
-            request.refuse(error.status, error)
-        except Unanswered as why:
-            request.refuse(why.status, why, _retry(why))
-        except Exception as error:  # ours: a client must not learn more of it than that
-            asyncio.get_running_loop().call_exception_handler({"message": "a request failed", "exception": error})
-            request.refuse(500, "The server failed on this request; its log says why.")
+        except Exception as error:
+            _refuse(request, error)
+
+    def answered(self, request: HttpRequest, status: int) -> None:
+        """Count an answer, and log it where that is wanted."""
+        self.responses[status] += 1
+        facts = request.facts
+        if self._log is None or (facts is None and status < 400):
+            return
+        seconds, now = self._now() - request.came if request.came else 0.0, time.time()
+        left_out = self._log.wants(status, seconds, now)
+        if left_out is None:
+            return
+        told = facts if isinstance(facts, _Facts) else _Facts("", 0)
+        self._log.add(LoggedRequest(
+            time=now, id=request.id, model=told.model, version=told.version, status=status, items=told.items,
+            queue_ms=1000 * told.queued, compute_ms=1000 * told.computed, total_ms=1000 * seconds,
+            reason=request.reason[:300], left_out=left_out,
+        ))  # fmt: skip
 
     def _route(self, request: HttpRequest) -> None:
         path = request.path
@@ -97,8 +147,11 @@ class HttpInference:
         route = self._routes.get(path)
         if route is None and path in self._pages:
             _only(request, "GET")
-            kind, body = self._pages[path]
-            request.respond(200, [body], ((b"content-type", kind), (b"cache-control", b"no-cache")))
+            page = self._pages[path]
+            request.respond(200, [page.body], page.headers)
+            return
+        if path.startswith(_EXAMPLE):
+            self._example(request)
             return
         if route is None or (path == b"/metrics" and self._metrics is None):
             raise BadRequest(404, f"There is nothing at {_shown(path)}.", "")
@@ -131,10 +184,28 @@ class HttpInference:
         _only(request, "GET")
         _json(request, self._catalog.statistics())
 
+    def _overview(self, request: HttpRequest) -> None:
+        _only(request, "GET")
+        _json(request, self._catalog.overview())
+
+    def _example(self, request: HttpRequest) -> None:
+        _only(request, "GET")
+        name = _text(request.path[len(_EXAMPLE) :])
+        reading = asyncio.get_running_loop().run_in_executor(None, self._catalog.example(name))
+
+        def answer(future: asyncio.Future[memoryview]) -> None:
+            if not future.cancelled() and (error := future.exception()) is None:
+                request.respond(200, [future.result()], _JSON)
+            elif not future.cancelled():  # it tells of files, which are nothing to clients
+                future.get_loop().call_exception_handler({"message": "no example", "exception": error})
+                request.refuse(404, f"The example of {name} cannot be read any more; the server's log says why.")
+
+        reading.add_done_callback(answer)
+
     def _tell_metrics(self, request: HttpRequest) -> None:
         _only(request, "GET")
         assert self._metrics is not None
-        request.respond(200, [self._metrics()], ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),))
+        request.respond(200, [self._metrics()], ((b"content-type", CONTENT_TYPE),))
 
     # ------------------------------------------------------------ inference
 
@@ -159,7 +230,10 @@ class HttpInference:
         asked = fitted.request
         deadline = math.inf if asked.timeout is None else self._now() + asked.timeout
         version = int(asked.version) if asked.version else 0
-        future = service.infer(asked.inputs, fitted.items, version=version, deadline=deadline)
+        if asked.id and _ID.fullmatch(asked.id):
+            request.id = asked.id
+        request.facts = _Facts(service.name, fitted.items)
+        future = service.infer(asked.inputs, fitted.items, version=version, deadline=deadline, id=request.id)
         request.gone = future.cancel
         future.add_done_callback(partial(self._settle, request, answer))
 
@@ -169,11 +243,13 @@ class HttpInference:
         if future.cancelled():
             return
         try:
-            answer(future.result(), request)
-        except BadRequest as error:
-            request.refuse(error.status, error)
-        except Unanswered as why:
-            request.refuse(why.status, why, _retry(why))
+            found = future.result()
+            if isinstance(request.facts, _Facts):
+                name, items = request.facts[:2]
+                request.facts = _Facts(name, items, found.version, found.queued, found.computed)
+            answer(found, request)
+        except Exception as error:
+            _refuse(request, error)
 
     def _answer(self, name: str, fitted: Fitted, answer: Answer, request: HttpRequest) -> None:
         asked = fitted.request
@@ -184,6 +260,7 @@ class HttpInference:
         _only(request, "POST")
         name = request.path[len(b"/predict/") :]
         service = self._catalog.service(_text(name)) if name else self._catalog.only()
+        request.facts = _Facts(service.name, 0)
         service.check_room()
         assert service.manifest is not None
         encoding = request.headers.get(b"content-encoding")
@@ -201,6 +278,20 @@ class HttpInference:
             request.respond(200, [body], _JSON)
 
         self._submit(request, service, fitted, answer)
+
+
+def _refuse(request: HttpRequest, error: Exception) -> None:
+    """Answer with what went wrong."""
+    if isinstance(error, BadRequest):
+        # A refused tensor is quoted to its owner, and to nobody else.
+        reason = str(error) if _TOLD.fullmatch(error.field) else f"{error.field}: it cannot be read"
+        request.refuse(error.status, error, reason=reason)
+    elif isinstance(error, Unanswered):
+        request.refuse(error.status, error, _retry(error))
+    else:  # ours: a client must not learn more of it than that
+        what = f"request {request.id} failed"
+        asyncio.get_running_loop().call_exception_handler({"message": what, "exception": error})
+        request.refuse(500, "The server failed on this request; its log says why.")
 
 
 def _only(request: HttpRequest, method: str) -> None:

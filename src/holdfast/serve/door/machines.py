@@ -45,7 +45,7 @@ class Machines:
         self._options, self._local, self._directory, self._say = options, local, directory, say
         self._move = move
         self._gateway: GatewayProcess | None = None
-        self._places: Places | None = None
+        self.places: Places | None = None  #: where replicas go, once it is open
         self._ray: RayMachines | None = None
 
     @property
@@ -53,8 +53,8 @@ class Machines:
         """Was the server told to have other machines?"""
         return bool(self._options.listen) or self._options.on != "local"
 
-    async def open(self) -> Places:
-        """Let machines in, and have them started; where replicas go from now on. Raises HoldfastError."""
+    async def open(self) -> None:
+        """Let machines in, and have them started. Raises HoldfastError."""
         options, secrets = self._options, secrets_for(
             self._directory.name, self._options.machine_secret, self._options.tls
         )  # fmt: skip
@@ -64,7 +64,7 @@ class Machines:
             address = await self._ray.connect()
         host, port = parse(options.listen or address, port=0)
         listen = Listen(listening_on(host), port, secrets.ours.text, self._directory.name)
-        places = self._places = Places(self._local, self._here(), self._say, self._move)
+        places = self.places = Places(self._local, self._here(), self._say, self._move)
         self._gateway = GatewayProcess(listen, self._directory / "logs" / "gateway.log", places.told,
                                        places.gateway_lost)  # fmt: skip
         bound, port = await self._gateway.open()
@@ -73,16 +73,15 @@ class Machines:
         self._invite(secrets, name_of((told, port)))
         if self._ray is not None:
             self._ray.open(name_of((told if told != "127.0.0.1" else address, port)), secrets.theirs)
-        return places
 
     async def watch(self) -> None:
         """Keep replicas where there is room, for ever. Raises what leaves the server without any machine."""
-        assert self._places is not None
-        watching: asyncio.Future[Any] = asyncio.ensure_future(self._places.watch())
+        assert self.places is not None
+        watching: asyncio.Future[Any] = asyncio.ensure_future(self.places.watch())
         try:
             if self._ray is not None:
                 await asyncio.wait([watching, self._ray.lost], return_when=asyncio.FIRST_COMPLETED)
-                if self._ray.lost.done() and not self._places.slots:
+                if self._ray.lost.done() and not self.places.slots:
                     raise self._ray.lost.result()
             await watching
         finally:
@@ -94,8 +93,8 @@ class Machines:
             self._gateway.close()
         if self._ray is not None:
             await self._ray.close()
-        if self._places is not None:
-            self._places.close()
+        if self.places is not None:
+            self.places.close()
         for name in _FILES:
             with contextlib.suppress(OSError):
                 (self._directory / name).unlink()

@@ -6,12 +6,16 @@ It holds every request until it is answered. All of it runs in the event loop; n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.model.manifest import ModelManifest
@@ -22,13 +26,14 @@ from holdfast.serve.dispatch.waiting import WaitingRequest
 from holdfast.serve.door.answers import Answer, Unanswered
 from holdfast.serve.door.replica_link import ReplicaLink
 from holdfast.serve.door.replica_processes import ReplicaStarter
-from holdfast.serve.door.statistics import Duration, VersionStatistics
+from holdfast.serve.door.statistics import RECENT, Duration, Recent, VersionStatistics
 from holdfast.serve.protocol.requests import InferInput
 from holdfast.serve.replica import messages as say
 
 __all__ = ["ModelService", "VersionOnDisk"]
 
 _BUSY_LOOK, _IDLE_LOOK = 0.02, 0.25  # seconds between looks at the clock
+_END = 5.0  # seconds for a replica to end by itself
 _GROWN = 0.9  # of the memory that a replica may have, at which it is replaced
 
 
@@ -42,7 +47,7 @@ class VersionOnDisk(NamedTuple):
 class _Held(WaitingRequest):
     """A request that a client waits for."""
 
-    __slots__ = ("begun", "future", "inputs", "version")
+    __slots__ = ("begun", "future", "id", "inputs", "version")
 
     def __init__(
         self, inputs: Sequence[InferInput], items: int, came: float, deadline: float, version: int,
@@ -50,7 +55,7 @@ class _Held(WaitingRequest):
     ) -> None:  # fmt: skip
         super().__init__(items, came, deadline, key, sum(len(tensor.data) for tensor in inputs))
         self.inputs, self.version, self.future = inputs, version, future
-        self.begun = came
+        self.begun, self.id = came, ""
 
 
 @dataclass(slots=True)
@@ -85,9 +90,15 @@ class ModelService:
         self.versions: dict[int, VersionOnDisk] = {}
         self.manifest: ModelManifest | None = None  #: of the version that answers
         self.statistics: dict[int, VersionStatistics] = {}
+        self.recent: deque[Recent] = deque(maxlen=RECENT)  #: the newest answers, the oldest of them first
         self.refusals = 0
         self.items = 0  #: that have come, taken or not
+        self.closed = False  #: it takes nothing, for ever
+        self.starts = self.losses = 0  #: of replicas
         self._running: dict[int, _Running] = {}
+        self._noted, self._not_noted = -math.inf, 0
+        self._left: dict[int, int] = {}  # replicas that are not gone for certain, and their processes
+        self._all_gone = asyncio.Event()
         self._assigning = False
         self._draining = False
         self._idle = asyncio.Event()
@@ -99,23 +110,50 @@ class ModelService:
     def _note(self, sentence: str) -> None:
         self._tell(f"{self.name}: {sentence}")
 
+    def _note_failure(self, sentence: str) -> None:
+        """What may be said of any request, and so is said once a second: the log of requests has them all."""
+        now = self._now()
+        if now - self._noted < 1.0:
+            self._not_noted += 1
+            return
+        more = f" ({self._not_noted} more failed since the last such line)" if self._not_noted else ""
+        self._noted, self._not_noted = now, 0
+        self._note(sentence + more)
+
     # ------------------------------------------------------------ versions
 
     def offer(self, version: VersionOnDisk) -> str:
         """There is a version that may be served. Why it is not, if so."""
+        if why := self._other(version.manifest):
+            return why
+        number = version.manifest.version
+        if number not in self.versions:
+            self._know(version)
+            self._do(self._rollout.offer(number, self._now()))
+        return self._rollout.refused.get(number, "")
+
+    def demand(self, version: VersionOnDisk, *, only: bool) -> str:
+        """An operator wants that version; `only`: and no other until the next demand. Why it cannot be, if so."""
+        if why := self._other(version.manifest):
+            return why
+        self._know(version)
+        self._do(self._rollout.demand(version.manifest.version, self._now(), only=only))
+        return ""
+
+    def _other(self, manifest: ModelManifest) -> str:
+        if self.manifest is None or manifest.signature == self.manifest.signature:
+            return ""
+        return (
+            f"version {manifest.version} of {self.name} takes or gives something else than version "
+            f"{self.manifest.version}, which is served; serve it under another name"
+        )
+
+    def _know(self, version: VersionOnDisk) -> None:
         manifest = version.manifest
-        if self.manifest is not None and manifest.signature != self.manifest.signature:
-            return (
-                f"version {manifest.version} of {self.name} takes or gives something else than version "
-                f"{self.manifest.version}, which is served; serve it under another name"
-            )
-        if manifest.version not in self.versions:
-            self.versions[manifest.version] = version
-            if not manifest.signature.batched:
-                self._dispatcher.limits = self._limits._replace(batch=1)
-            self._dispatcher.limits = self._dispatcher.limits._replace(retry=manifest.idempotent)
-            self._do(self._rollout.offer(manifest.version, self._now()))
-        return self._rollout.refused.get(manifest.version, "")
+        self.versions[manifest.version] = version
+        if not manifest.signature.batched:
+            self._dispatcher.limits = self._limits._replace(batch=1)
+        self._dispatcher.limits = self._dispatcher.limits._replace(retry=manifest.idempotent)
 
     @property
     def limits(self) -> DispatchLimits:
@@ -126,6 +164,11 @@ class ModelService:
     def current(self) -> int:
         """The version that answers; 0: none."""
         return self._rollout.current.number if self._rollout.current is not None else 0
+
+    @property
+    def coming(self) -> int:
+        """The version that is being loaded, and would answer next; 0: none."""
+        return self._rollout.candidate.number if self._rollout.candidate is not None else 0
 
     @property
     def ready(self) -> bool:
@@ -199,7 +242,7 @@ class ModelService:
             self._refuse(refusal.reason, refusal.retry_after)
 
     def infer(
-        self, inputs: Sequence[InferInput], items: int, *, version: int = 0, deadline: float = math.inf
+        self, inputs: Sequence[InferInput], items: int, *, version: int = 0, deadline: float = math.inf, id: str = ""
     ) -> asyncio.Future[Answer]:
         """Take a request; its answer comes later. Raises Unanswered where it is not taken.
 
@@ -213,6 +256,7 @@ class ModelService:
         future: asyncio.Future[Answer] = self._loop.create_future()
         request = _Held(inputs, items, now, deadline, version, future, key)
         self.items += items
+        request.id = id
         if (refusal := self._dispatcher.admit(request, now)) is not None:
             self._refuse(refusal.reason, refusal.retry_after)
         self._held += 1
@@ -226,10 +270,14 @@ class ModelService:
 
     def _refuse(self, reason: str, retry_after: float) -> None:
         self.refusals += 1
+        if (stats := self.statistics.get(self.current)) is not None:
+            stats.refused += 1
         raise Unanswered(503, f"{self.name} does not take this request: {reason}.", max(0.0, retry_after))
 
     def _settled(self, request: _Held) -> None:
         request.given_up = request.future.cancelled()
+        if request.given_up and (stats := self.statistics.get(self.current)) is not None:
+            stats.cancelled += 1
         self._held -= 1
         if self._draining and not self._held:
             self._idle.set()
@@ -253,16 +301,25 @@ class ModelService:
             except HoldfastError as error:  # no memory for the batch: the requests fail, the replica goes on
                 self._dispatcher.computed(batch.replica, now, 0.0)
                 one.batch = None
-                self._fail(batch.requests, Unanswered(503, str(error), 1.0))
+                self._note(f"a batch of {batch.items} items was not begun: {error}")
+                self._fail(batch.requests, Unanswered(503, f"{self.name} has no memory for this request now.", 1.0))
 
-    def _fail(self, requests: Sequence[_Held], why: Unanswered) -> None:
-        version = self.current
+    def _fail(self, requests: Sequence[_Held], why: Unanswered, version: int = 0) -> None:
+        """These have no answer; `version` is the one that failed, where it was one."""
+        stats = self.statistics.get(version or self.current)
         now = self._now()
         for request in requests:
-            if not request.future.done():
-                request.future.set_exception(why)
-            if version in self.statistics:
-                self.statistics[version].failed.add(now - request.came)
+            if request.future.done():
+                continue
+            request.future.set_exception(why)
+            if stats is None:
+                continue
+            if why.status == 503:
+                stats.refused += 1
+            elif why.status == 504:
+                stats.timed_out += 1
+            else:
+                stats.failed.add(now - request.came)
 
     # ------------------------------------------------------------ replicas
 
@@ -287,7 +344,9 @@ class ModelService:
         process, link = self._processes.start(
             lambda pid: self._started(number, pid), lambda how: self._gone(number, how)
         )
+        self._left[number] = process
         joined = ReplicaLink(link, signature.inputs, signature.outputs, batched=signature.batched)
+        self.starts += 1
         self._running[number] = _Running(process, wanted.version, joined)
         self._loop.add_reader(link.fileno(), self._hear, number)
         title = f"holdfast serve: replica {number} of {self.name}, version {wanted.version}"
@@ -332,6 +391,9 @@ class ModelService:
             message = one.link.hear()
         except BlockingIOError:
             return
+        except (ValueError, msgspec.MsgspecError):  # the model's code can write to its link, if it looks for it
+            one.reason = "it said something that cannot be understood"
+            message = None
         if message is None:
             self._loop.remove_reader(one.link.link.fileno())
             self._processes.kill(one.process)  # what holds its link no more is of no use; `_gone` follows
@@ -354,7 +416,7 @@ class ModelService:
         batch, now = one.batch, self._now()
         assert batch is not None
         one.batch, one.memory = None, message.memory
-        requests = self._dispatcher.computed(number, now, now - batch.since)
+        requests = self._dispatcher.computed(number, now, message.seconds)
         answers = one.link.answers(
             message, [request.inputs for request in requests], [request.items for request in requests]
         )
@@ -374,15 +436,18 @@ class ModelService:
             elif mine:
                 not_finite += 1
                 text = "The model gave values that are not finite (NaN or infinite) for this request."
-                self._fail([request], Unanswered(500, text))
+                self._fail([request], Unanswered(500, text), one.version)
             else:
                 stats.succeeded.add(now - request.came)
                 stats.latency.add(now - request.came)
-                stats.queued.add(request.begun - request.came)
-                stats.computed.add(now - request.begun)
+                queued, computed = request.begun - request.came, now - request.begun
+                stats.queued.add(queued)
+                stats.queue_times.add(queued)
+                stats.computed.add(computed)
+                stats.compute_times.add(computed)
                 stats.items += request.items
-                queued = request.begun - request.came
-                request.future.set_result(Answer(one.version, tuple(outputs), queued, now - request.begun))
+                self.recent.append(Recent(now - request.came, batch.items, one.version))
+                request.future.set_result(Answer(one.version, tuple(outputs), queued, computed))
         self._rollout.answered(one.version, answers=len(requests) - not_finite, not_finite=not_finite)
         if not_finite:
             self._do(self._rollout.look(now))
@@ -398,9 +463,12 @@ class ModelService:
         one.batch = None
         failing = self._dispatcher.failed(number)
         if failing:
-            self._note(f"version {one.version} raised {message.kind}: {message.message}")
+            ids = " ".join(request.id for request in failing if request.id)
+            where = f" for request {ids}" if ids else ""
+            self._note_failure(f"version {one.version} raised {message.kind}{where}: {message.message}")
             # What it said may tell of files and code: that is in the log, and the client learns the kind.
-            self._fail(failing, Unanswered(500, f"The model raised {message.kind} for this request."))
+            told = f"The model raised {message.kind} for this request."
+            self._fail(failing, Unanswered(500, told, detail=f"{message.kind}: {message.message}"), one.version)
             self._rollout.answered(one.version, failures=len(failing))
             self._do(self._rollout.look(self._now()))
         if one.ending:
@@ -409,6 +477,9 @@ class ModelService:
 
     def _gone(self, number: int, how: str) -> None:
         """A process has ended, for certain: what it was computing is computed by another one."""
+        self._left.pop(number, None)
+        if not self._left:
+            self._all_gone.set()
         one = self._running.pop(number, None)
         if one is None:
             return
@@ -417,9 +488,11 @@ class ModelService:
         one.link.close()
         lost = self._dispatcher.lose(number)
         if lost.requests:
-            self._fail(lost.requests, Unanswered(500, f"{self.name} could not answer this request: {lost.reason}."))
+            text = f"{self.name} could not answer this request: {lost.reason}."
+            self._fail(lost.requests, Unanswered(500, text), one.version)
             self._rollout.answered(one.version, failures=len(lost.requests))
         if not one.ending:
+            self.losses += 1
             doing = "" if one.batch is None else f"; the {len(one.batch.requests)} requests it had go to others"
             self._note(f"replica {number} is lost: {one.reason or how}{doing}")
             self._do(self._rollout.lost(number, self._now(), one.reason or how))
@@ -470,8 +543,24 @@ class ModelService:
             except TimeoutError:
                 self._note(f"{self._held} requests were not answered within {seconds:.0f} s")
 
+    async def end(self, seconds: float) -> None:
+        """Answer what was taken, within so many seconds; then end all replicas, which are gone when this returns."""
+        await self.drain(seconds)
+        for number in list(self._running):
+            self._close(number)
+        self.close()
+        for _ in range(2):
+            self._all_gone.clear()
+            if not self._left:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), _END)
+            for process in self._left.values():  # it computes still, or was stopped
+                self._processes.kill(process)
+
     def close(self) -> None:
         """End it. The processes are ended by who has started them."""
+        self.closed = True
         self._timer.cancel()
         for one in self._running.values():
             if one.link.link.fileno() >= 0:

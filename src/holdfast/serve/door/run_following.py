@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import sys
@@ -19,7 +20,6 @@ from holdfast.checkpoint.reader import found
 from holdfast.errors import CheckpointError, ModelError, UsageError
 from holdfast.model.library import versions
 from holdfast.observe.directory import CHECKPOINTS, running
-from holdfast.serve.door.model_service import ModelService
 
 __all__ = ["RunFollowing", "is_run"]
 
@@ -45,16 +45,17 @@ class RunFollowing:
         said = False
         while True:
             newest = await asyncio.to_thread(self._newest)
-            if newest or (self._run / FINAL).exists():
-                what = self._run / CHECKPOINTS / newest if newest else self._run
-                words = ["-m", "holdfast.cli.main", "export", str(what), "--to", str(self.library), "--name", name]
-                status, printed = await _apart(words)
-                if not status:
-                    self._taken.add(newest)
-                    self._note(_last(printed))
-                    return
-                if what.exists():  # else the run has newer ones, and has removed it meanwhile
+            kept = await asyncio.to_thread(self._keep, newest) if newest else None
+            if kept is not None or (not newest and (self._run / FINAL).exists()):
+                words = ["export", str(kept or self._run), "--to", str(self.library), "--name", name]
+                status, printed = await _apart(["-m", "holdfast.cli.main", *words])
+                if status:
                     raise ModelError(f"The model of {self._run} could not be exported. {_last(printed)}")
+                self._taken.add(newest)
+                self._note(_last(printed))
+                return
+            elif newest:
+                continue  # it was removed at that moment: there is a newer one
             elif not running(self._run):
                 raise UsageError(f"{self._run}: this run has saved nothing that could be served, and it is not going.")
             elif not said:
@@ -62,19 +63,36 @@ class RunFollowing:
                 self._note(f"{self._run} has written no checkpoint yet: waiting for the first (--checkpoint says when)")
             await asyncio.sleep(_EVERY)
 
-    async def follow(self, service: ModelService) -> None:
-        """Publish newer checkpoints, for ever."""
+    async def follow(self, name: str, held: Callable[[], set[int]]) -> None:
+        """Publish newer checkpoints of the model of that name, for ever. `held`: versions that are in use."""
         while True:
             await asyncio.sleep(_EVERY)
             newest = await asyncio.to_thread(self._newest)
             if not newest or newest in self._taken:
                 continue
             self._taken.add(newest)
-            what = self._run / CHECKPOINTS / newest
-            status, printed = await _apart(["-m", "holdfast.model.publishing", str(self.library), str(what)])
-            if status and what.exists():
-                self._note(f"{service.name}: {newest} is not served: {_last(printed)}")
-            await asyncio.to_thread(self._sweep, service)
+            kept = await asyncio.to_thread(self._keep, newest)
+            if kept is None:
+                continue
+            status, printed = await _apart(["-m", "holdfast.model.publishing", str(self.library), str(kept)])
+            if status:
+                self._note(f"{name}: {newest} is not served: {_last(printed)}")
+            await asyncio.to_thread(self._sweep, held())
+
+    def _keep(self, name: str) -> Path | None:
+        """Hold on to a checkpoint while it is read: the run removes old ones. None: it is gone already.
+
+        Its files are linked into a folder that looks like the run's; a checkpoint never changes.
+        """
+        kept = self.library.with_name(self.library.name + ".run")
+        shutil.rmtree(kept, ignore_errors=True)
+        (kept / CHECKPOINTS).mkdir(parents=True)
+        try:
+            shutil.copy(self._run / "run.json", kept)
+            copied = shutil.copytree(self._run / CHECKPOINTS / name, kept / CHECKPOINTS / name, copy_function=_link)
+        except (OSError, shutil.Error):
+            return None
+        return Path(copied)
 
     def _newest(self) -> str:
         """The newest checkpoint that is whole by its manifest."""
@@ -82,12 +100,21 @@ class RunFollowing:
             return next((one.path.name for one in found(self._run / CHECKPOINTS) if one.manifest is not None), "")
         return ""
 
-    def _sweep(self, service: ModelService) -> None:
+    def _sweep(self, held: set[int]) -> None:
         """Remove versions that nobody will go back to."""
         with contextlib.suppress(ModelError):
             for old in versions(self.library)[_KEPT:]:
-                if old.number not in service.held_versions:
+                if old.number not in held:
                     shutil.rmtree(old.path, ignore_errors=True)
+
+
+def _link(source: str, to: str) -> None:
+    try:
+        os.link(source, to)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM):  # another file system, or one without links
+            raise
+        shutil.copy(source, to)
 
 
 async def _apart(words: list[str]) -> tuple[int, str]:

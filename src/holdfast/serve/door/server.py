@@ -4,46 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
-import socket
-import ssl
 from collections.abc import Callable, Coroutine
+from functools import partial
+from importlib import metadata
 from pathlib import Path
-from types import TracebackType
+from typing import TYPE_CHECKING
 
 from holdfast.errors import ModelError, UsageError
 from holdfast.model.manifest import model_name
 from holdfast.serve.dispatch.dispatcher import DispatchLimits
 from holdfast.serve.dispatch.rollout import RolloutLimits
 from holdfast.serve.dispatch.scaling import Scaling, ScalingLimits
+from holdfast.serve.door.admin_app import AdminApp
 from holdfast.serve.door.authorization import Authorization
 from holdfast.serve.door.autoscaler import autoscale
+from holdfast.serve.door.background import Background
 from holdfast.serve.door.catalog import Catalog
+from holdfast.serve.door.exposure import check_exposure, overheard
 from holdfast.serve.door.http_app import HttpInference
-from holdfast.serve.door.http_connection import HttpApp, HttpConnection, HttpLimits, sweep
-from holdfast.serve.door.library_watch import first_version, watch
+from holdfast.serve.door.http_connection import HttpLimits
+from holdfast.serve.door.library_watch import first_version
+from holdfast.serve.door.listeners import HttpListeners, bound, shown, tls_context
 from holdfast.serve.door.machines import Machines
 from holdfast.serve.door.model_service import ModelService
+from holdfast.serve.door.pages import read_pages
+from holdfast.serve.door.prometheus import MetricsApp, exposition
 from holdfast.serve.door.replica_processes import ReplicaProcesses, ReplicaStarter
+from holdfast.serve.door.repository import Repository
+from holdfast.serve.door.request_log import RequestLog, Selection
 from holdfast.serve.door.run_following import RunFollowing, is_run
 from holdfast.serve.options import ServeOptions
 from holdfast.serve.protocol.limits import ProtocolLimits
 
-__all__ = ["Server", "check_exposure"]
+if TYPE_CHECKING:  # needs what may not be there
+    from holdfast.serve.door.grpc_listener import GrpcListener, GrpcService
 
+__all__ = ["Server"]
 
-def check_exposure(options: ServeOptions) -> None:
-    """Refuse to listen beyond this machine without a token. Raises UsageError."""
-    if options.token is None and not _loopback(options.host):
-        raise UsageError(
-            f"--host {options.host}: whoever reaches this machine could use the model. Add --token-file FILE (a new "
-            "one is made where there is none), and --certificate and --key for TLS, without which the token can be "
-            "overheard; or listen on 127.0.0.1."
-        )
-
-
-def _loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+_ADMIN_BODY = 1 << 20  # bytes that an operator may send
+_LAST = 5.0  # seconds for answers over gRPC to be on their way, once there are all of them
+_FLUSH = 0.25  # seconds between writes of the log of requests
+_FLUSHES_PER_TRIM = 20
 
 
 class Server:
@@ -52,33 +55,47 @@ class Server:
     def __init__(self, options: ServeOptions, directory: Path, scratch: str, say: Callable[[str], None]) -> None:
         self._options, self._directory, self._scratch, self._say = options, directory, scratch, say
         self._catalog = Catalog()
-        self._connections: set[HttpConnection] = set()
-        self._servers: list[asyncio.Server] = []
+        self._log = RequestLog(directory, Selection(options.objective, options.log_requests), say)
+        self._limits = ProtocolLimits(body=options.body)
+        self._version = _installed()
+        self._grpc: dict[str, GrpcListener] = {}
         self._stack = contextlib.AsyncExitStack()
         self._ended = asyncio.Event()
-        self._sockets: dict[str, socket.socket] = {}
 
     async def run(self, ready: Callable[[dict[str, str]], None]) -> None:
         """Serve until a signal ends it. `ready` is told the addresses once every model answers."""
-        check_exposure(self._options)
+        options = self._options
+        check_exposure(options)
+        # What clients send, and the token, are in our memory: it goes into no file.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         loop = asyncio.get_running_loop()
         async with self._stack:
-            self._bind()  # first: a port in use is said before anything was started
-            processes = ReplicaProcesses(self._directory, self._scratch, self._options.threads)
+            listeners = HttpListeners(options.host, tls_context(options.certificate, options.key))
+            self._stack.callback(listeners.close)
+            self._bind(listeners)  # first: a port in use is said before anything was started
+            self._stack.callback(self._log.flush)
+            processes = ReplicaProcesses(self._directory, self._scratch, options.threads)
             self._stack.callback(processes.close)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(number, self._asked_to_end, number)
                 self._stack.callback(loop.remove_signal_handler, number)
-            tasks = await self._stack.enter_async_context(_Tasks())
-            machines = Machines(self._options, processes, self._directory, self._say, self._move)
+            background = await self._stack.enter_async_context(Background())
+            machines = Machines(options, processes, self._directory, self._say, self._move)
             self._stack.push_async_callback(machines.close)
-            if not await self._unless_ended(self._open_models(machines, processes, tasks)):
+
+            def make(name: str) -> ModelService:
+                return self._make_service(machines.places or processes, name, background)
+
+            repository = Repository(self._catalog, make, background.start, self._say, drain=options.drain)
+            self._bind_grpc(repository)
+            if not await self._unless_ended(self._open_models(machines, repository, background)):
                 return
-            addresses = await self._listen()
-            tasks.start(sweep(self._connections), "sweep")
+            addresses = await self._listen(listeners, repository, background)
+            background.start(listeners.sweep(), "sweep")
+            background.start(self._keep_logs(processes), "logs")
             ready(addresses)
             await self._ended.wait()
-            await self._drain()
+            await self._drain(listeners)
 
     async def _unless_ended(self, work: Coroutine[None, None, None]) -> bool:
         """Do something to its end, or until a signal ends the server; whether it was done."""
@@ -95,17 +112,16 @@ class Server:
 
     # ------------------------------------------------------------ models
 
-    async def _open_models(self, machines: Machines, local: ReplicaProcesses, tasks: _Tasks) -> None:
-        processes: ReplicaStarter = local
+    async def _open_models(self, machines: Machines, repository: Repository, background: Background) -> None:
         if machines.wanted:
-            processes = await machines.open()
-            tasks.start(machines.watch(), "machines")
+            await machines.open()
+            background.start(machines.watch(), "machines")
         for path in self._options.models:
-            await self._open_model(path, processes, tasks)
+            await self._open_model(path, repository, background)
         for service in self._catalog.services.values():
             await self._until_ready(service)
 
-    async def _open_model(self, path: Path, processes: ReplicaStarter, tasks: _Tasks) -> None:
+    async def _open_model(self, path: Path, repository: Repository, background: Background) -> None:
         options = self._options
         following = None
         if is_run(path):
@@ -119,22 +135,23 @@ class Server:
         name = options.name or first.manifest.name
         if name in self._catalog.services:
             raise UsageError(f"{path}: there is a model {name} already. Give each its own name, or serve one of them.")
+        repository.open(name, path, first)
+        if following is not None:
+            background.start(following.follow(name, partial(self._catalog.held_versions, name)), f"follow {name}")
+
+    def _make_service(self, processes: ReplicaStarter, name: str, background: Background) -> ModelService:
+        options = self._options
         service = ModelService(
             name, processes, self._say, replicas=options.replicas, memory=options.memory,
             limits=DispatchLimits(objective=options.objective, batch=options.batch, hang=options.hang),
             rollout=RolloutLimits(prove=options.prove),
         )  # fmt: skip
         self._stack.callback(service.close)
-        self._catalog.services[name] = service
-        service.offer(first)
-        if first.path.parent.resolve() == path.resolve():  # a folder of versions, not one of them
-            tasks.start(watch(path, service, self._say), f"watch {name}")
-        if following is not None:
-            tasks.start(following.follow(service), f"follow {name}")
         if options.most_replicas > options.replicas:
             limits = ScalingLimits(options.replicas, options.most_replicas)
             scaling = Scaling(limits, options.objective, options.replicas)
-            tasks.start(autoscale(service, scaling, self._say), f"scale {name}")
+            background.start(autoscale(service, scaling, self._say), f"scale {name}")
+        return service
 
     def _move(self, process: int, reason: str) -> bool:
         """Have a replica replaced, whichever model's it is."""
@@ -154,45 +171,72 @@ class Server:
 
     # ------------------------------------------------------------ listening
 
-    def _bind(self) -> None:
+    def _bind(self, listeners: HttpListeners) -> None:
         options = self._options
-        for what, port in (("http", options.port), ("grpc", options.grpc_port)):
-            if port is not None and what != "grpc":
-                self._sockets[what] = _bound(options.host, port)
-                self._stack.callback(self._sockets[what].close)
+        for what, port, option in (
+            ("http", options.port, "--port"), ("admin", options.admin_port, "--admin-port"),
+            ("metrics", options.metrics_port, "--metrics-port"),
+        ):  # fmt: skip
+            if port is not None:
+                listeners.bind(what, port, option)
 
-    async def _listen(self) -> dict[str, str]:
+    def _bind_grpc(self, repository: Repository) -> None:
         options = self._options
-        loop = asyncio.get_running_loop()
-        authorization = Authorization(options.token)
-        limits = ProtocolLimits(body=options.body)
-        app = HttpInference(
-            self._catalog, authorization, limits, version=_version(), pages={}, metrics=None,
-        )  # fmt: skip
-        http_limits = HttpLimits(body=options.body)
-
-        def make(app: HttpApp = app) -> HttpConnection:
-            return HttpConnection(app, http_limits, self._connections)
-
-        listening = self._sockets["http"]
-        server = await loop.create_server(make, sock=listening, ssl=self._tls(), backlog=1024)
-        self._servers.append(server)
-        scheme = "https" if options.certificate is not None else "http"
-        return {"http": f"{scheme}://{_shown(options.host)}:{listening.getsockname()[1]}"}
-
-    def _tls(self) -> ssl.SSLContext | None:
-        if self._options.certificate is None:
-            return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if options.grpc_port is None and options.admin_grpc_port is None:
+            return
         try:
-            context.load_cert_chain(self._options.certificate, self._options.key)
-        except (OSError, ssl.SSLError) as error:
-            raise UsageError(
-                f"--certificate {self._options.certificate}: it cannot be used with --key {self._options.key} "
-                f"({error}). Give a certificate and its private key, both as PEM."
-            ) from None
-        return context
+            from holdfast.serve.door.grpc_listener import GrpcLimits, GrpcListener
+            from holdfast.serve.door.grpc_service import GrpcControl, GrpcInference
+        except ImportError as error:
+            if options.admin_grpc_port is not None or options.grpc_port:
+                raise UsageError(f"{error.name} is missing, which gRPC needs: pip install 'holdfast[serve]'.") from None
+            self._say(f"{error.name} is missing, so there is no gRPC; pip install 'holdfast[serve]' adds it")
+            return
+
+        def listen(what: str, port: int, service: GrpcService, token: str | None, body: int) -> None:
+            if port:
+                bound(options.host, port, f"--{what}-port").close()  # says better why it cannot be
+            self._grpc[what] = listener = GrpcListener(
+                options.host, port, service, Authorization(token), GrpcLimits(body=body),
+                certificate=options.certificate, key=options.key,
+            )  # fmt: skip
+            self._stack.push_async_callback(listener.stop, 0.0)
+
+        if options.grpc_port is not None:
+            inference = GrpcInference(self._catalog, self._limits, version=self._version)
+            listen("grpc", options.grpc_port, inference, options.token, options.body)
+        if options.admin_grpc_port is not None:
+            control = GrpcControl(self._catalog, repository, self._limits, version=self._version)
+            listen("admin-grpc", options.admin_grpc_port, control, options.admin_token, _ADMIN_BODY)
+
+    async def _listen(
+        self, listeners: HttpListeners, repository: Repository, background: Background
+    ) -> dict[str, str]:
+        options, authorization = self._options, Authorization(self._options.token)
+        if warning := overheard(options):
+            self._say(warning)
+
+        def metrics() -> bytes:
+            count, version = listeners.count("http"), self._version
+            return exposition(self._catalog, connections=count, responses=app.responses, version=version)
+
+        app = HttpInference(
+            self._catalog, authorization, self._limits, version=self._version, pages=read_pages(),
+            metrics=None if listeners.has("metrics") else metrics, log=self._log,
+        )  # fmt: skip
+        limits = HttpLimits(body=options.body, bodies=max(HttpLimits().bodies, 4 * options.body))
+        addresses = {"http": await listeners.open("http", app, limits)}
+        if listeners.has("metrics"):
+            addresses["metrics"] = await listeners.open("metrics", MetricsApp(authorization, metrics), limits)
+        if listeners.has("admin"):
+            asked = Authorization(options.admin_token)
+            control = AdminApp(self._catalog, repository, asked, background.start, version=self._version)
+            few = HttpLimits(body=_ADMIN_BODY, connections=64)
+            addresses["admin"] = await listeners.open("admin", control, few)
+        for what, listener in self._grpc.items():
+            await listener.start()
+            addresses[what] = f"{shown(options.host)}:{listener.port}"
+        return addresses
 
     # ------------------------------------------------------------ the end
 
@@ -206,69 +250,24 @@ class Server:
         self._say(f"{name}: nothing more is taken; what was taken is answered first")
         self._ended.set()
 
-    async def _drain(self) -> None:
+    async def _drain(self, listeners: HttpListeners) -> None:
         """Two phases: not ready any more, while what was taken is answered; then nobody listens."""
         self._catalog.draining = True
         await asyncio.gather(*(service.drain(self._options.drain) for service in self._catalog.services.values()))
-        for server in self._servers:
-            server.close()
-        for connection in list(self._connections):
-            connection.drain()
-        await asyncio.sleep(0)
+        self._catalog.closed = True
+        await asyncio.gather(listeners.drain(), *(listener.stop(_LAST) for listener in self._grpc.values()))
+
+    async def _keep_logs(self, processes: ReplicaProcesses) -> None:
+        """Write what requests have left, and let no replica's output fill the disk; for ever."""
+        while True:
+            for _ in range(_FLUSHES_PER_TRIM):
+                await asyncio.sleep(_FLUSH)
+                self._log.flush()
+            await asyncio.to_thread(processes.trim_logs)
 
 
-class _Tasks:
-    """What goes on in the background; one that fails ends the server, with its error."""
-
-    def __init__(self) -> None:
-        self._group = asyncio.TaskGroup()
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> _Tasks:
-        await self._group.__aenter__()
-        return self
-
-    def start(self, work: Coroutine[None, None, None], name: str) -> None:
-        """Begin something that goes on to the end of the server."""
-        self._tasks.append(self._group.create_task(work, name=name))
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        try:
-            await self._group.__aexit__(kind, error, trace)
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from None
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _installed() -> str:
     try:
-        made.bind((host, port))
-    except OSError as error:
-        made.close()
-        what = "somebody listens there already" if port else str(error.strerror)
-        raise UsageError(
-            f"Port {port} of {host} cannot be used: {what if error.errno == 98 else error.strerror}. Choose another "
-            "one with --port, or leave that out: the system chooses one then."
-        ) from None
-    return made
-
-
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:
+        return metadata.version("holdfast")
+    except metadata.PackageNotFoundError:
         return "unknown"
-
-

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-__all__ = ["BUCKETS", "Duration", "Histogram", "VersionStatistics"]
+__all__ = ["BUCKETS", "RECENT", "Duration", "Histogram", "Recent", "VersionStatistics"]
 
 #: Seconds; the upper ends of a histogram's buckets.
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+#: Answers of which each one is remembered, to be shown.
+RECENT = 120
+
+
+class Recent(NamedTuple):
+    """One answer, not long ago."""
+
+    seconds: float  #: from the request's coming
+    items: int  #: of the batch it was computed in
+    version: int
 
 
 @dataclass(slots=True)
@@ -61,9 +73,14 @@ class VersionStatistics:
     failed: Duration = field(default_factory=Duration)
     queued: Duration = field(default_factory=Duration)  #: until a replica began
     computed: Duration = field(default_factory=Duration)  #: each request counts its batch's whole time
+    refused: int = 0  #: requests that were not taken, or could not be begun
+    cancelled: int = 0  #: whose client was gone before the answer
+    timed_out: int = 0  #: whose time, as the client had set it, was over
     items: int = 0
     batches: dict[int, Duration] = field(default_factory=dict)  #: by their number of items
     latency: Histogram = field(default_factory=Histogram)
+    queue_times: Histogram = field(default_factory=Histogram)
+    compute_times: Histogram = field(default_factory=Histogram)
     last: float = 0.0  #: Unix time of the newest answer
 
     @property

@@ -17,13 +17,15 @@ import numpy
 
 from holdfast.model.signature import dtype_of
 from holdfast.serve.protocol.errors import BadRequest, shown
-from holdfast.serve.protocol.grpc_schema import HEALTH, INFERENCE, message_class
+from holdfast.serve.protocol.grpc_schema import HEALTH, INFERENCE, DecodeError, message_class
 from holdfast.serve.protocol.limits import ProtocolLimits, check_id, check_inputs, check_name, check_outputs
 from holdfast.serve.protocol.parameters import checked, of_request
 from holdfast.serve.protocol.requests import InferInput, InferRequest, InferResponse, Parameter, RequestedOutput
 from holdfast.serve.protocol.tensors import check_lengths, check_raw, elements, pack_bytes
 
-__all__ = ["METHODS", "STATUS", "Method", "from_response", "from_view", "to_request"]
+__all__ = [
+    "METHODS", "STATUS", "Method", "from_response", "from_view", "read", "repository_parameters", "to_request",
+]  # fmt: skip
 
 
 class Method(NamedTuple):
@@ -60,8 +62,8 @@ METHODS: tuple[Method, ...] = (
 #: where that is safe.
 STATUS = {
     400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
-    413: "RESOURCE_EXHAUSTED", 415: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED", 500: "INTERNAL",
-    501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
+    409: "FAILED_PRECONDITION", 413: "RESOURCE_EXHAUSTED", 415: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL", 501: "UNIMPLEMENTED", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
 }  # fmt: skip
 
 _Response = message_class("ModelInferResponse")
@@ -73,6 +75,14 @@ _CONTENTS = {
     "UINT16": ("uint_contents", "<u4"), "UINT32": ("uint_contents", "<u4"), "UINT64": ("uint64_contents", "<u8"),
     "FP32": ("fp32_contents", "<f4"), "FP64": ("fp64_contents", "<f8"), "BYTES": ("bytes_contents", ""),
 }  # fmt: skip
+
+
+def read(method: Method, data: bytes) -> Any:
+    """The message of a call. Raises BadRequest."""
+    try:
+        return method.request.FromString(data)
+    except DecodeError:
+        raise BadRequest(400, f"is no {method.request.DESCRIPTOR.full_name}", "message") from None
 
 
 def to_request(message: Any, limits: ProtocolLimits) -> InferRequest:
@@ -183,12 +193,28 @@ def _set_parameter(parameter: Any, value: Parameter) -> None:
         parameter.double_param = value
 
 
+def repository_parameters(found: Any, limits: ProtocolLimits) -> dict[str, object]:
+    """The parameters with which a model is loaded or unloaded. Raises BadRequest."""
+    return _parameters(found, "parameters", limits)
+
+
+_RESPONSES = {method.name: method.response for method in METHODS}
+
+
 def from_view(method: str, view: Mapping[str, Any]) -> Any:
     """The answer of a method from what `metadata` says; keys that the message does not have are left out.
 
     >>> from_view("ServerLive", {"live": True, "ready": False}).live
     True
     """
-    made = next(item.response for item in METHODS if item.name == method)
-    there = made.DESCRIPTOR.fields_by_name
-    return made(**{name: value for name, value in view.items() if name in there})
+    made = _RESPONSES[method]
+    return made(**_known(made.DESCRIPTOR, view))
+
+
+def _known(descriptor: Any, view: Mapping[str, Any]) -> dict[str, Any]:
+    there = descriptor.fields_by_name
+    return {
+        name: _known(there[name].message_type, value) if isinstance(value, Mapping) else value
+        for name, value in view.items()
+        if name in there
+    }

@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
-__all__ = ["HEALTH", "INFERENCE", "message_class", "message_classes"]
+__all__ = ["HEALTH", "INFERENCE", "DecodeError", "message_class", "message_classes"]
 
 INFERENCE = "inference"
 HEALTH = "grpc.health.v1"

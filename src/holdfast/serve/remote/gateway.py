@@ -124,7 +124,7 @@ class Gateway:
         if hello.kind != "machine":
             return f"nothing of the kind {hello.kind!r} is taken here."
         slots = hello.facts.get("slots")
-        if not isinstance(slots, int) or not 0 < slots <= AGENT.slots:
+        if type(slots) is not int or not 0 < slots <= AGENT.slots:
             return f"room for {slots} replicas cannot be."
         return None
 
@@ -149,7 +149,9 @@ class Gateway:
             lambda reason: self._later(lambda: self._left(number, reason)), kinds=_KINDS,
         )  # fmt: skip
         self._machines[number] = _Machine(name, channel)
-        self._tell(say.MachineJoined(number, name, int(str(hello.facts["slots"]))))
+        slots = hello.facts["slots"]
+        assert isinstance(slots, int), "`_admit` has looked"
+        self._tell(say.MachineJoined(number, name, slots))
 
     def _heard(self, number: int, frame: Frame) -> None:
         if isinstance(say.decode_from_host(frame.body), say.Withdraw):

@@ -101,12 +101,15 @@ class ReplicaHost:
             self._channel.send(say.encode(say.Withdraw()))
 
     async def _stay(self, channel: Channel, ended: asyncio.Future[str]) -> str:
-        beat, left_at = say.encode(say.Beat()), 0.0
+        beat, left_at, trimmed = say.encode(say.Beat()), 0.0, 0.0
         while not ended.done():
             await asyncio.wait([ended], timeout=SERVING.look)
             now = time.monotonic()
             channel.send(beat)
             self._end_stopped()
+            if now > trimmed + SERVING.trim:
+                trimmed = now
+                await asyncio.to_thread(self._processes.trim_logs)
             if now - channel.heard > SERVING.silence:
                 raise NetworkError(
                     f"The server at {channel.peer} has been silent for {SERVING.silence:.0f} s. Check its machine, and "

@@ -24,7 +24,7 @@ from holdfast.serve.replica import messages as say
 from holdfast.serve.replica.batch_memory import BatchReader, BatchWriter
 from holdfast.serve.replica.example import batches_of
 from holdfast.serve.replica.tensors import Array, arrays, not_finite, pack, place
-from holdfast.transport.link import Link
+from holdfast.transport.link import MAX_MESSAGE, Link
 
 if TYPE_CHECKING:
     from holdfast.model.loading import LoadedModel
@@ -34,18 +34,15 @@ __all__ = ["main", "warm_up"]
 _NICE = 15  # of the thread that loads
 _WARM = 0.5  # seconds of batches at the most, to learn what they take
 _PR_SET_NO_NEW_PRIVS = 38
-_LEFT = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "TZ")  # of the environment; and what begins with these:
-_KEPT = ("PYTHON", "OMP_", "MKL_", "LC_", "LD_", "HOLDFAST_")
 
 
 def warm_up() -> None:
     """Import what every replica needs, once, before replicas are forked."""
-    import torch
-    import torch.export
-
     import holdfast.model.loading
+    from holdfast.model.kinds import program
 
-    assert all((torch.export, holdfast.model.loading))
+    assert holdfast.model.loading
+    program.warm_up()
     with contextlib.suppress(ImportError):  # it looks for the place of the title, which is only found before
         import setproctitle  # the environment has changed
 
@@ -66,13 +63,11 @@ def main(spec: WorkerSpec, link_fd: int) -> None:
 
 
 def _drop_privileges() -> None:
-    """A model is somebody's code: it gets no secrets, and nothing that it starts gets more rights than it has."""
+    """A model is somebody's code: nothing that it starts gets more rights than it has. (The environment that its
+    process was started with has no secrets: `door.replica_processes`.)"""
     with contextlib.suppress(OSError):
         ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold what clients have sent
-    for name in list(os.environ):
-        if name not in _LEFT and not name.startswith(_KEPT):
-            del os.environ[name]
 
 
 class _Replica:
@@ -161,7 +156,7 @@ class _Replica:
             print(f"batch {wanted.number} failed:", file=sys.stderr)
             sys.excepthook(type(error), error, error.__traceback__)
             sys.stderr.flush()
-            self._link.send(say.encode(say.Raised(wanted.number, type(error).__name__, str(error)[:2048])))
+            self._raised(wanted, type(error).__name__, str(error))
             return
         placed, size = place(packed)
         fds = self._outputs.room(size)
@@ -170,8 +165,14 @@ class _Replica:
             self._outputs.memory[one.begin : one.begin + one.size] = raw
         bad = not_finite(packed, batched=signature.batched) if self._model.manifest.finite else ()
         seconds = time.perf_counter() - began
-        answer = say.Computed(wanted.number, seconds, tuple(placed), bad, _resident())
-        self._link.send(say.encode(answer), fds)
+        answer = say.encode(say.Computed(wanted.number, seconds, tuple(placed), bad, _resident()))
+        if len(answer) > MAX_MESSAGE:  # where each of thousands of strings ends
+            self._raised(wanted, "ValueError", f"its outputs have too many strings for one batch: {items} items", fds)
+            return
+        self._link.send(answer, fds)
+
+    def _raised(self, wanted: say.Compute, kind: str, message: str, fds: tuple[int, ...] = ()) -> None:
+        self._link.send(say.encode(say.Raised(wanted.number, kind[:200], message[:2048])), fds)
 
     def _pack(self, given: Mapping[str, Any], items: int) -> list[tuple[Array | bytes, say.Placed]]:
         assert self._model is not None

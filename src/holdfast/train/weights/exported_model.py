@@ -60,7 +60,9 @@ def told(exported: Exported) -> str:
     """One line: where it is, how large, how fast, and how near to the model that it was made from."""
     manifest = exported.version.manifest
     many = f", {exported.many_seconds * 1e3:.3g} ms for 32" if exported.many_seconds else ""
+    worst = exported.difference
+    same = "" if worst is None else f"it answers as before (largest difference {worst:.7f}); "
     return (
-        f"model: {exported.version.path}, {manifest.kind}, {manifest.size / 1e6:.3g} MB; it answers as before (largest "
-        f"difference {exported.difference:.1g}); {exported.one_seconds * 1e3:.3g} ms for one{many}, on one thread"
+        f"model: {exported.version.path}, {manifest.kind}, {manifest.size / 1e6:.3g} MB; {same}"
+        f"{exported.one_seconds * 1e3:.3g} ms for one{many}, on one thread"
     )

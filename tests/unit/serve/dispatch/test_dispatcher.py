@@ -153,13 +153,28 @@ def test_a_full_queue_refuses():
 
 
 def test_what_would_be_answered_too_late_is_refused_at_once():
-    made = dispatcher(measured=[(1, 0.01), (2, 0.02)], objective=0.05)
+    made = dispatcher(measured=[(1, 0.005), (2, 0.01), (4, 0.02)], objective=0.05)
     taken = 0
     while (refusal := made.admit(request(), 0.0)) is None:
         taken += 1
-    assert 2 <= taken <= 6
-    assert refusal.reason.startswith("it would be answered after ")
+    assert 2 <= taken <= 5
+    assert refusal.reason == f"it could not be answered within 50 ms, as {taken} items are waiting already"
     assert refusal.retry_after > 0
+
+
+def test_fewer_may_wait_where_requests_wait_too_long_all_the_same():
+    taken = {}
+    for waited in (0.001, 0.2):
+        made, now = dispatcher(measured=[(1, 0.001), (2, 0.002), (64, 0.02)], objective=0.05), 0.0
+        for _ in range(100):
+            made.admit(request(now), now)
+            now += waited
+            made.assign(now)
+            made.computed(0, now, 0.001)
+        taken[waited] = 0
+        while made.admit(request(now), now) is None:
+            taken[waited] += 1
+    assert 1 <= taken[0.2] <= 0.5 * taken[0.001]
 
 
 def test_a_client_that_waits_longer_is_taken_and_one_in_a_hurry_is_not():

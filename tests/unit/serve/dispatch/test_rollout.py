@@ -200,6 +200,8 @@ def test_whatever_happens_it_settles_at_the_wanted_replicas_of_one_version(seed)
             do(made.leave(pick, now, "SIGTERM"))
         elif what < 0.9:
             do(made.want(numbers.randint(1, 4), now))
+        elif what < 0.94:
+            do(made.demand(numbers.randint(1, version), now, only=numbers.random() < 0.5))
         else:
             do(made.look(now))
     for _ in range(60):  # nothing more happens, and whoever starts becomes ready
@@ -214,3 +216,54 @@ def test_whatever_happens_it_settles_at_the_wanted_replicas_of_one_version(seed)
         return
     assert sorted(routed) == sorted(made.of(made.current.number)) == sorted(alive)
     assert len(alive) == made.wanted
+
+
+def two_versions(**limits):
+    """Version 2 answers with replica 1, and version 1 is kept with replica 0."""
+    made = answering(1, prove=10.0, **limits)
+    made.offer(2, 2.0)
+    made.ready(1, 3.0, 0.001)
+    return made
+
+
+def test_an_operator_goes_back_to_the_version_before_at_once_for_its_replicas_are_there():
+    made = two_versions()
+    assert made.demand(1, 4.0, only=True) == [Flip(1, (0,)), Note("version 1 answers")]
+    assert made.of(2, "ready") == [1]  # kept, as any version before the one that answers
+
+
+def test_an_operator_who_goes_back_further_waits_for_replicas():
+    made = two_versions()
+    made.look(14.0)  # version 2 is proven, and version 1 gone
+    assert made.demand(1, 15.0, only=True) == [Start(2, 1)]
+    assert made.ready(2, 16.0)[0] == Flip(1, (2,))
+
+
+def test_while_an_operator_wants_one_version_no_other_is_built():
+    made = two_versions()
+    made.demand(1, 4.0, only=True)
+    assert made.offer(3, 5.0) == [] and made.candidate is None
+    assert made.demand(3, 6.0, only=False) == [Start(2, 3)]
+    assert made.offer(4, 7.0) == [End(2, "version 4 is newer"), Start(3, 4)]
+
+
+def test_what_is_being_built_gives_way_to_what_an_operator_wants():
+    made = answering(1)
+    made.offer(2, 2.0)
+    assert made.demand(1, 3.0, only=True) == [End(1, "version 1 is wanted")]
+    assert made.candidate is None and made.current.number == 1
+
+
+def test_what_an_operator_wants_is_not_judged():
+    made = two_versions(answers=1)
+    made.demand(1, 4.0, only=True)
+    made.answered(1, failures=50)
+    assert kinds(made.look(5.0), Rejected) == [] and made.current.number == 1
+
+
+def test_an_operator_may_try_a_refused_version_again():
+    made = answering(1, starts=1)
+    made.offer(2, 2.0)
+    made.lost(1, 3.0, "it cannot be read")
+    assert made.refused == {2: "it cannot be read"} and made.offer(2, 4.0) == []
+    assert made.demand(2, 5.0, only=False) == [Start(2, 2)]
