@@ -14,7 +14,9 @@ from pathlib import Path
 from tests.process.harness import environment, until
 from tests.process.serving import Served, _below
 
-__all__ = ["Cable", "Machine", "gateway_of", "serve"]
+__all__ = ["Cable", "Machine", "end_servers", "gateway_of", "serve"]
+
+_STARTED: list[Served] = []
 
 
 def serve(library: Path, directory: Path, *options: str, listen: str = "127.0.0.1", **more: str) -> Served:
@@ -26,9 +28,16 @@ def serve(library: Path, directory: Path, *options: str, listen: str = "127.0.0.
     finally:
         os.environ.clear()
         os.environ.update(before)
+    _STARTED.append(served)
     until(lambda: (directory / "address").exists() or served.process.poll() is not None, "it listens", 60)
     assert (directory / "address").exists(), served.stop()
     return served
+
+
+def end_servers() -> None:
+    """End those that `serve` has started, also after a test that failed in their middle."""
+    while _STARTED:
+        _STARTED.pop().stop()
 
 
 def gateway_of(served: Served) -> int:

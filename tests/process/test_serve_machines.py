@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.harness import alive, holdfast, until
-from tests.process.machines import Cable, Machine, gateway_of, serve
+from tests.process.machines import Cable, Machine, end_servers, gateway_of, serve
 from tests.process.models import mark_again, marked
 from tests.process.serving import Served
 from tests.process.test_serve import Load
@@ -23,6 +23,13 @@ pytestmark = [pytest.mark.process, pytest.mark.sharing]
 
 #: Nothing is refused for being late: how quick this machine is does not matter here.
 PATIENT = ("--slo", "10s", "--hang", "60s")
+
+
+@pytest.fixture(autouse=True)
+def no_server_is_left() -> Iterator[None]:
+    """However a test ends."""
+    yield
+    end_servers()
 
 
 @pytest.fixture

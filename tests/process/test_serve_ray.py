@@ -5,17 +5,25 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.process.harness import alive, holdfast, until
-from tests.process.machines import serve
+from tests.process.machines import end_servers, serve
 from tests.process.models import marked
 from tests.process.raycluster import RAY, RealCluster
 from tests.process.test_serve import Load
 
 pytestmark = [pytest.mark.process, pytest.mark.sharing]
+
+
+@pytest.fixture(autouse=True)
+def no_server_is_left() -> Iterator[None]:
+    """However a test ends."""
+    yield
+    end_servers()
 
 
 def replicas(address: str) -> dict[int, int]:
