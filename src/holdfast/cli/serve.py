@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import secrets
 import sys
@@ -45,7 +46,8 @@ def main(argv: Sequence[str]) -> int:
     check_exposure(options)
 
     def say(sentence: str) -> None:
-        print(f"holdfast: {sentence}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, ValueError):  # whoever has read it is gone; it is to be ended all the same
+            print(f"holdfast: {sentence}", file=sys.stderr, flush=True)
 
     path = options.directory or default_path(f"serve-{options.name or options.models[0].name}", time.time())
     with RunDirectory.create(path, complain=say, unique=options.directory is None) as directory:
