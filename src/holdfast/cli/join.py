@@ -14,7 +14,7 @@ from holdfast.quantities import Duration
 if TYPE_CHECKING:
     from holdfast.transport.auth.credentials import Credentials
 
-__all__ = ["main", "parser"]
+__all__ = ["credentials", "main", "parser"]
 
 _EPILOG = """\
 The run prints the address, and what else is needed, when it starts with --listen.
@@ -52,16 +52,16 @@ def main(argv: Sequence[str]) -> int:
     if options.listen:
         host, port = parse(options.listen, port=0)
         bind = listening_on(host), port
-    credentials = _credentials(options.token_file, options.credentials)
+    secret = credentials(options.token_file, options.credentials)
     from holdfast.cli.rejoin import Rejoin
 
     return Rejoin(
-        place, credentials, slots=options.workers or 0, bind=bind,
+        place, secret, slots=options.workers or 0, bind=bind,
         patience=options.patience.seconds if options.patience is not None else None, notice=options.notice or "",
     ).run()  # fmt: skip
 
 
-def _credentials(token_file: str | None, file: str | None) -> Credentials:
+def credentials(token_file: str | None, file: str | None) -> Credentials:
     """The secret, from the first place that has one. Never from an option: all users of a machine can read those."""
     from pathlib import Path
 

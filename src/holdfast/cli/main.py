@@ -25,6 +25,7 @@ COMMANDS = {
     "checkpoint": "what a run has saved: list, verify, show, export, diff",
     "export": "make a model that can be served, from a run or a file",
     "serve": "answer requests with a model: Open Inference Protocol, plain JSON, a page",
+    "replica": "compute for a server that is going elsewhere",
     "predict": "what a model says of every row of a data set: resumable, in order",
     "doctor": "check this machine, and say what to do about it",
     "bench": "run the benchmarks of this checkout",

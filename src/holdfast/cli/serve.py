@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import secrets
 import sys
@@ -45,7 +46,8 @@ def main(argv: Sequence[str]) -> int:
     check_exposure(options)
 
     def say(sentence: str) -> None:
-        print(f"holdfast: {sentence}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, ValueError):  # whoever has read it is gone; it is to be ended all the same
+            print(f"holdfast: {sentence}", file=sys.stderr, flush=True)
 
     path = options.directory or default_path(f"serve-{options.name or options.models[0].name}", time.time())
     with RunDirectory.create(path, complain=say, unique=options.directory is None) as directory:
@@ -68,7 +70,8 @@ def _parser() -> Parser:
     it = Parser("serve", "Answer requests with a model.", _EPILOG)
     it.add_argument("models", nargs="+", metavar="MODEL", help="a model's folder, one version in it, or a run")
     it.add_argument("--name", default="", help="under which clients ask for it; by default the model's own")
-    it.add_argument("--replicas", type=int, default=1, metavar="N", help="processes that compute (default 1)")
+    it.add_argument("--replicas", default="1", metavar="N", help="processes that compute (default 1); MIN:MAX: as many "
+                    "as the requests ask for")  # fmt: skip
     it.add_argument("--slo", default="50ms", metavar="TIME", help="within which nearly all answers are to be given; "
                     "batches follow from it (default 50ms)")  # fmt: skip
     it.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1)")
@@ -82,6 +85,16 @@ def _parser() -> Parser:
     it.add_argument("--admin-grpc-port", type=int, metavar="P", help="of the same over gRPC; off without it")
     it.add_argument("--admin-token-file", type=Path, metavar="FILE", help="its own token")
     it.add_argument("--metrics-port", type=int, metavar="P", help="of /metrics, apart from all else")
+    it.add_argument("--listen", default="", metavar="ADDRESS[:PORT]", help="let other machines compute for this server "
+                    "(`holdfast replica`); it says how, and makes the secret they need")  # fmt: skip
+    it.add_argument("--machine-token-file", type=Path, metavar="FILE", help="that secret, instead of a new one")
+    it.add_argument("--tls", action="store_true", help="between machines")
+    it.add_argument("--here", type=int, metavar="K", help="replicas that this machine has room for, where others "
+                    "compute, too (default: one per CPU; with --on ray: 0)")  # fmt: skip
+    it.add_argument("--on", default="local", choices=("local", "ray"), help="who starts replicas: this machine, or a "
+                    "Ray cluster (its address: RAY_ADDRESS)")  # fmt: skip
+    it.add_argument("--hosts", type=int, default=1, metavar="H", help="with --on ray: nodes to have replicas on; each "
+                    "has room for its share of --replicas, --threads CPUs each (default 1)")  # fmt: skip
     it.add_argument("--log-requests", action="store_true", help="write every request to DIR/requests.jsonl, not only "
                     "those that failed, were refused or were slow")  # fmt: skip
     it.add_argument("--threads", type=int, default=1, metavar="T", help="of torch, in each replica (default 1)")
@@ -99,11 +112,21 @@ def _parser() -> Parser:
 def _options(given: argparse.Namespace) -> ServeOptions:
     from holdfast.transport.auth import token
 
-    for name, least in (("replicas", 1), ("threads", 1), ("max_batch", 1)):
+    replicas, most_replicas = _replicas(given.replicas)
+    for name, least in (("threads", 1), ("max_batch", 1), ("hosts", 1)):
         if getattr(given, name) < least:
             raise UsageError(f"--{name.replace('_', '-')} {getattr(given, name)}: must be at least {least}.")
     if given.name and len(given.models) > 1:
         raise UsageError(f"--name {given.name}: there are {len(given.models)} models. Each has its own name then.")
+    if given.here is not None and given.here < 0:
+        raise UsageError(f"--here {given.here}: must be 0 or more.")
+    elsewhere = bool(given.listen) or given.on != "local"
+    for option, value in (("--here", given.here is not None), ("--tls", given.tls), ("--machine-token-file",
+                          given.machine_token_file is not None)):  # fmt: skip
+        if value and not elsewhere:
+            raise UsageError(f"{option} is about other machines, and there are none without --listen or --on ray.")
+    if given.hosts > 1 and given.on == "local":
+        raise UsageError(f"--hosts {given.hosts} needs --on ray: nobody else starts anything on other machines.")
     if (given.certificate is None) != (given.key is None):
         raise UsageError("--certificate and --key go together: give both for TLS, or none.")
 
@@ -115,7 +138,9 @@ def _options(given: argparse.Namespace) -> ServeOptions:
         return token.check(token.read_private(path), str(path))
 
     return ServeOptions(
-        models=tuple(Path(model) for model in given.models), name=given.name, replicas=given.replicas,
+        models=tuple(Path(model) for model in given.models), name=given.name, replicas=replicas,
+        most_replicas=most_replicas, listen=given.listen, machine_secret=given.machine_token_file, tls=given.tls,
+        here=given.here, on=given.on, hosts=given.hosts,
         objective=Duration(given.slo).seconds, host=given.host, port=given.port,
         grpc_port=None if given.grpc_port < 0 else given.grpc_port, token=secret(given.token_file),
         certificate=given.certificate, key=given.key, admin_port=given.admin_port,
@@ -125,3 +150,15 @@ def _options(given: argparse.Namespace) -> ServeOptions:
         hang=Duration(given.hang).seconds, prove=Duration(given.prove).seconds, drain=Duration(given.drain).seconds,
         log_requests=given.log_requests, directory=given.dir,
     )  # fmt: skip
+
+
+def _replicas(text: str) -> tuple[int, int]:
+    """The least and the most; the most is 0 where the number is to stay."""
+    least, colon, most = text.partition(":")
+    numbers = [int(part) if part.isascii() and part.isdigit() and len(part) < 5 else 0 for part in (least, most or "1")]
+    if numbers[0] < 1 or numbers[1] < 1 or (colon and (not most or numbers[1] < numbers[0])):
+        raise UsageError(
+            f"--replicas {text}: write how many, such as --replicas 2, or the least and the most, such as --replicas "
+            "1:8. At least one is needed."
+        )
+    return numbers[0], numbers[1] if colon else 0

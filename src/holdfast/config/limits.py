@@ -15,8 +15,8 @@ from typing import Annotated
 import msgspec
 
 __all__ = [
-    "AGENT", "CHECKPOINT", "CLUSTER", "CONTROL", "FIXED", "NETWORK", "NOTICE", "PROCESS", "SCREEN", "STORE", "TORCHRUN",
-    "TRANSFER", "WORKER", "CrewConfig", "Seconds",
+    "AGENT", "CHECKPOINT", "CLUSTER", "CONTROL", "FIXED", "NETWORK", "NOTICE", "PROCESS", "SCREEN", "SERVING", "STORE",
+    "TORCHRUN", "TRANSFER", "WORKER", "CrewConfig", "Seconds",
 ]  # fmt: skip
 
 #: A time. People write 30s, 2m or 1h30m for it.
@@ -258,6 +258,26 @@ class _Cluster(_Section, frozen=True):
     config_map_bytes: int = 2**20
 
 
+class _Serving(_Section, frozen=True):
+    """`holdfast serve` on several machines."""
+
+    scaling_look: Seconds = 0.2  #: between two looks whether there are enough replicas
+    beat: Seconds = 0.5  #: between two signs of life of a machine that has replicas
+    silence: Seconds = 3.0  #: of a machine, after which it counts as lost
+    opening: Seconds = 15.0  #: for a machine to connect for a replica that it was asked for
+    look: Seconds = 0.2  #: between two looks whether replicas were stopped, and are well placed
+    gateway: Seconds = 20.0  #: for the process that holds the connections to be up
+    gateway_again: Seconds = 0.5  #: until that is started again, once it was lost
+    trim: Seconds = 5.0  #: between two looks whether replicas have printed too much
+    leave: Seconds = 30.0  #: for the replicas of a machine that leaves to be replaced elsewhere
+    avoided: Seconds = 0.5  #: for which a machine is avoided where a replica was lost; twice, 4x, ... where it failed
+    doublings: int = 6  #: of that, at the most
+    gather: Seconds = 3.0  #: after a machine has joined, for others to come before it takes more than it has room for
+    farewell: Seconds = 2.0  #: for machines to be told that the server ends
+    file_piece: int = 4 * 2**20  #: bytes of a model's file in one message
+    batch_bytes: int = 2**32  #: of one batch between machines: more is a mistake
+
+
 class _Screen(_Section, frozen=True):
     """What a run shows."""
 
@@ -270,11 +290,11 @@ class _Screen(_Section, frozen=True):
 
 CONTROL, NETWORK, AGENT, PROCESS, TRANSFER = _Control(), _Network(), _Agent(), _Process(), _Transfer()
 WORKER, CHECKPOINT, STORE, TORCHRUN = _Worker(), _Checkpoint(), _Store(), _Torchrun()
-CLUSTER, SCREEN, NOTICE = _Cluster(), _Screen(), _Notice()
+CLUSTER, SCREEN, NOTICE, SERVING = _Cluster(), _Screen(), _Notice(), _Serving()
 
 #: Sections that `--show-config` shows and nothing sets.
 FIXED: dict[str, msgspec.Struct] = {
     "control": CONTROL, "network": NETWORK, "agent": AGENT, "process": PROCESS, "transfer": TRANSFER, "worker": WORKER,
     "checkpoint": CHECKPOINT, "notice": NOTICE, "store": STORE, "torchrun": TORCHRUN, "cluster": CLUSTER,
-    "screen": SCREEN,
+    "screen": SCREEN, "serving": SERVING,
 }  # fmt: skip

@@ -13,7 +13,8 @@ class ServeOptions(NamedTuple):
 
     models: tuple[Path, ...]
     name: str = ""  #: of the only model; else its folder's
-    replicas: int = 1
+    replicas: int = 1  #: at first, and at the least
+    most_replicas: int = 0  #: to which their number may grow; 0: it stays
     objective: float = 0.05  #: seconds within which nearly all answers are to be given
     host: str = "127.0.0.1"
     port: int = 0  #: 0: the system chooses one
@@ -25,6 +26,12 @@ class ServeOptions(NamedTuple):
     admin_grpc_port: int | None = None  #: of the same over gRPC
     admin_token: str | None = None
     metrics_port: int | None = None  #: None: beside everything else, at /metrics
+    listen: str = ""  #: address for other machines that compute; empty: none may
+    machine_secret: Path | None = None  #: what lets them in; None: made
+    tls: bool = False  #: between machines
+    here: int | None = None  #: replicas that this machine has room for, beside others; None: one for every CPU
+    on: str = "local"  #: or `ray`, which starts machines
+    hosts: int = 1  #: that it starts
     threads: int = 1  #: of torch, in each replica
     batch: int = 256  #: items that are computed together at the most
     body: int = 64 << 20  #: bytes of a request

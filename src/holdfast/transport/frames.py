@@ -58,6 +58,7 @@ class Kind(IntEnum):
     HELD = 16  #: a replica holds this version
     STORE = 17  #: a message of the parameter store, with bytes of a value
     PART = 18  #: bytes that belong before the body of the next frame, where that is too large for one
+    REPLICA = 19  #: what a server and a replica on another machine say to each other
 
 
 #: Most bytes of the raw part, by kind.
@@ -80,6 +81,7 @@ MAX_BODY = {
     Kind.HELD: 0,
     Kind.STORE: _MIB,
     Kind.PART: 64 * _MIB,
+    Kind.REPLICA: 64 * 1024,
 }
 
 

@@ -17,8 +17,8 @@ from tests.unit.cli.launched import ENVIRONMENT, holdfast
 def test_the_commands_and_flags_are_these() -> None:
     """A frozen set: scripts stand on it."""
     assert list(COMMANDS) == [
-        "run", "join", "status", "scale", "set", "explain", "checkpoint", "export", "serve", "predict", "doctor",
-        "bench", "version",
+        "run", "join", "status", "scale", "set", "explain", "checkpoint", "export", "serve", "replica", "predict",
+        "doctor", "bench", "version",
     ]  # fmt: skip
     flags = {name for action in parser()._actions for name in action.option_strings}
     assert flags == {

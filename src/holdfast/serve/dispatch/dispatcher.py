@@ -250,6 +250,11 @@ class Dispatcher(Generic[R]):
         """How many replicas compute a batch."""
         return sum(one.batch is not None for one in self._replicas.values())
 
+    @property
+    def rate(self) -> float:
+        """Items a second that all replicas which take requests can compute; 0: not known."""
+        return self._rate
+
     def cap(self, replica: int) -> int:
         """How many items it takes at once."""
         return self._replicas[replica].cap

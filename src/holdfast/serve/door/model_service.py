@@ -25,7 +25,7 @@ from holdfast.serve.dispatch.rollout import Command, End, Flip, Note, Rejected, 
 from holdfast.serve.dispatch.waiting import WaitingRequest
 from holdfast.serve.door.answers import Answer, Unanswered
 from holdfast.serve.door.replica_link import ReplicaLink
-from holdfast.serve.door.replica_processes import ReplicaProcesses
+from holdfast.serve.door.replica_processes import ReplicaStarter
 from holdfast.serve.door.statistics import RECENT, Duration, Recent, VersionStatistics
 from holdfast.serve.protocol.requests import InferInput
 from holdfast.serve.replica import messages as say
@@ -77,7 +77,7 @@ class ModelService:
     """Serves one model under one name."""
 
     def __init__(
-        self, name: str, processes: ReplicaProcesses, note: Callable[[str], None], *, replicas: int,
+        self, name: str, processes: ReplicaStarter, note: Callable[[str], None], *, replicas: int,
         limits: DispatchLimits, rollout: RolloutLimits, memory: int = 0,
     ) -> None:  # fmt: skip
         self.name, self._processes, self._memory = name, processes, memory
@@ -92,6 +92,8 @@ class ModelService:
         self.statistics: dict[int, VersionStatistics] = {}
         self.recent: deque[Recent] = deque(maxlen=RECENT)  #: the newest answers, the oldest of them first
         self.refusals = 0
+        self.items = 0  #: that have come, taken or not
+        self.closed = False  #: it takes nothing, for ever
         self.starts = self.losses = 0  #: of replicas
         self._running: dict[int, _Running] = {}
         self._noted, self._not_noted = -math.inf, 0
@@ -188,6 +190,22 @@ class ModelService:
         """Versions that are not used, and why."""
         return self._rollout.refused
 
+    @property
+    def rate(self) -> float:
+        """Items a second that its replicas can compute; 0: not known."""
+        return self._dispatcher.rate
+
+    @property
+    def answering(self) -> int:
+        """Replicas that take requests."""
+        return len(self._dispatcher.routed())
+
+    @property
+    def oldest_wait(self) -> float:
+        """Seconds for which the oldest request has waited that no replica has begun."""
+        oldest = self._dispatcher.waiting.oldest()
+        return self._now() - oldest.came if oldest is not None else 0.0
+
     def replicas(self) -> list[dict[str, object]]:
         """What there is to say of every replica."""
         return [
@@ -201,6 +219,14 @@ class ModelService:
     def want(self, replicas: int) -> None:
         """Have so many replicas from now on."""
         self._do(self._rollout.want(replicas, self._now()))
+
+    def replace(self, process: int, reason: str) -> bool:
+        """Have another replica in the place of this one, which goes when that is ready. Whether it is going to be."""
+        for number, one in self._running.items():
+            if one.process == process and self._rollout.stage(number) == "ready":
+                self._do(self._rollout.leave(number, self._now(), reason))
+                return True
+        return False
 
     # ------------------------------------------------------------ requests
 
@@ -229,6 +255,7 @@ class ModelService:
         ])  # fmt: skip
         future: asyncio.Future[Answer] = self._loop.create_future()
         request = _Held(inputs, items, now, deadline, version, future, key)
+        self.items += items
         request.id = id
         if (refusal := self._dispatcher.admit(request, now)) is not None:
             self._refuse(refusal.reason, refusal.retry_after)
@@ -533,6 +560,7 @@ class ModelService:
 
     def close(self) -> None:
         """End it. The processes are ended by who has started them."""
+        self.closed = True
         self._timer.cancel()
         for one in self._running.values():
             if one.link.link.fileno() >= 0:

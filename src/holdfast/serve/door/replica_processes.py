@@ -8,14 +8,14 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.control.protocol.events import WorkerStarted
 from holdfast.hosts.fork_spawner import ForkSpawner
 from holdfast.transport.link import Link
 
-__all__ = ["ReplicaProcesses", "environment", "trim"]
+__all__ = ["ReplicaProcesses", "ReplicaStarter", "environment", "trim"]
 
 _ENTRY = "holdfast.serve.replica.process:main"
 _LOG = 64 << 20  # bytes of a replica's output that are kept
@@ -24,6 +24,16 @@ _LEFT = 1 << 20  # of the newest, once they are more
 #: hold secrets, and would be found in /proc for as long as it runs.
 _TOLD = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "TZ", "CUDA_VISIBLE_DEVICES", "HF_HOME", "TORCH_HOME")
 _TOLD_PREFIXES = ("PYTHON", "OMP_", "MKL_", "LC_", "LD_")
+
+
+class ReplicaStarter(Protocol):
+    """Starts replicas, wherever they are: on this machine (`ReplicaProcesses`), or on several (`places.Places`)."""
+
+    def start(self, started: Callable[[int], None], gone: Callable[[str], None]) -> tuple[int, Link]:
+        """Start one: its number and our end of its link. It calls back with its pid, and when it is gone."""
+
+    def kill(self, number: int) -> None:
+        """End one at once, also one that is stopped."""
 
 
 class _Process(NamedTuple):

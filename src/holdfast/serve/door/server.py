@@ -16,8 +16,10 @@ from holdfast.errors import ModelError, UsageError
 from holdfast.model.manifest import model_name
 from holdfast.serve.dispatch.dispatcher import DispatchLimits
 from holdfast.serve.dispatch.rollout import RolloutLimits
+from holdfast.serve.dispatch.scaling import Scaling, ScalingLimits
 from holdfast.serve.door.admin_app import AdminApp
 from holdfast.serve.door.authorization import Authorization
+from holdfast.serve.door.autoscaler import autoscale
 from holdfast.serve.door.background import Background
 from holdfast.serve.door.catalog import Catalog
 from holdfast.serve.door.exposure import check_exposure, overheard
@@ -25,10 +27,11 @@ from holdfast.serve.door.http_app import HttpInference
 from holdfast.serve.door.http_connection import HttpLimits
 from holdfast.serve.door.library_watch import first_version
 from holdfast.serve.door.listeners import HttpListeners, bound, shown, tls_context
+from holdfast.serve.door.machines import Machines
 from holdfast.serve.door.model_service import ModelService
 from holdfast.serve.door.pages import read_pages
 from holdfast.serve.door.prometheus import MetricsApp, exposition
-from holdfast.serve.door.replica_processes import ReplicaProcesses
+from holdfast.serve.door.replica_processes import ReplicaProcesses, ReplicaStarter
 from holdfast.serve.door.repository import Repository
 from holdfast.serve.door.request_log import RequestLog, Selection
 from holdfast.serve.door.run_following import RunFollowing, is_run
@@ -77,10 +80,15 @@ class Server:
                 loop.add_signal_handler(number, self._asked_to_end, number)
                 self._stack.callback(loop.remove_signal_handler, number)
             background = await self._stack.enter_async_context(Background())
-            make = partial(self._make_service, processes)
+            machines = Machines(options, processes, self._directory, self._say, self._move)
+            self._stack.push_async_callback(machines.close)
+
+            def make(name: str) -> ModelService:
+                return self._make_service(machines.places or processes, name, background)
+
             repository = Repository(self._catalog, make, background.start, self._say, drain=options.drain)
             self._bind_grpc(repository)
-            if not await self._unless_ended(self._open_models(repository, background)):
+            if not await self._unless_ended(self._open_models(machines, repository, background)):
                 return
             addresses = await self._listen(listeners, repository, background)
             background.start(listeners.sweep(), "sweep")
@@ -104,7 +112,10 @@ class Server:
 
     # ------------------------------------------------------------ models
 
-    async def _open_models(self, repository: Repository, background: Background) -> None:
+    async def _open_models(self, machines: Machines, repository: Repository, background: Background) -> None:
+        if machines.wanted:
+            await machines.open()
+            background.start(machines.watch(), "machines")
         for path in self._options.models:
             await self._open_model(path, repository, background)
         for service in self._catalog.services.values():
@@ -128,7 +139,7 @@ class Server:
         if following is not None:
             background.start(following.follow(name, partial(self._catalog.held_versions, name)), f"follow {name}")
 
-    def _make_service(self, processes: ReplicaProcesses, name: str) -> ModelService:
+    def _make_service(self, processes: ReplicaStarter, name: str, background: Background) -> ModelService:
         options = self._options
         service = ModelService(
             name, processes, self._say, replicas=options.replicas, memory=options.memory,
@@ -136,7 +147,15 @@ class Server:
             rollout=RolloutLimits(prove=options.prove),
         )  # fmt: skip
         self._stack.callback(service.close)
+        if options.most_replicas > options.replicas:
+            limits = ScalingLimits(options.replicas, options.most_replicas)
+            scaling = Scaling(limits, options.objective, options.replicas)
+            background.start(autoscale(service, scaling, self._say), f"scale {name}")
         return service
+
+    def _move(self, process: int, reason: str) -> bool:
+        """Have a replica replaced, whichever model's it is."""
+        return any(service.replace(process, reason) for service in self._catalog.services.values())
 
     async def _until_ready(self, service: ModelService) -> None:
         """Wait until a model answers. Raises ModelError where it cannot be served."""
