@@ -259,8 +259,23 @@ class _Cluster(_Section, frozen=True):
 
 
 class _Serving(_Section, frozen=True):
-    """`holdfast serve` on several machines."""
+    """`holdfast serve`, here and on several machines; `holdfast predict`."""
 
+    late: Seconds = 0.05  #: that a batch takes at least before anybody looks whether its replica was stopped
+    busy_look: Seconds = 0.02  #: between two looks at the clock while something waits or is computed
+    idle_look: Seconds = 0.25  #: the same while nothing is; and between two looks whether replicas were stopped
+    replica_end: Seconds = 5.0  #: for a replica that was ended to be gone
+    new_versions: Seconds = 1.0  #: between two looks for new versions, or new checkpoints
+    warm: Seconds = 0.5  #: for which a replica computes batches of the example, to learn what they take
+    health_look: Seconds = 0.1  #: between two looks for who watches the health of a server
+    sweep: Seconds = 1.0  #: between two looks for clients that take too long
+    handshake: Seconds = 10.0  #: that a client may take over that of TLS
+    parting: Seconds = 5.0  #: for which clients may read their last answers
+    parting_look: Seconds = 0.01  #: between two looks whether they have
+    flush: Seconds = 0.25  #: between two writes of the log of requests
+    commit: Seconds = 0.5  #: of work of `holdfast predict` that a kill may cost
+    job_look: Seconds = 0.5  #: between two lines of its progress on a terminal
+    no_replica: Seconds = 60.0  #: without a replica that computes, after which it waits no more
     scaling_look: Seconds = 0.2  #: between two looks whether there are enough replicas
     beat: Seconds = 0.5  #: between two signs of life of a machine that has replicas
     silence: Seconds = 3.0  #: of a machine, after which it counts as lost

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from typing import Generic, NamedTuple
 
+from holdfast.config.limits import SERVING
 from holdfast.serve.dispatch.cost import Cost
 from holdfast.serve.dispatch.waiting import R, Waiting
 
@@ -72,7 +73,6 @@ class _Replica(Generic[R]):
         return self.cost.slow(items) + self.way
 
 
-_LATE = 0.05  # seconds that a batch takes at least before anybody looks whether its replica has been stopped
 _LEAST_SHARE = 0.25  # of the room, however late answers are
 
 
@@ -228,7 +228,7 @@ class Dispatcher(Generic[R]):
         return [
             number for number, one in self._replicas.items()
             if one.batch is not None
-            and now - one.batch.since > max(_LATE, 4.0 * one.slow(one.batch.items) if one.cost.known else 1.0)
+            and now - one.batch.since > max(SERVING.late, 4.0 * one.slow(one.batch.items) if one.cost.known else 1.0)
         ]  # fmt: skip
 
     def hung(self, now: float) -> list[int]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.config.limits import SERVING
 from holdfast.serve.door.answers import Unanswered
 from holdfast.serve.door.catalog import Catalog
 from holdfast.serve.door.grpc_listener import Answers, Call
@@ -25,7 +26,6 @@ from holdfast.serve.protocol.requests import InferResponse
 
 __all__ = ["GrpcControl", "GrpcFacts", "GrpcInference"]
 
-_LOOK = 0.1  # seconds between looks at what is watched
 _MOST_WATCHERS = 256  # of a server's health
 
 
@@ -77,7 +77,7 @@ class GrpcFacts:
                 if (status := self._status(message.service)) != told:
                     told = status
                     await call.send(from_view("Watch", {"status": status}))
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(SERVING.health_look)
             if told == "SERVING":
                 await call.send(from_view("Watch", {"status": "NOT_SERVING"}))
         finally:

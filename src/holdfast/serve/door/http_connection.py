@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol, cast
 
 import httptools
 
+from holdfast.config.limits import SERVING
 from holdfast.serve.protocol.errors import error_body
 
 __all__ = ["HttpApp", "HttpConnection", "HttpConnections", "HttpLimits", "HttpRequest", "sweep"]
@@ -475,7 +476,7 @@ async def sweep(connections: HttpConnections) -> None:
     """End the connections of clients that take too long; for ever."""
     loop = asyncio.get_running_loop()
     while True:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(SERVING.sweep)
         now = loop.time()
         for connection in list(connections.open):
             connection.check(now)

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.config.limits import SERVING
 from holdfast.errors import ModelError
 from holdfast.model.library import FoundVersion, resolve, version_at, versions
 from holdfast.serve.door.model_service import ModelService, VersionOnDisk
 
 __all__ = ["first_version", "watch"]
 
-_EVERY = 1.0  # seconds between looks
 
 
 def first_version(path: Path) -> tuple[VersionOnDisk, list[str]]:
@@ -26,7 +26,7 @@ async def watch(root: Path, service: ModelService, note: Callable[[str], None]) 
     said: set[Path] = set()
     newest = service.current or max(service.versions, default=0)
     while True:
-        await asyncio.sleep(_EVERY)
+        await asyncio.sleep(SERVING.new_versions)
         for found in reversed(await asyncio.to_thread(_newer, root, newest)):
             if found.path in said:
                 continue

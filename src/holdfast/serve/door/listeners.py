@@ -11,13 +11,12 @@ import ssl
 from functools import partial
 from pathlib import Path
 
+from holdfast.config.limits import SERVING
 from holdfast.errors import UsageError
 from holdfast.serve.door.http_connection import HttpApp, HttpConnection, HttpConnections, HttpLimits, sweep
 
 __all__ = ["HttpListeners", "bound", "is_loopback", "shown", "tls_context"]
 
-_HANDSHAKE = 10.0  # seconds that a client may take over that of TLS
-_PARTING = 5.0  # seconds for which clients may read their last answers
 
 
 class HttpListeners:
@@ -48,7 +47,7 @@ class HttpListeners:
         connections = self._connections[what] = HttpConnections()
         server = await asyncio.get_running_loop().create_server(
             partial(HttpConnection, app, limits, connections), sock=self._sockets[what], backlog=1024, ssl=self._tls,
-            ssl_handshake_timeout=_HANDSHAKE if self._tls else None,
+            ssl_handshake_timeout=SERVING.handshake if self._tls else None,
         )  # fmt: skip
         self._servers.append(server)
         scheme = "https" if self._tls else "http"
@@ -63,11 +62,11 @@ class HttpListeners:
         for server in self._servers:
             server.close()
         loop = asyncio.get_running_loop()
-        until = loop.time() + _PARTING
+        until = loop.time() + SERVING.parting
         while (open_ := [one for some in self._connections.values() for one in some.open]) and loop.time() < until:
             for connection in open_:
                 connection.drain()
-            await asyncio.sleep(0.01)  # an answer is with its client when its connection has ended
+            await asyncio.sleep(SERVING.parting_look)  # an answer is with its client when its connection has ended
 
     def close(self) -> None:
         """Give up the ports."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from holdfast.config.limits import SERVING
 from holdfast.errors import HoldfastError
 from holdfast.model.manifest import ModelManifest
 from holdfast.model.signature import Signature
@@ -32,8 +33,6 @@ from holdfast.serve.replica import messages as say
 
 __all__ = ["ModelService", "VersionOnDisk"]
 
-_BUSY_LOOK, _IDLE_LOOK = 0.02, 0.25  # seconds between looks at the clock
-_END = 5.0  # seconds for a replica to end by itself
 _GROWN = 0.9  # of the memory that a replica may have, at which it is replaced
 
 
@@ -105,7 +104,7 @@ class ModelService:
         self._all_looked_at = 0.0
         self._held = 0
         self.changed = asyncio.Event()  #: set when a version begins to answer, or is rejected
-        self._timer = self._loop.call_later(_IDLE_LOOK, self._tick)
+        self._timer = self._loop.call_later(SERVING.idle_look, self._tick)
 
     def _note(self, sentence: str) -> None:
         self._tell(f"{self.name}: {sentence}")
@@ -513,14 +512,14 @@ class ModelService:
         )
         self._do(self._rollout.look(now))
         busy = bool(self._dispatcher.waiting) or self._dispatcher.busy
-        self._timer = self._loop.call_later(_BUSY_LOOK if busy else _IDLE_LOOK, self._tick)
+        self._timer = self._loop.call_later(SERVING.busy_look if busy else SERVING.idle_look, self._tick)
         if self._dispatcher.waiting:
             self._assign_soon()
 
     def _look_for_stopped(self, now: float) -> None:
         """Give up replicas that the system does not let run: those that are late, and now and then all of them."""
         if now >= self._all_looked_at:
-            self._all_looked_at = now + _IDLE_LOOK
+            self._all_looked_at = now + SERVING.idle_look
             suspects = list(self._running)
         else:
             suspects = self._dispatcher.late(now)
@@ -554,7 +553,7 @@ class ModelService:
             if not self._left:
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone.wait(), _END)
+                await asyncio.wait_for(self._all_gone.wait(), SERVING.replica_end)
             for process in self._left.values():  # it computes still, or was stopped
                 self._processes.kill(process)
 

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from holdfast.checkpoint.forms.weights import FINAL
 from holdfast.checkpoint.reader import found
+from holdfast.config.limits import SERVING
 from holdfast.errors import CheckpointError, ModelError, UsageError
 from holdfast.model.library import versions
 from holdfast.observe.directory import CHECKPOINTS, running
 
 __all__ = ["RunFollowing", "is_run"]
 
-_EVERY = 1.0  # seconds between looks
 _KEPT = 4  # versions that are left of those that were made
 _NICE = 15
 
@@ -61,12 +61,12 @@ class RunFollowing:
             elif not said:
                 said = True
                 self._note(f"{self._run} has written no checkpoint yet: waiting for the first (--checkpoint says when)")
-            await asyncio.sleep(_EVERY)
+            await asyncio.sleep(SERVING.new_versions)
 
     async def follow(self, name: str, held: Callable[[], set[int]]) -> None:
         """Publish newer checkpoints of the model of that name, for ever. `held`: versions that are in use."""
         while True:
-            await asyncio.sleep(_EVERY)
+            await asyncio.sleep(SERVING.new_versions)
             newest = await asyncio.to_thread(self._newest)
             if not newest or newest in self._taken:
                 continue

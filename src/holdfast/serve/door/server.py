@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.config.limits import SERVING
 from holdfast.errors import ModelError, UsageError
 from holdfast.model.manifest import model_name
 from holdfast.serve.dispatch.dispatcher import DispatchLimits
@@ -44,8 +45,6 @@ if TYPE_CHECKING:  # needs what may not be there
 __all__ = ["Server"]
 
 _ADMIN_BODY = 1 << 20  # bytes that an operator may send
-_LAST = 5.0  # seconds for answers over gRPC to be on their way, once there are all of them
-_FLUSH = 0.25  # seconds between writes of the log of requests
 _FLUSHES_PER_TRIM = 20
 
 
@@ -255,13 +254,13 @@ class Server:
         self._catalog.draining = True
         await asyncio.gather(*(service.drain(self._options.drain) for service in self._catalog.services.values()))
         self._catalog.closed = True
-        await asyncio.gather(listeners.drain(), *(listener.stop(_LAST) for listener in self._grpc.values()))
+        await asyncio.gather(listeners.drain(), *(listener.stop(SERVING.parting) for listener in self._grpc.values()))
 
     async def _keep_logs(self, processes: ReplicaProcesses) -> None:
         """Write what requests have left, and let no replica's output fill the disk; for ever."""
         while True:
             for _ in range(_FLUSHES_PER_TRIM):
-                await asyncio.sleep(_FLUSH)
+                await asyncio.sleep(SERVING.flush)
                 self._log.flush()
             await asyncio.to_thread(processes.trim_logs)
 

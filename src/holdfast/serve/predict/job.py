@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from holdfast.config.limits import SERVING
 from holdfast.errors import BadRow, CrewLost, ModelError, RunError, UsageError
 from holdfast.model.manifest import ModelManifest
 from holdfast.observe.progress import short_number, short_time
@@ -41,9 +42,6 @@ from holdfast.serve.protocol.requests import InferInput
 
 __all__ = ["Outcome", "PredictJob", "PredictOptions", "progress_line"]
 
-_COMMIT = 0.5  #: seconds of work that a kill may cost
-_LOOK = 0.5  #: seconds between two lines on a terminal
-_NO_REPLICA = 60.0  #: seconds without a replica that computes, after which nothing is waited for any more
 _SAMPLE = 32  #: rows that are looked at before anything is computed
 _FOR_EVER = 1e9
 #: A block is one request and one batch: nothing is refused, nothing is computed together with it.
@@ -227,20 +225,20 @@ class PredictJob:
             while not window.over and not self._stop.is_set():
                 while (one := window.begin()) is not None:
                     tasks[asyncio.create_task(self._pieces(one.begin, one.end))] = one
-                finished = await self._first(tasks, seconds=_LOOK)
+                finished = await self._first(tasks, seconds=SERVING.job_look)
                 for task in [task for task in tasks if task in finished]:
                     ready = window.finish(tasks.pop(task).number, task.result())
                     for written, (pieces, bad) in ready:
                         await self._in(self._writing, self._write, written, outputs, pieces, bad)
                 now = time.monotonic()
-                if now - committed > _COMMIT:
+                if now - committed > SERVING.commit:
                     committed = now
                     await self._in(self._writing, self._record.commit)
                 alive = now if self._service.ready else alive
-                if now - alive > _NO_REPLICA:
+                if now - alive > SERVING.no_replica:
                     raise CrewLost(
-                        f"No replica of {self._service.name} has been ready for {_NO_REPLICA:.0f} s. The last that was "
-                        f"heard: {self._last_said or 'nothing'}. What they printed is in "
+                        f"No replica of {self._service.name} has been ready for {SERVING.no_replica:.0f} s. The last "
+                        f"that was heard: {self._last_said or 'nothing'}. What they printed is in "
                         f"{self._record.folder / 'logs'}; run the same command again to go on."
                     )
                 told = progress_line(self._rows_done, rows, self._rows_done - resumed, now - began)

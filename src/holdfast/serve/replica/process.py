@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.config.limits import SERVING
 from holdfast.config.worker_spec import WorkerSpec
 from holdfast.errors import HoldfastError
 from holdfast.serve.replica import messages as say
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["main", "warm_up"]
 
 _NICE = 15  # of the thread that loads
-_WARM = 0.5  # seconds of batches at the most, to learn what they take
 _PR_SET_NO_NEW_PRIVS = 38
 
 
@@ -128,7 +128,7 @@ class _Replica:
         """Compute some batches, twice each: the second time tells what they take. Raises ValueError: wrong outputs."""
         assert self._model is not None
         measured: list[tuple[int, float]] = []
-        until = time.perf_counter() + _WARM
+        until = time.perf_counter() + SERVING.warm
         for items, inputs in batches_of(self._model.manifest, Path(wanted.path), wanted.most):
             for _ in range(2):
                 began = time.perf_counter()
