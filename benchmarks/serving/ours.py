@@ -6,7 +6,7 @@ What it takes for granted:
   and writes RUN/addresses.json when it listens; versions that appear in DIR are taken up without being asked for, and
   answers name them by their numbers;
 * a replica is called "holdfast serve: replica ..." in `ps`, and descends from the process that was started;
-* GET /metrics has a line for each model, `holdfast_serve_replicas_ready{...} N`;
+* GET /metrics has a line for each model and version, `holdfast_replicas{...,stage="ready"} N`;
 * SIGTERM ends it.
 """
 
@@ -31,7 +31,7 @@ from benchmarks.serving.networks import INPUTS, network
 
 __all__ = ["going", "library", "publish", "ready"]
 
-_READY = re.compile(r"^holdfast_serve_replicas_ready(?:\{.*\})? (\d+)", re.MULTILINE)
+_READY = re.compile(r'^holdfast_replicas\{[^}]*stage="ready"[^}]*\} (\d+)', re.MULTILINE)
 _REPLICA = "holdfast serve: replica"
 _START = 60.0  #: seconds
 
