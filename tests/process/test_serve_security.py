@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.serve.door.authorization import Authorization
-from holdfast.serve.door.catalog import Catalog
-from holdfast.serve.door.http_app import HttpInference
+from holdfast.serve.endpoints.authorization import Authorization
+from holdfast.serve.endpoints.http_app import HttpInference
+from holdfast.serve.models.catalog import Catalog
 from holdfast.serve.protocol.limits import ProtocolLimits
 from tests.process.harness import environment, holdfast, until
 from tests.process.models import marked

@@ -1,1 +1,5 @@
-"""Serving: a model behind an endpoint. `door` answers clients, `dispatch` decides, `replica` computes."""
+"""Serving: a model behind endpoints.
+
+`door` is the process, `endpoints` face clients, `models` keep requests until they are answered, `dispatch` decides, and
+`replica` computes.
+"""

@@ -18,8 +18,8 @@ NUMBERS = {
     "core/sync/staleness.py: _STEEP", "core/transfers.py: _FAST", "dataplane/reduce/partial_step.py: _LR",
     "dataplane/reduce/partial_step.py: _NEAR", "model/export.py: _TOLERANCE", "serve/dispatch/cost.py: _FORGET",
     "serve/dispatch/cost.py: _OUTLIER", "serve/dispatch/cost.py: _SPREAD",
-    "serve/dispatch/dispatcher.py: _LEAST_SHARE", "serve/door/model_service.py: _GROWN",
-    "serve/door/statistics.py: BUCKETS", "serve/predict/job.py: _FOR_EVER",
+    "serve/dispatch/dispatcher.py: _LEAST_SHARE", "serve/models/model_service.py: _GROWN",
+    "serve/models/statistics.py: BUCKETS", "serve/predict/job.py: _FOR_EVER",
 }  # fmt: skip
 #: Calls whose number is a time.
 WAITS = {"sleep", "wait", "wait_for", "settimeout", "join", "timeout"}

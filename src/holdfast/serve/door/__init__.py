@@ -1,1 +1,1 @@
-"""The front door: the process that listens, holds every request until it is answered, and starts replicas."""
+"""The front door: the process that listens, and holds every request until it is answered."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from holdfast.config.limits import SERVING
 from holdfast.errors import UsageError
-from holdfast.serve.door.http_connection import HttpApp, HttpConnection, HttpConnections, HttpLimits, sweep
+from holdfast.serve.endpoints.http_connection import HttpApp, HttpConnection, HttpConnections, HttpLimits, sweep
 
 __all__ = ["HttpListeners", "bound", "is_loopback", "shown", "tls_context"]
 

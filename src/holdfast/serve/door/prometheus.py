@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from holdfast.serve.door.authorization import Authorization
-from holdfast.serve.door.catalog import Catalog
-from holdfast.serve.door.http_connection import HttpRequest
-from holdfast.serve.door.model_service import ModelService
-from holdfast.serve.door.statistics import BUCKETS, Duration, Histogram, VersionStatistics
+from holdfast.serve.endpoints.authorization import Authorization
+from holdfast.serve.endpoints.http_connection import HttpRequest
+from holdfast.serve.models.catalog import Catalog
+from holdfast.serve.models.model_service import ModelService
+from holdfast.serve.models.statistics import BUCKETS, Duration, Histogram, VersionStatistics
 from holdfast.serve.protocol.errors import error_body
 
 __all__ = ["CONTENT_TYPE", "MetricsApp", "exposition"]

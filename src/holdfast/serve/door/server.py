@@ -18,29 +18,29 @@ from holdfast.model.manifest import model_name
 from holdfast.serve.dispatch.dispatcher import DispatchLimits
 from holdfast.serve.dispatch.rollout import RolloutLimits
 from holdfast.serve.dispatch.scaling import Scaling, ScalingLimits
-from holdfast.serve.door.admin_app import AdminApp
-from holdfast.serve.door.authorization import Authorization
-from holdfast.serve.door.autoscaler import autoscale
 from holdfast.serve.door.background import Background
-from holdfast.serve.door.catalog import Catalog
 from holdfast.serve.door.exposure import check_exposure, overheard
-from holdfast.serve.door.http_app import HttpInference
-from holdfast.serve.door.http_connection import HttpLimits
-from holdfast.serve.door.library_watch import first_version
 from holdfast.serve.door.listeners import HttpListeners, bound, shown, tls_context
-from holdfast.serve.door.machines import Machines
-from holdfast.serve.door.model_service import ModelService
-from holdfast.serve.door.pages import read_pages
 from holdfast.serve.door.prometheus import MetricsApp, exposition
-from holdfast.serve.door.replica_processes import ReplicaProcesses, ReplicaStarter
-from holdfast.serve.door.repository import Repository
 from holdfast.serve.door.request_log import RequestLog, Selection
-from holdfast.serve.door.run_following import RunFollowing, is_run
+from holdfast.serve.endpoints.admin_app import AdminApp
+from holdfast.serve.endpoints.authorization import Authorization
+from holdfast.serve.endpoints.http_app import HttpInference
+from holdfast.serve.endpoints.http_connection import HttpLimits
+from holdfast.serve.endpoints.pages import read_pages
+from holdfast.serve.machines.autoscaler import autoscale
+from holdfast.serve.machines.machines import Machines
+from holdfast.serve.models.catalog import Catalog
+from holdfast.serve.models.library_watch import first_version
+from holdfast.serve.models.model_service import ModelService
+from holdfast.serve.models.replica_processes import ReplicaProcesses, ReplicaStarter
+from holdfast.serve.models.repository import Repository
+from holdfast.serve.models.run_following import RunFollowing, is_run
 from holdfast.serve.options import ServeOptions
 from holdfast.serve.protocol.limits import ProtocolLimits
 
 if TYPE_CHECKING:  # needs what may not be there
-    from holdfast.serve.door.grpc_listener import GrpcListener, GrpcService
+    from holdfast.serve.endpoints.grpc_listener import GrpcListener, GrpcService
 
 __all__ = ["Server"]
 
@@ -184,8 +184,8 @@ class Server:
         if options.grpc_port is None and options.admin_grpc_port is None:
             return
         try:
-            from holdfast.serve.door.grpc_listener import GrpcLimits, GrpcListener
-            from holdfast.serve.door.grpc_service import GrpcControl, GrpcInference
+            from holdfast.serve.endpoints.grpc_listener import GrpcLimits, GrpcListener
+            from holdfast.serve.endpoints.grpc_service import GrpcControl, GrpcInference
         except ImportError as error:
             if options.admin_grpc_port is not None or options.grpc_port:
                 raise UsageError(f"{error.name} is missing, which gRPC needs: pip install 'holdfast[serve]'.") from None

@@ -28,10 +28,10 @@ from holdfast.observe.progress import short_number, short_time
 from holdfast.observe.screen import Screen
 from holdfast.serve.dispatch.dispatcher import DispatchLimits
 from holdfast.serve.dispatch.rollout import RolloutLimits
-from holdfast.serve.door.answers import Unanswered
-from holdfast.serve.door.library_watch import first_version
-from holdfast.serve.door.model_service import ModelService
-from holdfast.serve.door.replica_processes import ReplicaProcesses
+from holdfast.serve.models.answers import Unanswered
+from holdfast.serve.models.library_watch import first_version
+from holdfast.serve.models.model_service import ModelService
+from holdfast.serve.models.replica_processes import ReplicaProcesses
 from holdfast.serve.predict.blocks import Block, Window, block, block_count, block_size
 from holdfast.serve.predict.columns import Feed, feeds, inputs
 from holdfast.serve.predict.formats import Format, format_of, make_format

@@ -17,7 +17,7 @@ from pathlib import Path
 from holdfast.config.limits import AGENT, SERVING
 from holdfast.errors import NetworkError
 from holdfast.observe.directory import host
-from holdfast.serve.door.replica_processes import ReplicaProcesses
+from holdfast.serve.models.replica_processes import ReplicaProcesses
 from holdfast.serve.remote import messages as say
 from holdfast.serve.remote.hosted_replica import HostedReplica
 from holdfast.serve.remote.version_files import VersionFiles

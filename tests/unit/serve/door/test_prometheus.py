@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.serve.door.catalog import Catalog
 from holdfast.serve.door.prometheus import exposition
-from holdfast.serve.door.statistics import Duration, VersionStatistics
+from holdfast.serve.models.catalog import Catalog
+from holdfast.serve.models.statistics import Duration, VersionStatistics
 
 parser = pytest.importorskip("prometheus_client.parser")
 

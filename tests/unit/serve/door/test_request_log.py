@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.serve.door import request_log
-from holdfast.serve.door.replica_processes import trim
 from holdfast.serve.door.request_log import NAME, LoggedRequest, RequestLog, Selection
+from holdfast.serve.models.replica_processes import trim
 
 
 def line(id: str, **more: object) -> LoggedRequest:

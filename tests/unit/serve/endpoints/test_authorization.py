@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import UsageError
-from holdfast.serve.door import authorization as module
-from holdfast.serve.door.authorization import Authorization
-from holdfast.serve.door.catalog import Catalog
 from holdfast.serve.door.exposure import check_exposure
-from holdfast.serve.door.http_app import HttpInference
-from holdfast.serve.door.http_connection import HttpRequest
-from holdfast.serve.door.pages import read_pages
 from holdfast.serve.door.prometheus import MetricsApp
+from holdfast.serve.endpoints import authorization as module
+from holdfast.serve.endpoints.authorization import Authorization
+from holdfast.serve.endpoints.http_app import HttpInference
+from holdfast.serve.endpoints.http_connection import HttpRequest
+from holdfast.serve.endpoints.pages import read_pages
+from holdfast.serve.models.catalog import Catalog
 from holdfast.serve.options import ServeOptions
 from holdfast.serve.protocol.limits import ProtocolLimits
 

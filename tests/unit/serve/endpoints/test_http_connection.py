@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.serve.door.http_connection import HttpConnection, HttpConnections, HttpLimits, HttpRequest
+from holdfast.serve.endpoints.http_connection import HttpConnection, HttpConnections, HttpLimits, HttpRequest
 
 LIMITS = HttpLimits(body=1000, bodies=3000, url=200, headers=10, head=2000, connections=2, ahead=4, chunks=5)
 

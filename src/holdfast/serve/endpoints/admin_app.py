@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from holdfast.serve.door.answers import Unanswered
-from holdfast.serve.door.authorization import Authorization
-from holdfast.serve.door.catalog import Catalog
-from holdfast.serve.door.http_connection import HttpRequest
-from holdfast.serve.door.repository import Repository
+from holdfast.serve.endpoints.authorization import Authorization
+from holdfast.serve.endpoints.http_connection import HttpRequest
+from holdfast.serve.models.answers import Unanswered
+from holdfast.serve.models.catalog import Catalog
+from holdfast.serve.models.repository import Repository
 from holdfast.serve.protocol import metadata
 from holdfast.serve.protocol.errors import BadRequest, error_body
 from holdfast.serve.protocol.repository import check_load, check_unload, parse_index, parse_parameters

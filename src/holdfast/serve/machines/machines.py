@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ResourceError
-from holdfast.serve.door.gateway_process import GatewayProcess
-from holdfast.serve.door.places import Places
-from holdfast.serve.door.ray_machines import RayMachines
-from holdfast.serve.door.replica_processes import ReplicaProcesses
+from holdfast.serve.machines.gateway_process import GatewayProcess
+from holdfast.serve.machines.places import Places
+from holdfast.serve.machines.ray_machines import RayMachines
+from holdfast.serve.models.replica_processes import ReplicaProcesses
 from holdfast.serve.options import ServeOptions
 from holdfast.serve.remote.messages import Listen
 from holdfast.transport.auth import token as tokens

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from holdfast.config.limits import SERVING
 from holdfast.serve.dispatch.placement import MachineRoom, choose, relieve
-from holdfast.serve.door.gateway_process import GatewayProcess
-from holdfast.serve.door.replica_processes import ReplicaProcesses
+from holdfast.serve.machines.gateway_process import GatewayProcess
+from holdfast.serve.models.replica_processes import ReplicaProcesses
 from holdfast.serve.remote import messages as said
 from holdfast.transport.link import Link
 

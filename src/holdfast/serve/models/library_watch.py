@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast.config.limits import SERVING
 from holdfast.errors import ModelError
 from holdfast.model.library import FoundVersion, resolve, version_at, versions
-from holdfast.serve.door.model_service import ModelService, VersionOnDisk
+from holdfast.serve.models.model_service import ModelService, VersionOnDisk
 
 __all__ = ["first_version", "watch"]
 

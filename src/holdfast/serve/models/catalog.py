@@ -8,9 +8,9 @@ from typing import Any
 
 from holdfast.model.library import Version
 from holdfast.model.manifest import EXAMPLE
-from holdfast.serve.door.answers import Unanswered
-from holdfast.serve.door.model_service import ModelService
-from holdfast.serve.door.statistics import Duration
+from holdfast.serve.models.answers import Unanswered
+from holdfast.serve.models.model_service import ModelService
+from holdfast.serve.models.statistics import Duration
 from holdfast.serve.protocol import metadata
 from holdfast.serve.protocol.metadata import BatchStatistics, ModelIndex, ModelStatistics, StatisticDuration
 

@@ -17,14 +17,14 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
-from holdfast.serve.door.answers import Answer, Unanswered
-from holdfast.serve.door.authorization import Authorization
-from holdfast.serve.door.catalog import Catalog
-from holdfast.serve.door.http_connection import HttpRequest
-from holdfast.serve.door.model_service import ModelService
-from holdfast.serve.door.pages import Page
 from holdfast.serve.door.prometheus import CONTENT_TYPE
 from holdfast.serve.door.request_log import LoggedRequest, RequestLog
+from holdfast.serve.endpoints.authorization import Authorization
+from holdfast.serve.endpoints.http_connection import HttpRequest
+from holdfast.serve.endpoints.pages import Page
+from holdfast.serve.models.answers import Answer, Unanswered
+from holdfast.serve.models.catalog import Catalog
+from holdfast.serve.models.model_service import ModelService
 from holdfast.serve.protocol import metadata
 from holdfast.serve.protocol.errors import BadRequest, error_body
 from holdfast.serve.protocol.fit import Fitted, fit

@@ -9,7 +9,7 @@ import pytest
 from holdfast.model.loading import LoadedModel
 from holdfast.model.manifest import ModelManifest
 from holdfast.model.signature import Signature, TensorSpec
-from holdfast.serve.door.replica_link import ReplicaLink
+from holdfast.serve.models.replica_link import ReplicaLink
 from holdfast.serve.protocol.requests import InferInput
 from holdfast.serve.replica import messages as say
 from holdfast.serve.replica.process import _Replica, _resident

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import ModelError, NotAModel
 from holdfast.model.library import resolve, version_at
-from holdfast.serve.door.answers import Unanswered
-from holdfast.serve.door.catalog import Catalog
-from holdfast.serve.door.library_watch import watch
-from holdfast.serve.door.model_service import ModelService, VersionOnDisk
+from holdfast.serve.models.answers import Unanswered
+from holdfast.serve.models.catalog import Catalog
+from holdfast.serve.models.library_watch import watch
+from holdfast.serve.models.model_service import ModelService, VersionOnDisk
 from holdfast.serve.protocol import metadata
 from holdfast.serve.protocol.metadata import ModelIndex
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.config.limits import SERVING
-from holdfast.serve.door.answers import Unanswered
-from holdfast.serve.door.catalog import Catalog
-from holdfast.serve.door.grpc_listener import Answers, Call
-from holdfast.serve.door.repository import Repository
+from holdfast.serve.endpoints.grpc_listener import Answers, Call
+from holdfast.serve.models.answers import Unanswered
+from holdfast.serve.models.catalog import Catalog
+from holdfast.serve.models.repository import Repository
 from holdfast.serve.protocol import metadata
 from holdfast.serve.protocol.errors import BadRequest
 from holdfast.serve.protocol.fit import fit

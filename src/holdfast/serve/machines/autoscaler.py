@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from holdfast.config.limits import SERVING
 from holdfast.serve.dispatch.scaling import Load, Scaling
-from holdfast.serve.door.model_service import ModelService
+from holdfast.serve.models.model_service import ModelService
 
 __all__ = ["autoscale"]
 

@@ -24,10 +24,10 @@ from holdfast.model.signature import Signature
 from holdfast.serve.dispatch.dispatcher import Batch, Dispatcher, DispatchLimits
 from holdfast.serve.dispatch.rollout import Command, End, Flip, Note, Rejected, Rollout, RolloutLimits, Start
 from holdfast.serve.dispatch.waiting import WaitingRequest
-from holdfast.serve.door.answers import Answer, Unanswered
-from holdfast.serve.door.replica_link import ReplicaLink
-from holdfast.serve.door.replica_processes import ReplicaStarter
-from holdfast.serve.door.statistics import RECENT, Duration, Recent, VersionStatistics
+from holdfast.serve.models.answers import Answer, Unanswered
+from holdfast.serve.models.replica_link import ReplicaLink
+from holdfast.serve.models.replica_processes import ReplicaStarter
+from holdfast.serve.models.statistics import RECENT, Duration, Recent, VersionStatistics
 from holdfast.serve.protocol.requests import InferInput
 from holdfast.serve.replica import messages as say
 

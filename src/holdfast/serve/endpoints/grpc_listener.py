@@ -26,8 +26,8 @@ import grpc
 import grpc.aio
 
 from holdfast.errors import UsageError
-from holdfast.serve.door.answers import Unanswered
-from holdfast.serve.door.authorization import Authorization
+from holdfast.serve.endpoints.authorization import Authorization
+from holdfast.serve.models.answers import Unanswered
 from holdfast.serve.protocol.errors import BadRequest
 from holdfast.serve.protocol.grpc_messages import METHODS, STATUS, Method, read
 

@@ -40,7 +40,7 @@ class Page(NamedTuple):
 def read_pages() -> dict[bytes, Page]:
     """All files of the page by their paths: `/`, and what it needs as `/page/NAME`."""
     pages: dict[bytes, Page] = {}
-    for file in (files("holdfast.serve.door") / "page").iterdir():
+    for file in (files("holdfast.serve.endpoints") / "page").iterdir():
         kind = _TYPES.get("." + file.name.rpartition(".")[2])
         if kind is not None:
             path = "/" if file.name == "index.html" else f"/page/{file.name}"
