@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["Answered", "Served"]
 
-READY = 60.0  # seconds until a server has to be ready, also on a busy machine
+READY = 150.0  # seconds until a server has to be ready, also on a busy machine
 
 
 class Answered:

@@ -188,7 +188,7 @@ def test_a_run_is_served_while_it_trains_and_its_checkpoints_become_versions(tmp
                 return served.ask("/v2/models/going/config").json["source"].get("step", 0)
 
             first = step()
-            until(lambda: step() > first, "a newer checkpoint answers", 60)
+            until(lambda: step() > first, "a newer checkpoint answers", 120)
             assert len(served.ask("/predict", json.dumps([0.5] * 64).encode()).json["outputs"]["output"]) == 10
         run.send(signal.SIGINT)
         run.end()

@@ -6,26 +6,22 @@ It holds every request until it is answered. All of it runs in the event loop; n
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-
-import msgspec
 
 from holdfast.config.limits import SERVING
 from holdfast.errors import HoldfastError
 from holdfast.model.manifest import ModelManifest
 from holdfast.model.signature import Signature
-from holdfast.serve.dispatch.dispatcher import Batch, Dispatcher, DispatchLimits
+from holdfast.serve.dispatch.dispatcher import Dispatcher, DispatchLimits
 from holdfast.serve.dispatch.rollout import Command, End, Flip, Note, Rejected, Rollout, RolloutLimits, Start
 from holdfast.serve.dispatch.waiting import WaitingRequest
 from holdfast.serve.models.answers import Answer, Unanswered
-from holdfast.serve.models.replica_link import ReplicaLink
+from holdfast.serve.models.replica_pool import Replica, ReplicaPool
 from holdfast.serve.models.replica_processes import ReplicaStarter
 from holdfast.serve.models.statistics import RECENT, Duration, Recent, VersionStatistics
 from holdfast.serve.protocol.requests import InferInput
@@ -57,21 +53,6 @@ class _Held(WaitingRequest):
         self.begun, self.id = came, ""
 
 
-@dataclass(slots=True)
-class _Running:
-    """A replica's process."""
-
-    process: int
-    version: int
-    link: ReplicaLink
-    pid: int = 0
-    batch: Batch[_Held] | None = None
-    ending: bool = False
-    reason: str = ""
-    memory: int = 0
-    loaded: bool = False
-
-
 class ModelService:
     """Serves one model under one name."""
 
@@ -79,7 +60,7 @@ class ModelService:
         self, name: str, processes: ReplicaStarter, note: Callable[[str], None], *, replicas: int,
         limits: DispatchLimits, rollout: RolloutLimits, memory: int = 0,
     ) -> None:  # fmt: skip
-        self.name, self._processes, self._memory = name, processes, memory
+        self.name, self._memory = name, memory
         self._tell = note
         self._limits = limits
         self._loop = asyncio.get_running_loop()
@@ -93,15 +74,12 @@ class ModelService:
         self.refusals = 0
         self.items = 0  #: that have come, taken or not
         self.closed = False  #: it takes nothing, for ever
-        self.starts = self.losses = 0  #: of replicas
-        self._running: dict[int, _Running] = {}
+        self.losses = 0  #: of replicas
+        self._pool = ReplicaPool(processes, self)
         self._noted, self._not_noted = -math.inf, 0
-        self._left: dict[int, int] = {}  # replicas that are not gone for certain, and their processes
-        self._all_gone = asyncio.Event()
         self._assigning = False
         self._draining = False
         self._idle = asyncio.Event()
-        self._all_looked_at = 0.0
         self._held = 0
         self.changed = asyncio.Event()  #: set when a version begins to answer, or is rejected
         self._timer = self._loop.call_later(SERVING.idle_look, self._tick)
@@ -182,7 +160,12 @@ class ModelService:
     @property
     def held_versions(self) -> set[int]:
         """Versions that replicas hold."""
-        return {one.version for one in self._running.values()}
+        return {one.version for one in self._pool.replicas.values()}
+
+    @property
+    def starts(self) -> int:
+        """How many replicas were started."""
+        return self._pool.starts
 
     @property
     def refused_versions(self) -> dict[int, str]:
@@ -210,9 +193,9 @@ class ModelService:
         return [
             {
                 "replica": number, "pid": one.pid, "version": one.version, "stage": self._rollout.stage(number),
-                "memory": one.memory, "busy": one.batch is not None,
+                "memory": one.memory, "busy": one.computing > 0,
             }
-            for number, one in self._running.items()
+            for number, one in self._pool.replicas.items()
         ]  # fmt: skip
 
     def want(self, replicas: int) -> None:
@@ -221,11 +204,11 @@ class ModelService:
 
     def replace(self, process: int, reason: str) -> bool:
         """Have another replica in the place of this one, which goes when that is ready. Whether it is going to be."""
-        for number, one in self._running.items():
-            if one.process == process and self._rollout.stage(number) == "ready":
-                self._do(self._rollout.leave(number, self._now(), reason))
-                return True
-        return False
+        number = self._pool.numbered(process)
+        if number is None or self._rollout.stage(number) != "ready":
+            return False
+        self._do(self._rollout.leave(number, self._now(), reason))
+        return True
 
     # ------------------------------------------------------------ requests
 
@@ -291,17 +274,15 @@ class ModelService:
         self._assigning = False
         now = self._now()
         for batch in self._dispatcher.assign(now):
-            one = self._running[batch.replica]
-            one.batch = batch
             for request in batch.requests:
                 request.begun = now
             try:
-                one.link.compute([request.inputs for request in batch.requests])
-            except HoldfastError as error:  # no memory for the batch: the requests fail, the replica goes on
-                self._dispatcher.computed(batch.replica, now, 0.0)
-                one.batch = None
+                self._pool.compute(batch.replica, [request.inputs for request in batch.requests])
+            except HoldfastError as error:  # no memory for the batch: each request is tried alone, or fails
                 self._note(f"a batch of {batch.items} items was not begun: {error}")
-                self._fail(batch.requests, Unanswered(503, f"{self.name} has no memory for this request now.", 1.0))
+                failing = self._dispatcher.failed(batch.replica)
+                self._fail(failing, Unanswered(503, f"{self.name} has no memory for this request now.", 1.0))
+                self._assign_soon()
 
     def _fail(self, requests: Sequence[_Held], why: Unanswered, version: int = 0) -> None:
         """These have no answer; `version` is the one that failed, where it was one."""
@@ -338,40 +319,23 @@ class ModelService:
                 self._note(command.sentence)
 
     def _start(self, wanted: Start) -> None:
-        number, version = wanted.replica, self.versions[wanted.version]
-        signature = version.manifest.signature
-        process, link = self._processes.start(
-            lambda pid: self._started(number, pid), lambda how: self._gone(number, how)
-        )
-        self._left[number] = process
-        joined = ReplicaLink(link, signature.inputs, signature.outputs, batched=signature.batched)
-        self.starts += 1
-        self._running[number] = _Running(process, wanted.version, joined)
-        self._loop.add_reader(link.fileno(), self._hear, number)
-        title = f"holdfast serve: replica {number} of {self.name}, version {wanted.version}"
-        joined.load(str(version.path), title, self._dispatcher.limits.batch, self._memory)
-
-    def _started(self, number: int, pid: int) -> None:
-        if number in self._running:
-            self._running[number].pid = pid
+        version = self.versions[wanted.version]
+        title = f"holdfast serve: replica {wanted.replica} of {self.name}, version {wanted.version}"
+        load = say.Load(str(version.path), title, self._dispatcher.limits.batch, self._memory)
+        self._pool.start(wanted.replica, wanted.version, version.manifest.signature, load)
 
     def _end(self, wanted: End) -> None:
-        one = self._running.get(wanted.replica)
-        if one is None:
-            return
-        one.ending, one.reason = True, wanted.reason
         self._dispatcher.route(set(self._dispatcher.routed()) - {wanted.replica})
-        if one.batch is None:
-            self._close(wanted.replica)
+        if self._pool.end(wanted.replica, wanted.reason):
+            self._dispatcher.lose(wanted.replica)
 
-    def _close(self, number: int) -> None:
-        """Let go of a replica that computes nothing: it sees the end of its link, and ends."""
-        one = self._running.pop(number)
-        self._dispatcher.lose(number)
-        self._loop.remove_reader(one.link.link.fileno())
-        one.link.close()
-        if not one.loaded:
-            self._processes.kill(one.process)  # it may be loading for long, and hears nothing meanwhile
+    def _end_if_due(self, replica: Replica) -> bool:
+        """It computes nothing now: was it to go?"""
+        if not replica.ending:
+            return False
+        self._pool.let_go(replica.number)
+        self._dispatcher.lose(replica.number)
+        return True
 
     def _flip(self, flip: Flip) -> None:
         self._dispatcher.route(set(flip.replicas))
@@ -384,44 +348,34 @@ class ModelService:
         self.changed.set()
         self._assign_soon()
 
-    def _hear(self, number: int) -> None:
-        one = self._running[number]
-        try:
-            message = one.link.hear()
-        except BlockingIOError:
-            return
-        except (ValueError, msgspec.MsgspecError):  # the model's code can write to its link, if it looks for it
-            one.reason = "it said something that cannot be understood"
-            message = None
-        if message is None:
-            self._loop.remove_reader(one.link.link.fileno())
-            self._processes.kill(one.process)  # what holds its link no more is of no use; `_gone` follows
-        elif isinstance(message, say.Computed):
-            self._computed(number, one, message)
+    def heard(self, replica: Replica, message: say.FromReplica) -> None:
+        """A replica has said something."""
+        number = replica.number
+        if isinstance(message, say.Computed):
+            self._computed(replica, message)
         elif isinstance(message, say.Raised):
-            self._raised(number, one, message)
+            self._raised(replica, message)
         elif isinstance(message, say.Loaded):
-            one.loaded, one.memory = True, message.memory
+            replica.loaded, replica.memory = True, message.memory
             self._dispatcher.join(number, list(message.measured))
             self._do(self._rollout.ready(number, self._now(), self._dispatcher.cost(number).expected(1)))
         elif isinstance(message, say.CannotLoad):
-            one.reason = message.reason
-            self._processes.kill(one.process)
+            self._pool.give_up(number, message.reason)
         else:
             assert isinstance(message, say.Leaving)
             self._do(self._rollout.leave(number, self._now(), "it was sent SIGTERM"))
 
-    def _computed(self, number: int, one: _Running, message: say.Computed) -> None:
-        batch, now = one.batch, self._now()
-        assert batch is not None
-        one.batch, one.memory = None, message.memory
+    def _computed(self, one: Replica, message: say.Computed) -> None:
+        number, now = one.number, self._now()
+        one.memory = message.memory
         requests = self._dispatcher.computed(number, now, message.seconds)
+        items = sum(request.items for request in requests)
         answers = one.link.answers(
             message, [request.inputs for request in requests], [request.items for request in requests]
         )
         bad = set(message.not_finite)
         stats = self.statistics.setdefault(one.version, VersionStatistics())
-        stats.batches.setdefault(batch.items, Duration()).add(message.seconds)
+        stats.batches.setdefault(items, Duration()).add(message.seconds)
         stats.last = time.time()
         row, not_finite = 0, 0
         for request, outputs in zip(requests, answers, strict=True):
@@ -445,22 +399,19 @@ class ModelService:
                 stats.computed.add(computed)
                 stats.compute_times.add(computed)
                 stats.items += request.items
-                self.recent.append(Recent(now - request.came, batch.items, one.version))
+                self.recent.append(Recent(now - request.came, items, one.version))
                 request.future.set_result(Answer(one.version, tuple(outputs), queued, computed))
         self._rollout.answered(one.version, answers=len(requests) - not_finite, not_finite=not_finite)
         if not_finite:
             self._do(self._rollout.look(now))
-        if one.ending:
-            self._close(number)
-        elif self._memory and one.memory > _GROWN * self._memory:
+        if not self._end_if_due(one) and self._memory and one.memory > _GROWN * self._memory:
             reason = f"it has {one.memory >> 20} MiB of the {self._memory >> 20} that it may have"
             self._do(self._rollout.leave(number, now, reason))
         if self._dispatcher.waiting:
             self._assign()
 
-    def _raised(self, number: int, one: _Running, message: say.Raised) -> None:
-        one.batch = None
-        failing = self._dispatcher.failed(number)
+    def _raised(self, one: Replica, message: say.Raised) -> None:
+        failing = self._dispatcher.failed(one.number)
         if failing:
             ids = " ".join(request.id for request in failing if request.id)
             where = f" for request {ids}" if ids else ""
@@ -470,21 +421,12 @@ class ModelService:
             self._fail(failing, Unanswered(500, told, detail=f"{message.kind}: {message.message}"), one.version)
             self._rollout.answered(one.version, failures=len(failing))
             self._do(self._rollout.look(self._now()))
-        if one.ending:
-            self._close(number)
+        self._end_if_due(one)
         self._assign_soon()
 
-    def _gone(self, number: int, how: str) -> None:
+    def gone(self, replica: Replica, how: str) -> None:
         """A process has ended, for certain: what it was computing is computed by another one."""
-        self._left.pop(number, None)
-        if not self._left:
-            self._all_gone.set()
-        one = self._running.pop(number, None)
-        if one is None:
-            return
-        if one.link.link.fileno() >= 0:
-            self._loop.remove_reader(one.link.link.fileno())
-        one.link.close()
+        number, one = replica.number, replica
         lost = self._dispatcher.lose(number)
         if lost.requests:
             text = f"{self.name} could not answer this request: {lost.reason}."
@@ -492,7 +434,7 @@ class ModelService:
             self._rollout.answered(one.version, failures=len(lost.requests))
         if not one.ending:
             self.losses += 1
-            doing = "" if one.batch is None else f"; the {len(one.batch.requests)} requests it had go to others"
+            doing = f"; the {one.computing} requests it had go to others" if one.computing else ""
             self._note(f"replica {number} is lost: {one.reason or how}{doing}")
             self._do(self._rollout.lost(number, self._now(), one.reason or how))
         self._assign_soon()
@@ -501,10 +443,9 @@ class ModelService:
 
     def _tick(self) -> None:
         now = self._now()
-        self._look_for_stopped(now)
-        hung = self._dispatcher.hung(now)
-        for number in hung:
-            self._give_up(number, f"it has computed one batch for more than {self._limits.hang:.0f} s")
+        self._pool.give_up_stopped(self._dispatcher.late(now))
+        for number in self._dispatcher.hung(now):
+            self._pool.give_up(number, f"it has computed one batch for more than {self._limits.hang:.0f} s")
         over = self._dispatcher.remove_if_over(now)
         self._fail(
             [request for request in over if not request.given_up],
@@ -515,22 +456,6 @@ class ModelService:
         self._timer = self._loop.call_later(SERVING.busy_look if busy else SERVING.idle_look, self._tick)
         if self._dispatcher.waiting:
             self._assign_soon()
-
-    def _look_for_stopped(self, now: float) -> None:
-        """Give up replicas that the system does not let run: those that are late, and now and then all of them."""
-        if now >= self._all_looked_at:
-            self._all_looked_at = now + SERVING.idle_look
-            suspects = list(self._running)
-        else:
-            suspects = self._dispatcher.late(now)
-        for number in suspects:
-            if _stopped(self._running[number].pid):
-                self._give_up(number, "it was stopped")
-
-    def _give_up(self, number: int, reason: str) -> None:
-        one = self._running[number]
-        one.reason = reason
-        self._processes.kill(one.process)
 
     async def drain(self, seconds: float) -> None:
         """Take nothing more, and answer what was taken; wait for that so long at the most."""
@@ -545,34 +470,15 @@ class ModelService:
     async def end(self, seconds: float) -> None:
         """Answer what was taken, within so many seconds; then end all replicas, which are gone when this returns."""
         await self.drain(seconds)
-        for number in list(self._running):
-            self._close(number)
+        for number in list(self._pool.replicas):
+            self._dispatcher.lose(number)
+            self._pool.let_go(number)
         self.close()
-        for _ in range(2):
-            self._all_gone.clear()
-            if not self._left:
-                return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone.wait(), SERVING.replica_end)
-            for process in self._left.values():  # it computes still, or was stopped
-                self._processes.kill(process)
+        await self._pool.until_gone()
 
     def close(self) -> None:
         """End it. The processes are ended by who has started them."""
         self.closed = True
         self._timer.cancel()
-        for one in self._running.values():
-            if one.link.link.fileno() >= 0:
-                self._loop.remove_reader(one.link.link.fileno())
-            one.link.close()
-        self._running.clear()
+        self._pool.close()
         self._fail(list(self._dispatcher.waiting), Unanswered(503, f"{self.name} was shut down.", 1.0))
-
-
-def _stopped(pid: int) -> bool:
-    """Does the system not let this process run (SIGSTOP, a debugger)?"""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2][:1] in b"TtZX"
-    except OSError:
-        return False

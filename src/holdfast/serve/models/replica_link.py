@@ -27,9 +27,9 @@ class ReplicaLink:
         #: Of the batch at hand, by input: the longest shape of an item, where items of several lengths are padded.
         self._padded: dict[int, tuple[int, ...]] = {}
 
-    def load(self, path: str, title: str, most: int, memory: int) -> None:
+    def load(self, wanted: say.Load) -> None:
         """Have it load a version."""
-        self.link.send(say.encode(say.Load(path, title, most, memory)))
+        self.link.send(say.encode(wanted))
 
     def compute(self, requests: Sequence[Sequence[InferInput]]) -> bool:
         """Put the tensors of these requests together, and have them computed. False: nobody is there any more."""

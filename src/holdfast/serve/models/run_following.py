@@ -1,7 +1,7 @@
 """Following a run: its model is exported once, and each newer checkpoint of it becomes a new version with its weights.
 
-The script of a run is the user's code and needs torch, and weights are hashed: both happen in processes of their own,
-which yield the machine to replicas.
+The script of a run is the user's code and needs torch, and weights are hashed: both happen in processes of their own.
+Once replicas answer, those yield the machine to them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class RunFollowing:
             kept = await asyncio.to_thread(self._keep, newest)
             if kept is None:
                 continue
-            status, printed = await _apart(["-m", "holdfast.model.publishing", str(self.library), str(kept)])
+            words = ["-m", "holdfast.model.publishing", str(self.library), str(kept)]
+            status, printed = await _apart(words, niceness=_NICE)
             if status:
                 self._note(f"{name}: {newest} is not served: {_last(printed)}")
             await asyncio.to_thread(self._sweep, held())
@@ -117,11 +118,11 @@ def _link(source: str, to: str) -> None:
         shutil.copy(source, to)
 
 
-async def _apart(words: list[str]) -> tuple[int, str]:
-    """Run Python in a process of its own, which gives way to others; its status and what it has printed."""
+async def _apart(words: list[str], niceness: int = 0) -> tuple[int, str]:
+    """Run Python in a process of its own; its status and what it has printed."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT, preexec_fn=lambda: os.nice(_NICE),
+        stderr=asyncio.subprocess.STDOUT, preexec_fn=lambda: os.nice(niceness),
     )  # fmt: skip
     try:
         printed, _ = await process.communicate()
