@@ -32,6 +32,7 @@ from holdfast.errors import (
     DirectoryBusy,
     Hang,
     Impure,
+    ModelError,
     NonFinite,
     NotKept,
     OutOfSync,
@@ -63,7 +64,7 @@ _MISSING = "Install it, or use --dry-run, which prints what would be applied."
 #: A bug of ours, and what a shell says when it cannot find or start a command.
 _NO_USE = sorted({70, 126, 127, *(error.exit_code for error in (
     UsageError, ScriptFailed, BadUnit, NonFinite, Hang, CrewLost, DirectoryBusy, NotKept, Impure, OutOfSync,
-    StoreError, CheckpointError,
+    StoreError, CheckpointError, ModelError,
 ))})  # fmt: skip
 
 _START_TEXT = """\

@@ -44,6 +44,7 @@ from holdfast.train.lane_batches import check_batches
 from holdfast.train.loop.keeping import Stateful
 from holdfast.train.loop.plain.passes import Pass
 from holdfast.train.loop.scalers import Scalers
+from holdfast.train.loop.scheduler_order import number_schedulers
 from holdfast.train.loop.steps import Steps
 from holdfast.train.loss_reduction import MEAN, SUM, LossCheck
 from holdfast.train.numerics import keep_freed_memory
@@ -177,6 +178,7 @@ def join(
         enlist(spec, steered)
     own = torch.get_num_threads() if threads is None and spec is None else said["threads"]
     seeding.start(said["seed"], taken=taken)
+    number_schedulers()
     _current = Run(
         said["lanes"], said["seed"], said["threads"], finite=finite, reduction=reduction, verify=verify, spec=spec,
         steered=steered, past=past,

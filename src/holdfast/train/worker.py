@@ -20,6 +20,7 @@ from holdfast.core.keys import STREAM_START, key
 from holdfast.errors import ScriptFailed, Stopped
 from holdfast.train import run as runs
 from holdfast.train.control_link import ControlLink, LetGo
+from holdfast.train.loop.scheduler_order import number_schedulers
 from holdfast.transport.link import MAX_MESSAGE, Link
 
 __all__ = ["main", "warm_up"]
@@ -51,6 +52,7 @@ def main(spec: WorkerSpec, link_fd: int) -> None:
     sys.argv = [spec.script, *spec.args]
     sys.path.insert(0, str(Path(spec.script).resolve().parent))
     _seed(spec)
+    number_schedulers()
     try:
         try:
             runpy.run_path(spec.script, run_name="__main__")

@@ -35,6 +35,7 @@ from holdfast.dataplane.memory.sections import CELL as _CELL
 from holdfast.dataplane.memory.sections import CELL_HEAD as _HEAD
 from holdfast.dataplane.reduce.several_optimizers import each
 from holdfast.errors import NotExact
+from holdfast.train.loop.scheduler_order import in_order
 from holdfast.train.loop.variables.differences import Left, Table
 
 __all__ = ["LatePlace", "Settings", "find_schedulers"]
@@ -412,13 +413,13 @@ def find_schedulers(optimizer: torch.optim.Optimizer, given: Sequence[Any]) -> l
     """
     import gc
 
-    found, several = list(given), each(optimizer)
+    several, others = each(optimizer), list[Any]()
     if any("step" in one.__dict__ for one in several) or _scheduled(optimizer):
         for holder in gc.get_objects():
             # By type, not isinstance: that would wake lazy attributes of strangers' objects.
-            if issubclass(type(holder), LRScheduler) and holder.optimizer in several and holder not in found:
-                found.append(holder)
-    return _outermost(found)
+            if issubclass(type(holder), LRScheduler) and holder.optimizer in several and holder not in given:
+                others.append(holder)
+    return _outermost([*given, *in_order(others)])
 
 
 def _scheduled(optimizer: torch.optim.Optimizer) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import math
 import warnings
@@ -17,9 +18,11 @@ from torch.optim import lr_scheduler as lrs
 
 from holdfast.dataplane.memory.arena import Arena, Sections
 from holdfast.dataplane.memory.sections import CELL
+from holdfast.dataplane.reduce.several_optimizers import together
 from holdfast.errors import NotExact
 from holdfast.train.loop.optimizer_settings import Settings, find_schedulers
 from holdfast.train.loop.plain.scheduler_steps import SchedulerSteps
+from holdfast.train.loop.scheduler_order import number_schedulers
 from holdfast.train.loop.variables.differences import Left
 from tests.unit.train.problems import batches_of, loader_of, loss_of, net, plain, points, train, turn
 
@@ -389,3 +392,20 @@ def test_names_of_parameters_are_no_settings(join) -> None:
     model, optimizer, loader = run.prepare(model, optimizer, loader_of(points()))
     train(run, model, optimizer, loader, epochs=1)
     assert math.isfinite(run.loss)
+
+
+def test_schedulers_are_found_in_the_order_in_which_they_were_made_whatever_the_collector_did() -> None:
+    number_schedulers()
+    first, second = (torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1) for _ in range(2))
+    made: list[Any] = []
+    for number in range(6):
+        if number % 2:
+            gc.collect(number % 3)
+        kind = torch.optim.lr_scheduler
+        made.append(kind.ReduceLROnPlateau(first) if number % 2 else kind.ExponentialLR(second, 0.9))
+    objects = gc.get_objects()
+    for shuffled in (objects, objects[::-1]):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gc, "get_objects", lambda shuffled=shuffled: shuffled)
+            assert find_schedulers(together([first, second]), []) == made
+            assert find_schedulers(together([first, second]), [made[4]]) == [made[4], *made[:4], made[5]]
