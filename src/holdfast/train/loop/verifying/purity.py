@@ -51,6 +51,7 @@ class Purity:
         self._lane: int | None = None  # whose unit of the turn at hand is computed twice; None: nothing is looked at
         self._told = False  # others are told at the top of the turn at hand what must be the same
         self._past = False  # this worker has begun a turn, and misses nothing of the code between two
+        self._followed = False  # in the turn before, this worker's host was catching up
         self._phase = 0  # of the turn at hand
         self._phases = False  # this script goes through units several times
 
@@ -103,9 +104,11 @@ class Purity:
         self._twice.carried.begin_turn(look=looks and not self._twice.given_up)
         numbers = settings.take_measured()
         told = {f"{NUMBER}{name} was stepped with": found for name, found in numbers.items()}
-        if self._share <= 0.0 or not self._past:
+        # What follows from units that a host has missed, as it caught up in the turn before, is replaced by what others
+        # have; the numbers of that turn are its own.
+        if self._share <= 0.0 or not self._past or self._followed:
             told = {}
-        self._past = True
+        self._past, self._followed = True, training.bound.member.at.following
         if self._lane is None:
             self._parameters = None
         else:
