@@ -7,8 +7,6 @@ together.
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 import numpy
 
@@ -62,10 +60,6 @@ class TensorSpec(msgspec.Struct, frozen=True):
     def item(self) -> tuple[int, ...]:
         """The shape of one item of a batched model."""
         return self.shape[1:]
-
-    def numbers(self) -> int:
-        """How many numbers one item has; -1 where that varies."""
-        return -1 if -1 in self.item() else math.prod(self.item())
 
 
 class Signature(msgspec.Struct, frozen=True):

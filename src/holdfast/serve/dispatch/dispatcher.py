@@ -107,10 +107,6 @@ class Dispatcher(Generic[R]):
         """The replicas that take requests."""
         return [number for number, one in self._replicas.items() if one.routed]
 
-    def idle(self, replica: int) -> bool:
-        """Does it compute nothing?"""
-        return replica not in self._replicas or self._replicas[replica].batch is None
-
     def lose(self, replica: int) -> Lost[R]:
         """A replica is gone. What it was computing goes first again; what may not be is to fail."""
         one = self._replicas.pop(replica, None)
@@ -254,10 +250,6 @@ class Dispatcher(Generic[R]):
     def rate(self) -> float:
         """Items a second that all replicas which take requests can compute; 0: not known."""
         return self._rate
-
-    def cap(self, replica: int) -> int:
-        """How many items it takes at once."""
-        return self._replicas[replica].cap
 
     def cost(self, replica: int) -> Cost:
         """What was learned of it."""
